@@ -24,7 +24,7 @@ import (
 )
 
 // localRole makes this binary an application that attacks its node: the role, the
-// socket, and what else it needs to know, with spaces between.
+// socket, and further arguments, with spaces between.
 const localRole = "FABRIC_HOSTILE_LOCAL"
 
 // Users that applications run as, if the test is root.
@@ -127,7 +127,7 @@ const (
 	written    = 0x5A
 )
 
-// ownMemory registers one page of several and tells what becomes of the others, and
+// ownMemory registers one page of several and reports the state of the others, and
 // of that one after its end.
 func ownMemory(t *testing.T, socket string, in *bufio.Reader, _ []string) {
 	s, l, port := listener(t, socket)
@@ -246,8 +246,8 @@ func foreignMemory(t *testing.T) (maps [][]byte) {
 	return maps
 }
 
-// scribble writes to the pages that look as the owner has left them, and reports
-// whether there are any: what else is mapped, this process and its node need.
+// scribble writes to the pages that hold the owner's bytes, and reports
+// whether there are any: this process and its node need the other mapped pages.
 func scribble(b []byte) (any bool) {
 	const last = rma.PageSize - 1
 	for at := 0; at+rma.PageSize <= len(b); at += rma.PageSize {
@@ -353,7 +353,7 @@ func hoardConns(s attach.Session) (held int) {
 	return held
 }
 
-// attackDescriptors: F14. What one user takes leaves enough for others, for the
+// attackDescriptors: F14. The descriptors of one user leave enough for others, for the
 // administrator and for the disk.
 func attackDescriptors(a *arena) error {
 	at := a.f.honest()[1]

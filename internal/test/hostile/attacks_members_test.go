@@ -82,8 +82,8 @@ func (a *arena) claim(b *badMember, what string, m any, name string, addresses [
 	}
 }
 
-// withClaims replaces what a JOIN or RESUME says of the name and the addresses of its
-// sender, which no encoder of ours would write.
+// withClaims replaces the claims of a JOIN or RESUME about the name and the addresses of its
+// sender by ones that no encoder of ours would write.
 func withClaims(frame []byte, name string, addresses []string) []byte {
 	const at = control.HeaderLen + 16 + 8 + 6 // behind UUID, epoch and life
 	text := func(b []byte, s string) []byte { return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...) }
@@ -124,8 +124,8 @@ func (a *arena) claimAgain(b *badMember, what string, addresses []string) error 
 // accuse is how long two members try to have a third one removed.
 const accuse = 30 * time.Second
 
-// attackEndTold: F2. Words that make sense only after an outage of the host, and
-// every other kind of evidence, from two members, remove nobody.
+// attackEndTold: F2. Messages that make sense only after an outage of the host, and
+// every other kind of evidence, from two members, remove no node.
 func attackEndTold(a *arena) error {
 	var accusers [2]*badSession
 	for i := range accusers {
@@ -378,9 +378,9 @@ func (a *arena) returns(limit time.Duration) error {
 	return nil
 }
 
-// attackHidden: F7. A member says that a node is reached that stands still, the host
-// finds out by itself, within its bound for a silent node and what this machine is
-// late.
+// attackHidden: F7. A member claims to reach a node that stands still. The host
+// finds out by itself, within its bound for a silent node plus the lateness of this
+// machine.
 func attackHidden(a *arena) error {
 	const limit = 8 * time.Second // normal: 3 s
 	var friends []*badMember
@@ -506,7 +506,7 @@ func attackRenewals(a *arena) error {
 	return nil
 }
 
-// attackNames: F13. Names are checked, and unique; what is printed is printable.
+// attackNames: F13. Names are checked, and unique; their printed form is printable.
 func attackNames(a *arena) error {
 	b, err := a.enrolled("names")
 	if err != nil {
@@ -527,7 +527,7 @@ func attackNames(a *arena) error {
 	return errors.Join(errs...)
 }
 
-// printed looks for what a terminal would obey in what operators are shown.
+// printed looks for control sequences of a terminal in the output that operators read.
 func (a *arena) printed(name string) error {
 	for _, m := range []*machine{a.f.host(), a.f.honest()[1]} {
 		out, err := a.f.fabricd("nodes", "--admin", m.adminSocket())

@@ -47,7 +47,7 @@ func countDials() (*dialCount, error) {
 			d.dials++
 			d.hosts[to] = true
 			d.mu.Unlock()
-			d.work.Go(func() { // says nothing: who dials has to give up
+			d.work.Go(func() { // sends nothing: the dialer has to give up
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(3 * time.Second))
 				_, _ = c.Read(make([]byte, 1<<10))
@@ -59,7 +59,7 @@ func countDials() (*dialCount, error) {
 
 func (d *dialCount) port() int { return d.l.Addr().(*net.TCPAddr).Port }
 
-// take returns what came since the last take.
+// take returns the dials since the last take.
 func (d *dialCount) take() (dials, hosts int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -146,14 +146,14 @@ func (a *arena) madeUp(b *badMember, port int) error {
 			}
 		}
 		if i%64 == 63 {
-			time.Sleep(10 * time.Millisecond) // what a socket's buffer takes
+			time.Sleep(10 * time.Millisecond) // a pace that a socket's buffer can take
 		}
 	}
 	return nil
 }
 
-// attackReflection: F5. What only gossip says is dialed within bounds, with the host
-// and without it, and the host is found again at once.
+// attackReflection: F5. Addresses known only from gossip are dialed within bounds, with
+// the host and without it, and the host is found again at once.
 func attackReflection(a *arena) error {
 	b, _, err := a.bad("reflector")
 	if err != nil {
@@ -202,13 +202,13 @@ func attackReflection(a *arena) error {
 	if took > foundAgain {
 		errs = append(errs, fmt.Errorf("the host was found after %v only", took.Round(time.Millisecond)))
 	}
-	time.Sleep(time.Second) // who talked with the host does so again
+	time.Sleep(time.Second) // applications that talked with the host do so again
 	a.w.excuse(host, false)
 	return errors.Join(append(errs, err)...)
 }
 
 // attackStrangers: F12. A peer without a certificate holds and writes little, and keeps
-// out nobody.
+// no other peer out.
 func attackStrangers(a *arena) error {
 	return errors.Join(a.halfOpen(), a.silentTCP(), a.gossipStreams(), a.logLines())
 }
@@ -249,7 +249,7 @@ func (a *arena) silentTCP() error {
 	return err
 }
 
-// A mutedConn receives nothing but what asks for a proof of its address (RETRY), so
+// A mutedConn receives only packets that ask for a proof of its address (RETRY), so
 // that handshakes over it begin and never end.
 type mutedConn struct{ net.PacketConn }
 

@@ -12,14 +12,14 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// tookBack is how soon what a banned identity holds is dead; expired how soon what an
-// expired one holds is, which nodes look for about every second.
+// tookBack is how soon the holdings of a banned identity are dead; expired the same of an
+// expired one, for which nodes check about every second.
 const (
 	tookBack = time.Second
 	expired  = 2 * time.Second
 )
 
-// holdings are what one member has open.
+// holdings are the sessions, links and connections that one member has open.
 type holdings struct {
 	b        *badMember
 	session  *badSession
@@ -27,10 +27,10 @@ type holdings struct {
 	link     transport.Session
 
 	mu    sync.Mutex               // guards ended
-	ended map[string]time.Duration // what has ended, and how long after the certificate
+	ended map[string]time.Duration // the time of each end after that of the certificate, by name
 }
 
-// watch takes note of what ends, until the member does.
+// watch records each of the holdings that ends, until the member does.
 func (h *holdings) watch() {
 	h.ended = map[string]time.Duration{}
 	for what, done := range map[string]<-chan struct{}{"control session": h.session.down, "lifeline": h.lifeline.Done(), "link": h.link.Done()} {
@@ -68,7 +68,7 @@ func (a *arena) holds(name string) (*holdings, error) {
 	return h, nil
 }
 
-// left returns what is still open.
+// left returns an error for the holdings that are still open.
 func (h *holdings) left() error {
 	var errs []error
 	if h.session.alive() {
@@ -95,7 +95,7 @@ func (a *arena) operator(args ...string) error {
 	return err
 }
 
-// revokedToken: nobody enrols with a token that was revoked, and it is listed no
+// revokedToken: a revoked token enrols no node, and it is listed no
 // more as good.
 func (a *arena) revokedToken() error {
 	text, err := a.f.token(5)
@@ -128,7 +128,7 @@ func (a *arena) revokedToken() error {
 	return nil
 }
 
-// bannedMember: what a banned member has open ends, and it comes back only after
+// bannedMember: the holdings of a banned member end, and it comes back only after
 // the operator has allowed it.
 func (a *arena) bannedMember() error {
 	h, err := a.holds("banned")
@@ -167,7 +167,7 @@ func (a *arena) bannedMember() error {
 	return nil
 }
 
-// expiredMember: what a member has open that never renews ends with its certificate.
+// expiredMember: the holdings of a member that never renews end with its certificate.
 // The certificates of a fleet are valid for a minute, so that the honest nodes have
 // renewed theirs meanwhile.
 func (a *arena) expiredMember() error {

@@ -23,12 +23,12 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A badMember has enrolled with a token as an honest node does, and then says what
-// it likes. Whatever an attack does not make bad about it is good: it pings, it
+// A badMember has enrolled with a token as an honest node does, and then sends any
+// message. It is good wherever an attack does not make it bad: it pings, it
 // answers checks about itself, lifelines and links, and it takes keys, so that the
-// cluster has no other reason to end it than what the attack does.
+// cluster has no other reason to end it than the attack.
 //
-// What the formats of joining, leases and HELLO are, only this file knows.
+// Only this file knows the formats of joining, leases and HELLO.
 type badMember struct {
 	f       *fleet
 	name    string
@@ -39,7 +39,7 @@ type badMember struct {
 	address string // where its data plane answers; empty: nowhere
 
 	veto    atomic.Bool  // never confirm gossip keys
-	reaches atomic.Bool  // say of everybody that it is reached
+	reaches atomic.Bool  // claim to reach every node
 	lies    atomic.Int64 // of these
 
 	stop context.CancelFunc
@@ -97,7 +97,7 @@ func (f *fleet) enrol(token, name string) (*badMember, error) {
 	return b, nil
 }
 
-// newUUID returns the UUID of nobody.
+// newUUID returns a UUID that no node has.
 func newUUID() (u addr.UUID) {
 	_, _ = rand.Read(u[:]) // never fails
 	return u
@@ -143,7 +143,7 @@ func (b *badMember) asks() verdict.Join {
 	return verdict.Join{Identity: says(b.id.Node, b.epoch, b.name, address)}
 }
 
-// says returns what an honest node says of itself.
+// says returns the claims of an honest node about itself.
 func says(u addr.UUID, epoch uint64, name, address string) verdict.Identity {
 	claims, err := verdict.NewClaims(name, []string{address}, []string{"quic"})
 	if err != nil {
@@ -159,7 +159,7 @@ func (b *badMember) resumes() verdict.Resume {
 	return verdict.Resume{Identity: b.asks().Identity, Life: b.life, Lease: b.lease}
 }
 
-// end is what it says of itself in an opening.
+// end is its own End in an opening.
 func (b *badMember) end() (control.End, []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -223,11 +223,11 @@ func (b *badMember) session() (*badSession, error) {
 	return x, nil
 }
 
-// say sends what an attack wants to be said. That the session has ended is for the
-// attack to notice.
+// say sends a message of an attack. The attack itself has to notice that the session
+// has ended.
 func (x *badSession) say(m any) { _ = x.s.Send(m) }
 
-// ping sends what keeps an incarnation alive.
+// ping sends the pings that keep an incarnation alive.
 func (x *badSession) ping() {
 	every := time.NewTicker(200 * time.Millisecond)
 	defer every.Stop()
@@ -248,8 +248,8 @@ func (x *badSession) ping() {
 	}
 }
 
-// hear does what an honest node does with what the host says, where the member is
-// not told to do something else.
+// hear answers the host's messages as an honest node does, unless the member
+// is set to do otherwise.
 func (x *badSession) hear(m any) {
 	switch m := m.(type) {
 	case verdict.Check:
@@ -456,7 +456,7 @@ func (b *badMember) keep(s transport.Session, in *wire.Reader, out transport.Sen
 	}
 }
 
-// hello is what it says at the opening of a link if it is honest.
+// hello is the HELLO of an honest node at the opening of a link.
 func (b *badMember) hello(to addr.Life, term uint64) wire.Hello {
 	return wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: b.id.Cluster, Term: term,
 		From: b.self(), FromUUID: b.id.Node, FromEpoch: b.epoch, To: to}
@@ -585,7 +585,7 @@ func (b *badMember) lifeline(to *machine) (*control.Lifeline, error) {
 // leaseInWelcome returns the signed lease in the body of a WELCOME; see
 // membership/control/SPEC.md.
 func leaseInWelcome(body []byte) []byte {
-	const before = 2 + 16 + 8 + 6 + 8 + 1 // version, and who answers
+	const before = 2 + 16 + 8 + 6 + 8 + 1 // version, and the answering node
 	if len(body) < before+2 {
 		return nil
 	}
@@ -594,14 +594,14 @@ func leaseInWelcome(body []byte) []byte {
 	return lease[:min(n, len(lease))]
 }
 
-// A stolenLease is what any member sees in the WELCOME of a lifeline.
+// A stolenLease is the lease in the WELCOME of a lifeline, which any member sees.
 type stolenLease struct {
 	control.Lease
 	signed []byte
 }
 
 // greets opens a connection to a node on which the caller writes and reads the frames
-// behind HELLO and WELCOME, whose body it returns.
+// behind HELLO and WELCOME. It returns the body of WELCOME.
 func (b *badMember) greets(proto string, to *machine, lease []byte) (*raw, []byte, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()

@@ -167,10 +167,10 @@ func (a *arena) lastOf(life addr.Life, sockets map[string]bool, began time.Time,
 	return last, errors.Join(append(errs, err)...)
 }
 
-// traces are what a node has with an incarnation.
+// traces are the numbers of objects that a node holds for an incarnation.
 type traces struct{ links, conns, windows int }
 
-// traces counts what a node has with life.
+// traces counts the objects that a node holds for life.
 func (m *machine) traces(life addr.Life) (n traces, err error) {
 	ctx, cancel := during(2 * time.Second)
 	defer cancel()
@@ -311,7 +311,7 @@ func (a *arena) converse(m *machine) (stop func(), err error) {
 	return stop, nil
 }
 
-// window registers a page of new memory. What fails, fails with the connection.
+// window registers a page of new memory. Errors are ignored: they mean that the connection has ended.
 func window(n *fabric.Node, ep *fabric.Endpoint) {
 	if mem, err := n.Alloc(4096); err == nil {
 		_, _ = ep.Register(mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)

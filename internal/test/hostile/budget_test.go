@@ -38,7 +38,7 @@ func body[T any](f func(uint8, []byte) (T, error)) decoder {
 }
 
 // TestDecodersStayInTheirBudget: no decoder allocates more than 64 KiB and four
-// times what it was given, whatever lengths are announced in it.
+// times the length of its input, whatever lengths are announced in it.
 func TestDecodersStayInTheirBudget(t *testing.T) {
 	c := newCluster(t)
 	store := c.store(c.ca, trust.Identity{Cluster: c.id, Node: nodeUUID(9)}, c.ca.Certificate().NotBefore)
@@ -95,8 +95,8 @@ func TestDecodersStayInTheirBudget(t *testing.T) {
 	}
 }
 
-// TestDecodersOfTextStayInTheirBudget: what users and files say costs its length,
-// times what the libraries for it cost.
+// TestDecodersOfTextStayInTheirBudget: text of users and files costs its length
+// times a constant of the libraries that parse it.
 func TestDecodersOfTextStayInTheirBudget(t *testing.T) {
 	decoders := map[string]decoder{
 		"history.Decode":         ignoring(history.Decode),

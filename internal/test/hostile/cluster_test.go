@@ -24,7 +24,7 @@ import (
 )
 
 // A cluster is a host's fabricd in this process, on loopback, whose secrets the
-// test knows: it plays whatever a stolen key or a bad member could.
+// test knows: it can act as any bad member, or with any stolen key.
 type cluster struct {
 	t         *testing.T
 	host      *daemon.Daemon
@@ -40,7 +40,7 @@ type cluster struct {
 	evilID trust.Identity
 }
 
-// A logBuffer keeps what daemons log.
+// A logBuffer keeps the log lines of daemons.
 type logBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

@@ -21,7 +21,7 @@ func codings(secret []byte) map[string][]byte {
 		"as Go's string": bytes.Trim(fmt.Appendf(nil, "%q", secret), `"`),
 	}
 	for name, e := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding, "base64 for URLs": base64.RawURLEncoding} {
-		for skip := range 3 { // bytes that share their digits with what is before the secret
+		for skip := range 3 { // bytes that share their digits with those before the secret
 			part := secret[skip:]
 			part = part[:len(part)/3*3] // and behind it
 			all[fmt.Sprintf("in %s from byte %d on", name, skip)] = []byte(e.EncodeToString(part))

@@ -11,12 +11,12 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// An attack is what one finding of the attack on the product was: what is tried,
-// and when it is held.
+// An attack repeats one finding of the attack on the product. Its fields describe the
+// attempt and the condition of success.
 type attack struct {
 	finding string
 	tries   string
-	run     func(*arena) error // an error says what is broken
+	run     func(*arena) error // an error describes the failure
 	waits   bool               // it takes long and mostly waits: others may run beside it
 }
 
@@ -46,10 +46,10 @@ type arena struct {
 	w        *witness
 	expiring *holdings // of a member that never renews, from the beginning; nil: F4 begins with one
 	notes    []string
-	ends     []func() // of what the attack has started
+	ends     []func() // they end everything that the attack has started
 }
 
-// note says what has happened, for the timeline.
+// note records an event for the timeline.
 func (a *arena) note(format string, args ...any) {
 	a.notes = append(a.notes, fmt.Sprintf(format, args...))
 }
@@ -76,7 +76,7 @@ func (a *arena) enrolled(name string) (*badMember, error) {
 	return b, err
 }
 
-// An outcome is what has become of an attack.
+// An outcome is the result of an attack.
 type outcome struct {
 	Finding string        `json:"finding"`
 	Tries   string        `json:"tries"`
@@ -88,8 +88,8 @@ type outcome struct {
 	Deaths  int           `json:"daemons_died"`
 }
 
-// try runs an attack, ends what it has started, and looks at what honest nodes and
-// applications have seen of it.
+// try runs an attack, ends its processes and sessions, and checks its effect on honest
+// nodes and applications.
 func (a *arena) try(x attack) outcome {
 	a.w.take()
 	a.notes, a.ends = nil, nil
@@ -98,7 +98,7 @@ func (a *arena) try(x attack) outcome {
 	for i := len(a.ends) - 1; i >= 0; i-- {
 		a.ends[i]()
 	}
-	time.Sleep(200 * time.Millisecond) // what honest nodes are told of it, they are told by now
+	time.Sleep(200 * time.Millisecond) // by now honest nodes have received every report about it
 	o := outcome{Finding: x.finding, Tries: x.tries, Notes: a.notes, Took: time.Since(began), Seen: a.w.take()}
 	for _, m := range a.f.honest() {
 		if !m.running() {

@@ -163,8 +163,8 @@ func (f *fleet) add(name string, args ...string) *machine {
 	return m
 }
 
-// member prepares a node that joins with a token of its own, as an operator who
-// keeps to the defaults hands them out.
+// member prepares a node that joins with a token of its own, as from an operator that
+// keeps to the defaults.
 func (f *fleet) member(name string) *machine {
 	f.tb.Helper()
 	file := filepath.Join(f.dir, name+".token")
@@ -182,7 +182,7 @@ func (f *fleet) token(n int) (string, error) {
 	return t.Token, err
 }
 
-// fabricd runs a command that ends by itself and returns what it has printed.
+// fabricd runs a command that ends by itself and returns its output.
 func (f *fleet) fabricd(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
@@ -197,7 +197,7 @@ func (f *fleet) fabricd(args ...string) (string, error) {
 }
 
 // environment is that of every fabricd: without settings of the user's, and so that
-// a panic in what serves a peer ends the process, which every attack counts.
+// a panic in a goroutine that serves a peer ends the process, which every attack counts.
 func environment() (own []string) {
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "FABRIC_") {
@@ -227,7 +227,7 @@ func (f *fleet) freePort() int {
 	return 0
 }
 
-// close ends what still runs; a test that has failed shows the end of the logs.
+// close ends the running nodes; a test that has failed shows the end of the logs.
 func (f *fleet) close() {
 	for _, m := range f.nodes {
 		m.kill()
@@ -263,8 +263,8 @@ func (f *fleet) agree(limit time.Duration) error {
 	})
 }
 
-// check returns what has become of honest nodes that should not have: processes
-// that have ended, incarnations that have.
+// check returns an error for honest processes and incarnations that have ended, though
+// they should not have.
 func (f *fleet) check() error {
 	var errs []error
 	for _, m := range f.honest() {
@@ -283,7 +283,7 @@ func (f *fleet) check() error {
 // repairLimit bounds how long a cluster may take to come together again.
 const repairLimit = 20 * time.Second
 
-// repair starts what has ended and takes note of new incarnations, for the next
+// repair starts nodes that have ended and records new incarnations, for the next
 // attack.
 func (f *fleet) repair() error {
 	for _, m := range f.nodes {
@@ -475,14 +475,14 @@ func (m *machine) ping(id addr.NodeID, limit time.Duration) error {
 	return err
 }
 
-// usage is what a process holds.
+// usage is the memory, descriptors and so on that a process holds.
 type usage struct {
 	RSS         int64 // bytes
 	Descriptors int
 	CPU         time.Duration // used since its start
 }
 
-// usage returns what the daemon holds now; zeros if it is gone.
+// usage returns the daemon's usage now; zeros if it is gone.
 func (m *machine) usage() (u usage) {
 	proc := fmt.Sprintf("/proc/%d/", m.pid())
 	if b, err := os.ReadFile(proc + "statm"); err == nil {
@@ -504,7 +504,7 @@ func (m *machine) usage() (u usage) {
 	return u
 }
 
-// most returns the largest of what all daemons hold, each figure for itself.
+// most returns the largest usage of all daemons, each figure for itself.
 func (f *fleet) most() (u usage) {
 	for _, m := range f.nodes {
 		if m.running() {
@@ -515,7 +515,7 @@ func (f *fleet) most() (u usage) {
 	return u
 }
 
-// errGiveUp in the error of what eventually calls ends the wait at once.
+// errGiveUp in the error of eventually's check ends the wait at once.
 var errGiveUp = errors.New("there is no use in waiting")
 
 // eventually calls check until it returns nil, and returns its last error after

@@ -17,7 +17,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// grows runs attack and fails if what is held afterwards is limit bytes more
+// grows runs attack and fails if the heap afterwards is limit bytes more
 // than before. Both ends are in this process, so that it counts the attacker's
 // memory too.
 func grows(t *testing.T, limit int64, attack func()) {
@@ -163,8 +163,8 @@ func (r *rig) unread() (n int) {
 	return n
 }
 
-// TestCreditWithoutEnd grants the victim everything and reads nothing: what an
-// application sends without blocking is bounded by the victim, not by the peer.
+// TestCreditWithoutEnd grants the victim everything and reads nothing: the bytes that an
+// application sends without blocking are bounded by the victim, not by the peer.
 func TestCreditWithoutEnd(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
@@ -229,7 +229,7 @@ func TestLanesThatSayNothing(t *testing.T) {
 		}
 		r.talk(a, b)
 	})
-	l.forget() // what the attacker keeps of its lanes does not count
+	l.forget() // the attacker's own memory for its lanes does not count
 	for limit := time.Now().Add(patience); heap()-before > 8<<20; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("%d KiB were not given back", (heap()-before)>>10)
@@ -242,7 +242,7 @@ type pastSession struct{ transport.Session }
 
 func (pastSession) Close(uint64, string) error { return nil }
 
-// forget ends the link and drops what it holds.
+// forget ends the link and drops its buffers.
 func (l *badLink) forget() {
 	l.sess.Close(transport.CodeOK, "")
 	l.work.Wait()

@@ -28,7 +28,7 @@ func broken(t wire.Type, flags uint8, reserved uint16, n uint32) []byte {
 	return append(b, make([]byte, 64)...)
 }
 
-// TestFramesThatBreakTheRules sends what no conforming peer sends on an
+// TestFramesThatBreakTheRules sends frames that no conforming peer sends on an
 // operations lane. The connection is cut off; the link's other connection, and
 // the other node's, go on.
 func TestFramesThatBreakTheRules(t *testing.T) {

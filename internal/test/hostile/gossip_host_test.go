@@ -11,9 +11,9 @@ import (
 	"github.com/fabricd/fabricd/membership/gossip"
 )
 
-// TestGossipMakesNoHost has a member, who needs the gossip key, gossip that it
-// is a host of a later term that serves. Gossip is rumour: the host that has
-// the certificate stays.
+// TestGossipMakesNoHost has a member, which needs the gossip key, gossip that it
+// is a host of a later term that serves. Gossip is rumour: the node with the host
+// certificate stays the host.
 func TestGossipMakesNoHost(t *testing.T) {
 	c := newCluster(t)
 	one := c.start(c.node("one"))
@@ -30,7 +30,7 @@ func TestGossipMakesNoHost(t *testing.T) {
 				t.Fatal("nobody gossips with the bad member")
 			}
 		}
-		time.Sleep(300 * time.Millisecond) // what the host would do, it would do now
+		time.Sleep(300 * time.Millisecond) // by now the host would have reacted
 		g.Close()
 		c.alive(one)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// TestHelloThatLies has a member with a good certificate claim to be what it
-// is not. It is refused with the code of the specification and a reason that
+// TestHelloThatLies has a member with a good certificate make false claims about
+// itself. It is refused with the code of the specification and a reason that
 // names the lie, in HelloRefuse and in the end of the session.
 func TestHelloThatLies(t *testing.T) {
 	r := newRig(t)

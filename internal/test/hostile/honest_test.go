@@ -12,8 +12,8 @@ import (
 )
 
 // A witness is the applications of the honest nodes. Each talks with the host's and
-// with the next node's all the while, and each watches the nodes. What they see of
-// an attack is what it has done.
+// with the next node's all the while, and each watches the nodes. Any disturbance that
+// they see is an effect of the attack.
 type witness struct {
 	f    *fleet
 	all  []*machine // the honest nodes, which stay the same
@@ -53,7 +53,7 @@ func (w *witness) close() {
 	w.work.Wait()
 }
 
-// excuse has nothing counted that happens to m, or to who talks with it, until it
+// excuse stops counting events of m, and of applications that talk with it, until it
 // is called with false.
 func (w *witness) excuse(m *machine, excused bool) {
 	w.mu.Lock()
@@ -110,7 +110,7 @@ func (w *witness) serve(n *fabric.Node, m *machine, to []*machine) {
 	}
 }
 
-// echo sends back what comes.
+// echo sends received bytes back.
 func echo(ctx context.Context, ep *fabric.Endpoint) {
 	defer ep.Close()
 	p := make([]byte, 64)
@@ -125,7 +125,7 @@ func echo(ctx context.Context, ep *fabric.Endpoint) {
 	}
 }
 
-// talk sends a message every few milliseconds and waits for each answer. What ends
+// talk sends a message every few milliseconds and waits for each answer. Each end of
 // the connection is counted, and a new one made.
 func (w *witness) talk(ctx context.Context, n *fabric.Node, from, to *machine) {
 	for ctx.Err() == nil {
@@ -188,7 +188,7 @@ func (w *witness) removed(at *machine, life addr.Life, why string) {
 	}
 }
 
-// seen is what the witness has seen since the last take.
+// seen holds the events that the witness has seen since the last take.
 type seen struct {
 	Resets, Removals []string
 	Messages         int
@@ -203,7 +203,7 @@ func (w *witness) take() seen {
 	return s
 }
 
-// err returns what of it an attack must not bring about.
+// err returns an error for the events that no attack may cause.
 func (s seen) err() error {
 	var errs []error
 	if n := len(s.Removals); n > 0 {

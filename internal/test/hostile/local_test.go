@@ -285,7 +285,7 @@ func TestUnprivilegedProcess(t *testing.T) {
 }
 
 // Environment variables that make a test binary an unprivileged process, and
-// what it says when it has tried everything.
+// the line that it prints when it has tried everything.
 const (
 	unprivileged        = "FABRIC_HOSTILE_DIRECTORY"
 	unprivilegedSockets = "FABRIC_HOSTILE_SOCKETS"

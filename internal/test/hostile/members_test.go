@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// greeting is what it says of itself if it is honest.
+// greeting is the Hello of an honest member.
 func (c *cluster) greeting() control.Hello {
 	return control.Hello{VersionMin: control.VersionMin, VersionMax: control.VersionMax, Cluster: c.id,
 		From: control.End{UUID: c.evilID.Node, Epoch: 1}}
@@ -82,7 +82,7 @@ func (c *cluster) alive(nodes ...*daemon.Daemon) {
 	}
 }
 
-// TestClaimsOnTheControlPort: what a certificate does not prove is refused, with
+// TestClaimsOnTheControlPort: a claim that a certificate does not prove is refused, with
 // the code of the specification.
 func TestClaimsOnTheControlPort(t *testing.T) {
 	c := newCluster(t)
@@ -122,8 +122,8 @@ func TestClaimsOnTheControlPort(t *testing.T) {
 	c.alive(one)
 }
 
-// TestControlMessagesThatAreNotOurs has a member say what only others may say.
-// Messages of the wrong kind end its session with a reason, those about others
+// TestControlMessagesThatAreNotOurs has a member send messages that only other nodes may
+// send. Messages of the wrong kind end its session with a reason, those about others
 // change nothing.
 func TestControlMessagesThatAreNotOurs(t *testing.T) {
 	c := newCluster(t)

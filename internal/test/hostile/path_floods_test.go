@@ -26,12 +26,12 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// held is what this process holds open, the victim and all that attacks it.
+// held counts the open resources of this process, which is the victim and all attackers.
 type held struct{ descriptors, goroutines int }
 
 func holding(t *testing.T) held { return held{descriptors(t), runtime.NumGoroutine()} }
 
-// few is what comes and goes by itself.
+// few is how many come and go by themselves.
 const few = 8
 
 // givenBack waits until no more is held than before.
@@ -65,8 +65,8 @@ var pathFrames = [][]byte{
 }
 
 // TestFloodOfPaths: hundreds of connections ask for paths, whichever side has dialed the
-// link, and nothing is at the other end of any. What the victim holds for that has a bound,
-// and is given back with the connections; another node's goes on meanwhile.
+// link, and nothing is at the other end of any. The victim's resources for them have a bound,
+// and are given back with the connections; another node's connection goes on meanwhile.
 func TestFloodOfPaths(t *testing.T) {
 	for name, link := range map[string]func(r *rig) *badLink{"link dialed": (*rig).link, "link accepted": (*rig).dialedLink} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestStolenTokensOfRMAPaths(t *testing.T) {
 			}
 		}
 	}
-	for i, c := range conns { // it is known why there is no path, and the link carries what comes
+	for i, c := range conns { // the reason for the missing path is known, and the link carries the messages
 		c.tell(frames(wire.Mark{Request: 1}))
 		var all []wire.Type
 		for !slices.Contains(all, wire.TypeMarked) {
@@ -226,8 +226,8 @@ const (
 )
 
 // TestFloodOfAsksForPaths: an application asks for paths as fast as it can, for connections
-// that it has, for endpoints without one and for none, takes what it has not got back, and
-// uses nothing. Another one of its machine talks meanwhile, over paths of its own.
+// that it has, for endpoints without one and for none, receives the results, and
+// uses none. Another one of its machine talks meanwhile, over paths of its own.
 func TestFloodOfAsksForPaths(t *testing.T) {
 	c := newCluster(t)
 	member := c.start(c.node("member"))
@@ -265,8 +265,8 @@ func TestFloodOfAsksForPaths(t *testing.T) {
 	grows(t, 16<<20, func() {
 		go func() { done <- bad.takeAnswers() }()
 		bad.floodOfAsks(endpoints, asks, func() { r.talk(polite, far) })
-		// A connection has its data sockets and what moves its bytes, and each ask that is not
-		// answered yet a goroutine: a session may have so many, whatever it sends.
+		// A connection has its data sockets and the goroutines that move its bytes, and each ask that
+		// is not answered yet a goroutine: a session may have so many, whatever it sends.
 		now := holding(t)
 		if now.descriptors > before.descriptors+6*conns+few || now.goroutines > before.goroutines+6*conns+unanswered+few {
 			t.Errorf("held are %+v, before the flood %+v", now, before)
@@ -293,8 +293,8 @@ func dialApp(t *testing.T, socket string) attach.Session {
 	return s
 }
 
-// connectAll returns endpoints that are connected with what l accepts, and as many that
-// are not, and the others' ends.
+// connectAll returns endpoints that are connected with those that l accepts, and as many
+// that are not, and the others' ends.
 func (c *rawClient) connectAll(n int, to addr.Addr, l attach.Endpoint) (endpoints []uint32, others []attach.Endpoint) {
 	c.t.Helper()
 	for i := range 2 * n {

@@ -21,8 +21,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// What makes a test binary the owner of a window for reading only, or one that
-// wants to write there, and what it needs to know.
+// Environment variables that make a test binary the owner of a window for reading only, or
+// a process that tries to write there, and their arguments.
 const (
 	ownsWindow   = "FABRIC_HOSTILE_OWNER"  // the socket
 	wantsWindow  = "FABRIC_HOSTILE_READER" // the socket
@@ -31,19 +31,19 @@ const (
 	sharing      = "FABRIC_HOSTILE_SHARES" // set: the owner shares its windows with other users
 )
 
-// windowBytes is what the window holds, all of it.
+// windowBytes is the value of every byte of the window.
 const windowBytes = 0xA5
 
 // TestWindowForReadingOnly gives applications of several users a window for reading
 // only, and has them try everything to write there. Nothing works, also not for the
 // owner's own user, which all applications of a compose file or a pod share: it may
-// open the descriptor again, but no write or mapping comes of that. What the owner's
-// user and root may do is look into the owner's process, where they can see it.
+// open the descriptor again, but no write or mapping comes of that. The owner's
+// user and root may only look into the owner's process, where they can see it.
 func TestWindowForReadingOnly(t *testing.T) {
 	owner := os.Getuid()
 	type reader struct {
 		as      *syscall.SysProcAttr
-		through []string // what works
+		through []string // the attempts that succeed
 	}
 	readers := map[string]reader{
 		"the owner's user": {nil, []string{"look into the owner", "change the mode", "open for writing after that"}},
@@ -307,8 +307,8 @@ func TestAsPeerOfAWindow(t *testing.T) {
 	fmt.Printf("maps: %v\n", err == nil)
 }
 
-// attackReadOnly tries to write into a mapping for reading only, and tells what
-// gets through. It writes nothing that changes the memory.
+// attackReadOnly tries to write into a mapping for reading only, and reports the attempts
+// that succeed. It writes nothing that changes the memory.
 func attackReadOnly(t *testing.T, mem []byte, owner int) {
 	fd := windowDescriptor(t)
 	self := fmt.Sprint("/proc/self/fd/", fd)

@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(attackEnv) != "" { // what is for people or programs goes to standard output alone
+	if os.Getenv(attackEnv) != "" { // only the output for people or programs goes to standard output
 		timelineOut, os.Stdout = os.Stdout, os.Stderr
 	}
 	// net/http gives a client that it refuses half a second to read that, also
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// patience bounds what a test waits for on real sockets, silenceBound how long the
+// patience bounds each wait of a test on real sockets, silenceBound how long the
 // engines of a rig bear silence.
 const (
 	patience     = 15 * time.Second
@@ -89,7 +89,7 @@ func newRig(t *testing.T) *rig {
 	for id, p := range map[addr.NodeID]**quic.Provider{victimID: &victim, honestID: &honest, evilID: &r.evil} {
 		cfg := providerConfig(t, ca, trust.Identity{Cluster: clusterID, Node: nodeUUID(id)}, time.Now())
 		if id == evilID {
-			cfg.StreamWindow = 32 << 10 // so that who does not read blocks the victim soon
+			cfg.StreamWindow = 32 << 10 // so that a sender soon blocks at a peer that does not read
 		}
 		var err error
 		if *p, err = quic.New(cfg); err != nil {
@@ -142,7 +142,7 @@ func providerConfig(t *testing.T, ca *trust.CA, id trust.Identity, now time.Time
 	}
 }
 
-// identify returns whom a verified certificate names.
+// identify returns the identity that a verified certificate names.
 func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	id, err := trust.IdentityOf(cs)
 	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host}, err
@@ -189,7 +189,7 @@ func (r *rig) listen(backlog int) (attach.Endpoint, addr.Port) {
 	return ep, port
 }
 
-// on returns r for a sub-test, which is told what goes wrong.
+// on returns r for a sub-test, at which errors are reported.
 func (r *rig) on(t *testing.T) *rig {
 	sub := *r
 	sub.t = t
@@ -264,7 +264,7 @@ func (r *rig) dial() transport.Session {
 }
 
 // A badLink is an established link of the bad node. It answers heartbeats and
-// probes in the background, so that only what a test does is bad about it.
+// probes in the background, so that only the test's own actions are bad about it.
 type badLink struct {
 	r    *rig
 	sess transport.Session
@@ -494,7 +494,7 @@ func wantClosed(t *testing.T, s transport.Session, code uint64) string {
 // heap returns the bytes that live on the heap.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what finalizers and pools held
+	runtime.GC() // memory that finalizers and pools held
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)

@@ -20,7 +20,7 @@ import (
 )
 
 // TestConnectStormOfOneApplication has one application of the honest node
-// connect with all its endpoints to where nobody listens. Every one is refused,
+// connect with all its endpoints to a port without a listener. Every one is refused,
 // and the link of all the others stays.
 func TestConnectStormOfOneApplication(t *testing.T) {
 	r := newRig(t)

@@ -22,10 +22,10 @@ import (
 const insideSocket = "FABRIC_HOSTILE_NAMESPACE"
 
 // TestRootOfANamespaceIsNoAdmin runs a process that is root in a namespace of
-// users, as in a container, and somebody else on the machine.
+// users, as in a container, and one of another user of the machine.
 func TestRootOfANamespaceIsNoAdmin(t *testing.T) {
 	c := newCluster(t)
-	outside := 65534 // the daemon's admin is root, who may map anybody
+	outside := 65534 // the daemon's admin is root, which may map any user
 	if os.Getuid() != 0 {
 		outside = os.Getuid()
 	}

@@ -29,9 +29,9 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// TestStrangersOnEveryPort lets somebody without any secret loose on all ports
-// of a host: noise, handshakes that begin and never end, connections that say
-// nothing. Meanwhile a node joins and pings the host over a fresh link.
+// TestStrangersOnEveryPort attacks all ports of a host without any secret: with
+// noise, handshakes that begin and never end, and silent connections.
+// Meanwhile a node joins and pings the host over a fresh link.
 func TestStrangersOnEveryPort(t *testing.T) {
 	c := newCluster(t)
 	gossip := c.host.Status().Gossip
@@ -100,7 +100,7 @@ func noise(random *rand.Rand) []byte {
 	return p
 }
 
-// initialPacket returns what looks like the first packet of a QUIC handshake
+// initialPacket returns bytes like the first packet of a QUIC handshake
 // up to where it has to be decrypted: the server has to make state, or to ask
 // for a proof of the address.
 func initialPacket(random *rand.Rand) []byte {
@@ -118,7 +118,7 @@ func initialPacket(random *rand.Rand) []byte {
 	return append(p, body...)
 }
 
-// gossipPacket returns what memberlist's decoders expect to begin with, without
+// gossipPacket returns packets whose first bytes memberlist's decoders accept, without
 // a key: plain messages, compressed ones, compound ones, labels and ciphertext.
 func gossipPacket(random *rand.Rand) []byte {
 	p := noise(random)
@@ -232,7 +232,7 @@ func TestCertificatesOfStrangers(t *testing.T) {
 			before := c.host.Status().Counts.Refused
 			for _, proto := range []string{control.ProtoControl, control.ProtoLifeline, trust.JoinALPN} {
 				config := s.ClientTLS(nil, proto)
-				config.InsecureSkipVerify, config.VerifyConnection, config.Time = true, nil, time.Now // it believes anybody
+				config.InsecureSkipVerify, config.VerifyConnection, config.Time = true, nil, time.Now // it accepts any certificate
 				if proto == trust.JoinALPN {
 					continue // which asks for no certificate
 				}
@@ -423,7 +423,7 @@ func TestJoiningWithTokensThatAreNone(t *testing.T) {
 			t.Errorf("the error repeats the token: %v", err)
 		}
 	}
-	// Who is pinned to another CA does not even ask.
+	// A node that is pinned to another CA does not even ask.
 	other := made(time.Hour, 1)
 	other.Pin[0]++
 	if err := ask(other); err == nil {
@@ -431,9 +431,9 @@ func TestJoiningWithTokensThatAreNone(t *testing.T) {
 	}
 }
 
-// TestFakeHostLearnsNothing has a node join at an address where somebody else
+// TestFakeHostLearnsNothing has a node join at an address where a fake host
 // waits, with a certificate of its own CA for the same names. The node gives
-// up before it says anything: no byte behind the handshake, and no byte of the
+// up before it sends anything: no byte behind the handshake, and no byte of the
 // token at all.
 func TestFakeHostLearnsNothing(t *testing.T) {
 	c := newCluster(t)
@@ -496,7 +496,7 @@ func secretsOf(text string) [][]byte {
 	return [][]byte{[]byte(text), []byte(text[len(text)-50:])}
 }
 
-// adminGet returns what the admin interface answers.
+// adminGet returns the answer of the admin interface.
 func adminGet(t *testing.T, socket, path string) []byte {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
@@ -516,7 +516,7 @@ func adminGet(t *testing.T, socket, path string) []byte {
 	return text
 }
 
-// A tap shows what is read from a connection.
+// A tap passes the bytes read from a connection to seen.
 type tap struct {
 	net.Conn
 	seen func([]byte)
@@ -528,9 +528,9 @@ func (t *tap) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestSecretsStayInTheirFiles looks for the cluster's secrets where others may
-// read: logs at the finest level, admin answers, and what the process shows of
-// itself.
+// TestSecretsStayInTheirFiles looks for the cluster's secrets where other users may
+// read: logs at the finest level, admin answers, and the public state of the
+// process.
 func TestSecretsStayInTheirFiles(t *testing.T) {
 	c := newCluster(t)
 	node := c.node("one")
@@ -556,7 +556,7 @@ func TestSecretsStayInTheirFiles(t *testing.T) {
 		secrets = append(secrets, raw)
 	}
 
-	// What processes show of themselves is TestSecretsAreInNoProcess of
+	// The public state of processes is TestSecretsAreInNoProcess of
 	// internal/test/e2e: here the nodes are in this process, which holds the secrets.
 	shown := map[string][]byte{"log": []byte(c.logs.String())}
 	for _, path := range []string{"/v1/status", "/v1/nodes", "/v1/health", "/v1/ports", "/v1/conns", "/v1/windows", "/v1/links", "/v1/tokens"} {

@@ -22,7 +22,7 @@ const (
 // timelineOut is where the timeline goes.
 var timelineOut io.Writer = os.Stdout
 
-// A timeline prints what is tried as it happens.
+// A timeline prints the attempts as they happen.
 type timeline struct {
 	json  bool
 	began time.Time
@@ -97,7 +97,7 @@ func (s *summary) add(o outcome) {
 }
 
 // TestAttack runs all attacks, one after the other, against one cluster whose honest
-// applications talk meanwhile, and prints a timeline. `make attack` is what runs it;
+// applications talk meanwhile, and prints a timeline. `make attack` runs it;
 // each attack for itself is a case of TestFinding.
 func TestAttack(t *testing.T) {
 	mode := os.Getenv(attackEnv)
