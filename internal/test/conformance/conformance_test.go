@@ -11,10 +11,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// tallies are what TestConformance counted.
+// tallies are the results of TestConformance.
 var tallies []Tally
 
-// TestMain is the peer in a process that is one; else it prints the count below what the tests print.
+// TestMain is the peer in a process that is one; else it prints the count below the tests' output.
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(peerSocket); socket != "" {
 		fmt.Fprintln(os.Stderr, bePeer(socket))

@@ -30,7 +30,7 @@ type stage struct {
 	nearNode  int
 	farNode   int
 	serving   server.Options
-	// via is what the connections of the two go over to before a
+	// via is the transport that connections of the two move to before a
 	// program goes on with them.
 	via string
 	// maps says that each of the two can map all memory of the other.
@@ -64,7 +64,7 @@ var (
 	alone = []fabrictest.Option{fabrictest.TCP(), fabrictest.Unbroken()}
 )
 
-// stages are all of them. What programs see is compared with the first. Of mixed
+// stages are all of them. Results of programs are compared with the first. Of mixed
 // providers the node that dials decides, which is the same side of a program
 // everywhere: swapped nodes have the other provider's link.
 var stages = []stage{
@@ -119,8 +119,8 @@ func traceOf(t *testing.T, on started, program []step) []string {
 }
 
 // TestSameProgramSameTrace runs random programs of calls, right and wrong ones,
-// through every door, over every provider and on one node: what they can see,
-// results, errors, bytes and events, is the same everywhere.
+// through every door, over every provider and on one node: the visible results,
+// errors, bytes and events are the same everywhere.
 func TestSameProgramSameTrace(t *testing.T) { sameTraces(t, stages, programSteps) }
 
 // TestSameMappedProgramSameTrace is the same for programs that map each other's
@@ -130,7 +130,7 @@ func TestSameMappedProgramSameTrace(t *testing.T) {
 	sameTraces(t, local, slices.Concat(programSteps, mappingSteps))
 }
 
-// sameTraces compares what programs out of steps see on all of stages.
+// sameTraces compares the traces of programs out of steps on all of stages.
 func sameTraces(t *testing.T, stages []stage, steps []programStep) {
 	seed := *programSeed
 	if seed == 0 {
@@ -169,7 +169,7 @@ func sameTraces(t *testing.T, stages []stage, steps []programStep) {
 	t.Logf("%d programs of %d steps on %d stages in %v: %v", *programCount, programLength, len(stages), time.Since(begun), done)
 }
 
-// kindOf is what a line of a trace is about, and how it ended.
+// kindOf returns the call of a line of a trace, and how it ended.
 func kindOf(line string) string {
 	name, rest, _ := strings.Cut(line, " ")
 	if strings.Contains(rest, "ok") {
@@ -178,8 +178,8 @@ func kindOf(line string) string {
 	return name + " fails"
 }
 
-// explain leaves out of a program what its difference does not need, if it comes
-// again, and prints what is left with both traces.
+// explain removes the steps of a program that its difference does not need, if it comes
+// again, and prints the rest with both traces.
 func explain(t *testing.T, first, second started, program []step) {
 	t.Helper()
 	differs := func(p []step) bool { return !slices.Equal(traceOf(t, first, p), traceOf(t, second, p)) }
@@ -216,7 +216,7 @@ func compare(t *testing.T, want, got []string) {
 }
 
 // TestProgramsThatDifferAreFound compares traces of programs of which one has
-// another step, and looks at what a long program gets to.
+// another step, and checks the calls that a long program reaches.
 func TestProgramsThatDifferAreFound(t *testing.T) {
 	apps := stages[0].start(t)
 	program := newProgram(rand.New(rand.NewPCG(1, 0)), 10*programLength, programSteps)

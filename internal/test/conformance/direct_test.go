@@ -25,7 +25,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// directLimit bounds what should happen soon.
+// directLimit bounds waits for events that should come soon.
 const directLimit = 30 * time.Second
 
 // serveDirect serves one node whose applications copy to each other by
@@ -406,8 +406,8 @@ func awaitHup(e attach.Endpoint) {
 }
 
 // TestDirectUseEndsWithTheWindow has one application write while the other one
-// registers, unregisters and closes. What begins after the window is gone does
-// not land, and every call returns what it may.
+// registers, unregisters and closes. A write that begins after the window is gone does
+// not land, and every call returns one of its allowed results.
 func TestDirectUseEndsWithTheWindow(t *testing.T) {
 	c := fabrictest.NewCluster(t, 1)
 	w := newWorld(t, c, false)

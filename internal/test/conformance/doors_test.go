@@ -217,7 +217,7 @@ func (w watchedSession) Open() (attach.Endpoint, error) {
 	return watchedEndpoint{e.(nodeEndpoint), w.s}, nil
 }
 
-// A nodeEndpoint is what the engine's endpoints are.
+// A nodeEndpoint has the interfaces of the engine's endpoints.
 type nodeEndpoint interface {
 	attach.DirectEndpoint
 	attach.PathEndpoint

@@ -184,8 +184,8 @@ func TestASilentPathEndsWhatWaits(t *testing.T) {
 	}
 }
 
-// swallowLoopback makes all TCP connections of this process lose what comes for them, and
-// returns how many those are.
+// swallowLoopback makes all TCP connections of this process lose incoming bytes, and
+// returns the number of connections.
 func swallowLoopback(t *testing.T) (n int) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -205,7 +205,7 @@ func swallowLoopback(t *testing.T) (n int) {
 }
 
 // TestMessagesOnPathsAllocateNothing: a message from one application to the other costs no
-// memory but what crypto/tls takes for the record that it reads, with and without deadlines.
+// memory except crypto/tls's for the record that it reads, with and without deadlines.
 func TestMessagesOnPathsAllocateNothing(t *testing.T) {
 	p := newPathPlace(t)
 	near, far := p.dial()

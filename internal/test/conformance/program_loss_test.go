@@ -55,7 +55,7 @@ func (r *programRun) waiters() (all []*waiter) {
 	return all
 }
 
-// listenFar returns a listener of the far side that accepts nobody.
+// listenFar returns a listener of the far side that accepts no connection.
 func (r *programRun) listenFar() *fabric.Endpoint {
 	l, err := r.apps[1].Open()
 	if err == nil {
@@ -75,8 +75,8 @@ func (r *programRun) fresh() *fabric.Endpoint {
 	return e
 }
 
-// quiet completes what is under way between the two sides and takes what has
-// arrived: how much of it a crash spares is luck.
+// quiet completes the operations under way between the two sides and takes the bytes that
+// have arrived: how many of them a crash spares is luck.
 func (r *programRun) quiet() {
 	for _, e := range slices.Concat(r.ends[0][:], r.ends[1][:]) {
 		r.settle(e)
@@ -88,8 +88,8 @@ func (r *programRun) quiet() {
 	}
 }
 
-// lose has the far node die while calls wait, and returns how these ended and what
-// the near side was told.
+// lose has the far node die while calls wait, and returns how these ended and the events
+// of the near side.
 func (r *programRun) lose(kill func()) (trace []string) {
 	r.quiet()
 	removed := make(chan fabric.Event, 4) // more than there are
@@ -162,7 +162,7 @@ func lossTrace(t *testing.T, g stage, before, after []step) []string {
 	return trace
 }
 
-// lossSteps are what may be called when there is one side left: all but to meet
+// lossSteps are the steps that can be called when one side is left: all but to meet
 // the other one.
 func lossSteps() []programStep {
 	return slices.DeleteFunc(slices.Clone(programSteps), func(p programStep) bool { return p.name == "meet" })
@@ -171,8 +171,8 @@ func lossSteps() []programStep {
 // lossPrograms is how many programs end with a node loss.
 const lossPrograms = 4
 
-// TestSameLossSameErrnos lets programs end with the death of the far node: what
-// waits and what is called later ends in the same way behind every door and over
+// TestSameLossSameErrnos lets programs end with the death of the far node: calls that
+// wait and later ones end in the same way behind every door and over
 // every provider. Connections inside the near node go on.
 func TestSameLossSameErrnos(t *testing.T) {
 	seed := *programSeed

@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// mappingSteps are what a step of a program on one node may do besides, or more often.
+// mappingSteps are further steps of a program on one node, or more frequent ones.
 var mappingSteps = []programStep{
 	{"mmap", 12, isConnected, (*programRun).mmap},
 	{"store", 10, "", (*programRun).store},
@@ -24,7 +24,7 @@ var mappingSteps = []programStep{
 // A programMap is a mapping of a program, which stays when the window, the
 // connection and both ends are gone.
 type programMap struct {
-	of   *programEnd // who maps
+	of   *programEnd // the end that maps
 	m    *fabric.Mapping
 	prot fabric.Prot
 	mem  []byte // the same bytes, as the other end has registered them
@@ -124,7 +124,7 @@ func (x *programMap) registered() bool {
 // application that attaches, memory that the owner no longer uses.
 func (x *programMap) open() bool { return x.registered() && x.of.peer.state != isClosed }
 
-// look is what the memory has, and what is left of the window.
+// look describes the memory's content, the window and the ends.
 func (x *programMap) look() string {
 	what, has := "no window", ""
 	if x.registered() {
@@ -161,7 +161,7 @@ func (r *programRun) unmap() (trace []string) {
 	return trace
 }
 
-// TestMappedProgramsOutliveWindows looks at what a long program gets to.
+// TestMappedProgramsOutliveWindows checks the states that a long program reaches.
 func TestMappedProgramsOutliveWindows(t *testing.T) {
 	here := slices.IndexFunc(stages, func(g stage) bool { return g.maps })
 	program := newProgram(rand.New(rand.NewPCG(1, 0)), 20*programLength, slices.Concat(programSteps, mappingSteps))

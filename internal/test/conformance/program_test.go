@@ -12,19 +12,19 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// A step is one call of a program, by numbers: what they choose depends on what
+// A step is one call of a program, by numbers: their choice depends on the state that
 // the steps before have left. Every step can follow every other one.
 type step struct {
 	do      *programStep
 	side    int    // 0 near, 1 far
 	slot    int    // of the side's endpoints
-	a, b, c uint64 // what do makes of them
+	a, b, c uint64 // arguments of do
 }
 
 // slots is how many endpoints each side has at most.
 const slots = 4
 
-// A programStep is what a step may do, and how often it is drawn.
+// A programStep is a kind of step, and how often it is drawn.
 type programStep struct {
 	name   string
 	weight int
@@ -32,7 +32,7 @@ type programStep struct {
 	run    func(r *programRun, e *programEnd, s step) string
 }
 
-// programSteps are what a step may do anywhere.
+// programSteps are the steps possible anywhere.
 var programSteps = []programStep{
 	{"open", 4, "", (*programRun).open},
 	{"bind", 3, isUnbound, (*programRun).bind},
@@ -55,7 +55,7 @@ var programSteps = []programStep{
 	{"fence of a side", 2, isConnected, (*programRun).fenceBy},
 }
 
-// newProgram draws a program of n steps out of what they may do.
+// newProgram draws a program of n steps out of the kinds in of.
 func newProgram(rng *rand.Rand, n int, of []programStep) []step {
 	var weighted []*programStep
 	for i := range of {
@@ -84,7 +84,7 @@ const (
 	isClosed       programState = "closed"
 )
 
-// A programEnd is one endpoint of a program and what is known of it.
+// A programEnd is one endpoint of a program and its known state.
 type programEnd struct {
 	side    int
 	ep      *fabric.Endpoint
@@ -96,8 +96,8 @@ type programEnd struct {
 	begun   bool     // so may be transfers
 }
 
-// A programRun runs programs on one pair of applications, and writes what they
-// can see. What depends on time is waited for, so that the same program sees the
+// A programRun runs programs on one pair of applications, and writes their visible
+// results. It waits for effects that depend on time, so that the same program sees the
 // same behind every door.
 type programRun struct {
 	ctx  context.Context
@@ -169,7 +169,7 @@ func (r *programRun) pick(s step) *programEnd {
 	return ends[s.slot]
 }
 
-// must records what a program cannot do without.
+// must records errors of calls that a program needs.
 func (r *programRun) must(what string, err error) {
 	if err != nil && r.err == nil {
 		r.err = fmt.Errorf("%s: %w", what, err)
@@ -202,7 +202,7 @@ func (r *programRun) await(e *programEnd, events fabric.Events) {
 	r.must("await", err)
 }
 
-// settle waits until what the endpoint has begun is complete. Twice: a signal
+// settle waits until the endpoint's operations are complete. Twice: a signal
 // over reads begins only when they have ended.
 func (r *programRun) settle(e *programEnd) {
 	if !e.begun || e.state != isConnected {
@@ -354,7 +354,7 @@ func (r *programRun) failed(e *programEnd, err error) {
 	}
 }
 
-// target returns whom to connect to: a listener if there is one, else any
+// target returns the end to connect to: a listener if there is one, else any
 // endpoint with a number, nil for none.
 func (r *programRun) target(e *programEnd, s step) *programEnd {
 	var listeners, others []*programEnd
@@ -362,7 +362,7 @@ func (r *programRun) target(e *programEnd, s step) *programEnd {
 		for _, x := range r.ends[side] {
 			switch {
 			case x == e || x.ep == nil || x.state == isClosed || x.state == isDisconnected:
-				// The port of a connection that has ended may be anybody's now.
+				// The port of a connection that has ended may belong to another endpoint now.
 			case x.state == isListening:
 				listeners = append(listeners, x)
 			default:
@@ -402,7 +402,7 @@ func (r *programRun) tryAccept(e *programEnd, _ step) string {
 	return outcome(err)
 }
 
-// close closes an endpoint, in order: what it has begun is complete, and its
+// close closes an endpoint, in order: its operations are complete, and its
 // peer has seen it when the next step begins.
 func (r *programRun) close(e *programEnd, _ step) string {
 	if e.ep == nil {
@@ -450,7 +450,7 @@ func (r *programRun) send(e *programEnd, s step) string {
 	return fmt.Sprintf("%d of %d, %s", n, len(p), outcome(err))
 }
 
-// recv receives what has been sent, or tries to where nothing has.
+// recv receives the bytes that were sent, or tries to if there are none.
 func (r *programRun) recv(e *programEnd, s step) string {
 	if e.ep == nil {
 		return "-"
@@ -620,7 +620,7 @@ func (r *programRun) signal(e *programEnd, s step) string {
 		return "-"
 	}
 	by := []fabric.Side{fabric.InitSelf, fabric.InitSelf, fabric.InitPeer, 3}[s.a%4]
-	if by == fabric.InitPeer { // nothing orders the peer's stores with what runs here
+	if by == fabric.InitPeer { // nothing orders the peer's stores with those of this goroutine
 		r.settle(e)
 	}
 	r.turn(e)
@@ -657,7 +657,7 @@ func (r *programRun) fence(e *programEnd, _ step) string {
 	return fmt.Sprintf("%08x", sum.Sum32())
 }
 
-// fenceBy marks and waits for one side, or for what is no mark.
+// fenceBy marks and waits for one side, or for an invalid mark.
 func (r *programRun) fenceBy(e *programEnd, s step) string {
 	if e.ep == nil {
 		return "-"

@@ -81,8 +81,8 @@ func (p *farPair) connect(t testing.TB, size int) {
 	}
 }
 
-// TestRMAGoesToThePeersNode: each kind of operation, of all sizes, does through its path
-// what it does through the node.
+// TestRMAGoesToThePeersNode: each kind of operation, of all sizes, has the same effect
+// through its path as through the node.
 func TestRMAGoesToThePeersNode(t *testing.T) {
 	p := newFarPair(t, 1<<20)
 	a := p.ends[0]
@@ -220,7 +220,7 @@ func BenchmarkRMAPath(b *testing.B) {
 	}
 }
 
-// TestRMAPathsAllocateNothing: an operation costs no memory but what crypto/tls takes for
+// TestRMAPathsAllocateNothing: an operation costs no memory except crypto/tls's for
 // each record that it reads, at the node or here.
 func TestRMAPathsAllocateNothing(t *testing.T) {
 	p := newFarPair(t, 64<<10)

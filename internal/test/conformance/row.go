@@ -102,8 +102,8 @@ var (
 // unconnected are the states before a connection.
 var unconnected = []state{unbound, bound, listening, connecting}
 
-// inStates returns one row per state: the call, on an endpoint in that state, returns
-// errno. what names the case of the call.
+// inStates returns one row per state: the call, made on an endpoint in that state,
+// returns errno.
 func inStates(call, what string, errno syscall.Errno, states []state, f func(c *check, e end) error) []row {
 	var rows []row
 	for _, s := range states {
