@@ -127,7 +127,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// What others cause is bounded, and the worst comes first.
+// The findings that others cause are bounded, and the worst comes first.
 func TestFindingsAreBoundedAndSorted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := healthy()
@@ -150,8 +150,8 @@ func TestFindingsAreBoundedAndSorted(t *testing.T) {
 	})
 }
 
-// What another node says of its links is judged and told as this node's own, about nodes that
-// this node knows, and counts for nothing.
+// Another node's report on its links is judged and told as this node's own, about nodes that
+// this node knows, and no decision depends on it.
 func TestRowsOfOthers(t *testing.T) {
 	s := healthy()
 	s.Nodes = append(s.Nodes, Node{ID: 3, Generation: 5, Name: "web-3", State: "alive"})

@@ -39,7 +39,7 @@ func serve(t *testing.T, token string) *httptest.Server {
 	return s
 }
 
-// ask returns the code of a request, with what change does to it.
+// ask returns the response to a request that change has modified.
 func ask(t *testing.T, s *httptest.Server, path string, change func(*http.Request)) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, nil)

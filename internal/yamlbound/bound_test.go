@@ -27,7 +27,7 @@ func TestTooDeep(t *testing.T) {
 	}
 }
 
-// What we ship is not too deep.
+// Our own scenarios are not too deep.
 func TestScenariosAreNotTooDeep(t *testing.T) {
 	files, err := filepath.Glob("../../deploy/scenarios/*.yaml")
 	if err != nil || len(files) < 40 {
