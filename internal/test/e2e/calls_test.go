@@ -45,7 +45,7 @@ func (c *call) blocked(t testing.TB) {
 	}
 }
 
-// grace is how long somebody who is late is waited for, to say how late.
+// grace is how long a late call is waited for beyond its limit, to report how late it is.
 const grace = time.Second
 
 // check waits for the call's return, at most limit after since, and fails t unless
@@ -78,7 +78,7 @@ type doomed struct {
 	app   *fabric.Node
 	port  fabric.Port      // of open
 	open  *fabric.Listener // whose connections are accepted, with a window each
-	busy  *fabric.Listener // whose requests nobody accepts
+	busy  *fabric.Listener // its requests are not accepted
 	own   []*call          // of the application itself, which block
 	later []func() *call   // of others, which block only while the node does not answer
 }
@@ -101,7 +101,7 @@ func (l *lab) doomed(n *node) *doomed {
 // ownCalls blocks calls of the application that end only with its own node.
 func (d *doomed) ownCalls(l *lab, other *node) []*call {
 	l.t.Helper()
-	far, err := other.attach().Listen(0) // whose requests nobody accepts
+	far, err := other.attach().Listen(0) // its requests are not accepted
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -146,16 +146,16 @@ func (d *doomed) callsFrom(l *lab, n *node) []*call {
 	}
 }
 
-// reset is what every call on a connection ends with when its peer is lost.
+// reset is the error of every call on a connection whose peer is lost.
 const reset = syscall.ECONNRESET
 
-// A meeting is what an application has with a doomed one.
+// A meeting is the set of connections of an application to a doomed one.
 type meeting struct {
 	app *fabric.Node
 	ep  *fabric.Endpoint // whose peer has a window of windowSize
 	far *fabric.Endpoint // its peer
 	off int64            // of that window
-	// full is connected to somebody who reads nothing, leaving is for its close.
+	// full is connected to an end that reads nothing, leaving is for its close.
 	full, leaving *fabric.Endpoint
 }
 
@@ -275,7 +275,7 @@ func (m *meeting) waitingCalls(t testing.TB) []func() *call {
 			return err
 		},
 	}
-	// A close waits for what the peer has still to get, and succeeds in any case.
+	// A close waits until the peer has the bytes that were sent, and succeeds in any case.
 	all := []func() *call{func() *call {
 		return start("close", func(context.Context) error { return m.leaving.Close() })
 	}}
@@ -350,7 +350,7 @@ func (d *doomed) sendsWhenRemoved(l *lab, n *node) *call {
 	}, reset)
 }
 
-// pollHup waits until poll shows the loss and returns what a call then says.
+// pollHup waits until poll shows the loss and returns the error of the next call.
 func pollHup(ctx context.Context, n *fabric.Node, ep *fabric.Endpoint) error {
 	items := []fabric.PollItem{{Endpoint: ep}}
 	if _, err := n.Poll(ctx, items); err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// sourceSize is how much a source sends to who asks for all of it.
+// sourceSize is how much a source sends to a reader that asks for all of it.
 const sourceSize = 4 << 20
 
-// source is a server of one connection, and of what its first byte asks for: 'w', the
+// source is a server of one connection. The first byte selects the response: 'w', the
 // whole of sourceSize bytes and a close; 's', the same, and no close; 'f', bytes for
 // ever. Standard input's end makes it return without a close.
 func source(args []string) error {
@@ -135,8 +135,8 @@ func (l *lab) again(n *node, end string) {
 	l.agree(l.nodes...)
 }
 
-// TestDownloadIsWholeOrAnError ends a server in the middle of what it streams: who
-// copies until the end has an error, and never a part that looks whole.
+// TestDownloadIsWholeOrAnError ends a server in the middle of its stream: a reader that
+// copies until the end gets an error, and never a part that looks whole.
 func TestDownloadIsWholeOrAnError(t *testing.T) {
 	overEach(t, func(l *lab) {
 		t := l.t.(*testing.T)

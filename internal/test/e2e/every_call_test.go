@@ -47,7 +47,7 @@ func (l *lab) losses() []loss {
 				}
 			}})
 	} else {
-		// First, while their link is over QUIC: what follows may leave them one over TCP.
+		// First, while their link is over QUIC: the later losses may leave them one over TCP.
 		all = append(all, loss{name: "UDP blocked", passes: true, end: clear,
 			begin: func(victim, other *node, rest []*node) {
 				for _, way := range []string{"--from", "--to"} {

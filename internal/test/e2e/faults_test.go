@@ -19,7 +19,7 @@ import (
 // breakable makes a host and members that were started for faults.
 func (l *lab) breakable(members int) []*node { return l.cluster(members, "--enable-faults") }
 
-// faults runs `fabricd faults` for n and returns what it printed.
+// faults runs `fabricd faults` for n and returns its output.
 func (n *node) faults(args ...string) string {
 	n.l.t.Helper()
 	out, err := n.l.fabricd(append([]string{"faults", args[0], "--admin", n.adminSocket()}, args[1:]...)...)
@@ -29,7 +29,7 @@ func (n *node) faults(args ...string) string {
 	return out
 }
 
-// fired returns what the faults of n's links did, those that are over too.
+// fired returns the counts of the faults of n's links, those that are over too.
 func (n *node) fired() (all []faults.Status) {
 	n.l.t.Helper()
 	var list struct {
@@ -87,8 +87,8 @@ func (l *lab) reconnect(limit time.Duration, n, m *node) {
 	})
 }
 
-// TestOneWayCutResetsThePairOnBothSides cuts what one member sends to another,
-// at the sender only. Nobody is removed: the two have lost only each other.
+// TestOneWayCutResetsThePairOnBothSides cuts the packets from one member to another,
+// at the sender only. No node is removed: the two have lost only each other.
 func TestOneWayCutResetsThePairOnBothSides(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -171,7 +171,7 @@ func TestPartitionGivenToOneNodeRemovesIt(t *testing.T) {
 }
 
 // returns waits until n, whose life old is over, is back with its next one: all
-// watchers are told of it, and n says so too.
+// watchers see that, and n reports it too.
 func (n *node) returns(old fabric.Life, watchers []*watcher) {
 	t := n.l.t
 	t.Helper()
@@ -185,8 +185,8 @@ func (n *node) returns(old fabric.Life, watchers []*watcher) {
 	}
 }
 
-// TestPartitionOfOneDirectionRemovesWhoHearsNothing cuts what all others send to a
-// member, by asking that member alone. What it sends still passes, but it gives up
+// TestPartitionOfOneDirectionRemovesWhoHearsNothing cuts the packets from all others to a
+// member, by asking that member alone. Its own packets still pass, but it gives up
 // itself, and is removed for it.
 func TestPartitionOfOneDirectionRemovesWhoHearsNothing(t *testing.T) {
 	t.Parallel()
@@ -299,8 +299,8 @@ func TestLossAndDelayOfPacketsAreInvisible(t *testing.T) {
 }
 
 // TestEachFaultOfPacketsIsListed breaks the packets between the host and a member
-// in one way at a time: the list counts just that, and what applications send
-// meanwhile comes back as it was.
+// in one way at a time: the list counts just that, and the applications' bytes
+// come back intact meanwhile.
 func TestEachFaultOfPacketsIsListed(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -366,7 +366,7 @@ func TestHalfOpenLinkIsListed(t *testing.T) {
 	}
 }
 
-// counts returns what the faults of n's links with a name did together.
+// counts returns the sum of the counters of the faults of n's links with a name.
 func (n *node) counts(name string) (sum faults.Counters) {
 	n.l.t.Helper()
 	for _, st := range n.fired() {
@@ -405,8 +405,8 @@ func (e *echo) exact(t *testing.T, n int) {
 	}
 }
 
-// untouched says what a rule for this traffic, which drops, delays, duplicates and
-// corrupts, has not yet done to any packet; empty if it has done each.
+// untouched names the effects that a rule for this traffic, which drops, delays, duplicates
+// and corrupts, has not yet had on any packet; empty if it has had each.
 func (n *node) untouched(on faults.Traffic) string {
 	for _, st := range n.fired() {
 		c := st.Counts

@@ -18,8 +18,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/fabricgrpc"
 )
 
-// interopCases are gRPC's own, but for those that need credentials of a cloud or what
-// gRPC's test server in Go does not have.
+// interopCases are gRPC's own, except for those that need credentials of a cloud or features
+// that gRPC's test server in Go does not have.
 var interopCases = []struct {
 	name string
 	run  func(context.Context, *grpc.ClientConn, testpb.TestServiceClient)
@@ -66,7 +66,7 @@ func grpcClient(args []string) error {
 	return nil
 }
 
-// grpcConn returns a client of the service interop, and what it dials with.
+// grpcConn returns a client of the service interop, and its dialer.
 func grpcConn(socket string) (*fabric.Dialer, *grpc.ClientConn, error) {
 	d := &fabric.Dialer{Attach: attacher(socket)}
 	conn, err := grpc.NewClient("fabric:///interop", fabricgrpc.Options(d)...)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// idleShare bounds the part of a processor that a process takes which has nothing to
-// do. It finds what goes round in circles; the benchmark has the figure itself, which
+// idleShare bounds the part of a processor that an idle process takes. It
+// finds busy loops; the benchmark has the figure itself, which
 // is 0.5 % for a node.
 const idleShare = 0.02
 
@@ -21,7 +21,7 @@ func TestIdleProcessesRest(t *testing.T) {
 		l.pair(n, nodes[(i+1)%len(nodes)]).pace(t, 20)
 		idle[n.name], idle["application at "+n.name] = n.process, l.waiting(n).process
 	}
-	time.Sleep(time.Second) // what the beginning has set off
+	time.Sleep(time.Second) // for the work that the start has set off
 
 	before := map[string]time.Duration{}
 	for name, p := range idle {

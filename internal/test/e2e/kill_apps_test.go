@@ -19,7 +19,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A footprint is what a fabricd holds on behalf of applications.
+// A footprint counts the resources that a fabricd holds on behalf of applications.
 type footprint struct {
 	fds                   map[string]int
 	mappings              int    // of memfds
@@ -98,7 +98,7 @@ func (n *node) returnsTo(before footprint) {
 func TestKilledApplicationsLeaveNothingBehind(t *testing.T) {
 	l := newLab(t)
 	l.valves = true
-	// The collector leaves little besides what is in use: by itself it would let a
+	// The collector leaves little besides memory in use: by itself it would let a
 	// heap of 8 MiB double, which looks as a leak of 8 KiB for each death would.
 	l.env = []string{"GOGC=10", l.ownTemp()}
 	names := named(t)
@@ -115,7 +115,7 @@ func TestKilledApplicationsLeaveNothingBehind(t *testing.T) {
 	hit := nodes[:2]
 	before := make([]footprint, len(hit))
 	memory := make([]int64, len(hit))
-	l.massacre(hit, 100, 6) // what is allocated once
+	l.massacre(hit, 100, 6) // memory that is allocated once
 	for i, n := range hit {
 		before[i], memory[i] = n.steady(), resident(t, n.pid())
 	}
@@ -127,7 +127,7 @@ func TestKilledApplicationsLeaveNothingBehind(t *testing.T) {
 
 	for i, n := range hit {
 		n.returnsTo(before[i])
-		// A tenth more, and 4 MiB for stacks and what the collector has not given back.
+		// A tenth more, and 4 MiB for stacks and memory that the collector has not given back.
 		eventually(t, stepLimit, n.name+" has the memory that it had", func() error {
 			after := resident(t, n.pid())
 			if after > memory[i]+memory[i]/10+4<<20 {
@@ -299,7 +299,7 @@ func (l *lab) massacre(nodes []*node, count, atOnce int) *toll {
 	return deaths
 }
 
-// victim starts one victim and returns what killed it.
+// victim starts one victim and returns the step at which it was killed.
 func (l *lab) victim(nodes []*node, r *rand.Rand) (string, error) {
 	home, away := nodes[r.IntN(len(nodes))], nodes[r.IntN(len(nodes))]
 	doomed, after := doom(r)
@@ -329,7 +329,7 @@ func (l *lab) victim(nodes []*node, r *rand.Rand) (string, error) {
 	return name, nil
 }
 
-// goroutines counts n's goroutines, as of dump, by what they run.
+// goroutines counts n's goroutines, as of dump, by the function that they run.
 func goroutines(t *testing.T, n *node) map[string]int {
 	t.Helper()
 	_, dump, ok := strings.Cut(n.said(), dumpBegins)
@@ -365,7 +365,7 @@ func entryOf(block string) string {
 	return name
 }
 
-// wrappers begin goroutines on behalf of somebody else.
+// wrappers are functions that run another function in a goroutine.
 var wrappers = []string{"runtime.goexit", "sync.(*WaitGroup).Go.func1", "github.com/fabricd/fabricd/internal/engine.(*group).run.func1",
 	"github.com/fabricd/fabricd/internal/engine.(*link).spawn.func1"}
 

@@ -77,7 +77,7 @@ func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 		calls = append(calls, v.sendsWhenRemoved(l, s))
 	}
 	calls = append(calls, v.own...)
-	victim.stop(t) // so that what needs the victim blocks
+	victim.stop(t) // so that calls that need the victim block
 	for _, block := range v.later {
 		calls = append(calls, block())
 	}

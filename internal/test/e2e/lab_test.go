@@ -21,11 +21,11 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// stepLimit bounds what takes milliseconds on an idle machine.
+// stepLimit bounds steps that take milliseconds on an idle machine.
 const stepLimit = 15 * time.Second
 
-// A lab is one cluster: a directory, a loopback address, and what runs there.
-// The test's goroutine owns it.
+// A lab is one cluster: a directory, a loopback address, and its processes.
+// Owned by the test's goroutine.
 type lab struct {
 	t     testing.TB
 	dir   string
@@ -36,9 +36,9 @@ type lab struct {
 	hostExe string
 	// valves makes every node that is launched speak through a valve.
 	valves bool
-	// providers are those of every node that is prepared; empty: what it chooses.
+	// providers are those of every node that is prepared; empty: the node chooses.
 	providers string
-	// env is what the environment of every node that is launched has besides.
+	// env holds further environment variables of every node that is launched.
 	env []string
 
 	mu  sync.Mutex // guards the fields below
@@ -62,9 +62,9 @@ func newLab(t testing.TB) *lab {
 	return l
 }
 
-// overEach runs a test, in a lab of its own each, over what nodes choose, which is
-// QUIC where packets pass, and over TCP alone; over nothing else if the environment
-// says what.
+// overEach runs a test, in a lab of its own each, over the nodes' choice, which is
+// QUIC where packets pass, and over TCP alone; over one provider alone if the environment
+// names it.
 func overEach(t *testing.T, test func(l *lab)) {
 	t.Parallel()
 	ways := map[string]string{"chosen": "", "tcp": "tcp"}
@@ -88,7 +88,7 @@ func loopback(i uint32) string {
 	return fmt.Sprintf("127.%d.%d.%d", 64+(pid>>8)%128, pid&0xff, 1+i%125)
 }
 
-// freePort returns a port that nobody uses, neither UDP nor TCP, outside the
+// freePort returns a port that is unused, neither by UDP nor by TCP, outside the
 // range from which the kernel chooses: a node that is started again finds its
 // port free.
 func (l *lab) freePort() int {
@@ -110,7 +110,7 @@ func (l *lab) freePort() int {
 	return 0
 }
 
-// close ends what still runs. If the test failed it shows the end of all logs.
+// close ends the running processes. If the test failed it shows the end of all logs.
 func (l *lab) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,8 +181,8 @@ func (l *lab) application(name, role string, args ...string) *application {
 	return a
 }
 
-// fabricd runs a command of fabricd that ends by itself and returns what it
-// printed.
+// fabricd runs a command of fabricd that ends by itself and returns its
+// output.
 func (l *lab) fabricd(args ...string) (stdout string, err error) {
 	cmd := exec.Command(fabricdExe, args...)
 	cmd.Env = environ()
@@ -211,7 +211,7 @@ type node struct {
 	dir          string
 	args         []string // of `fabricd run`
 	data, gossip int      // ports, the same in every life
-	prefix       []string // what runs fabricd: nothing, or a shell that sets limits
+	prefix       []string // the program that runs fabricd: none, or a shell that sets limits
 	exe          string   // the program; empty: the one of this build
 	admin        *daemon.Client
 	*process            // of the last life
@@ -263,7 +263,7 @@ func (l *lab) member(host *node, name string, args ...string) *node {
 	return l.prepare(name, append([]string{"--join", host.addr(), "--token-file", l.token}, args...)...)
 }
 
-// cluster makes a host and members, of which everybody knows everybody, with args.
+// cluster makes a host and members with args, and waits until every node knows every other.
 func (l *lab) cluster(members int, args ...string) []*node {
 	l.t.Helper()
 	all := []*node{l.host(args...)}
@@ -405,14 +405,14 @@ func (n *node) watch() *watcher {
 	return w
 }
 
-// events returns what came so far.
+// events returns the events so far.
 func (w *watcher) events() []seen {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.all)
 }
 
-// words returns what came so far, without reasons: "2.1 removed, 2.2 added".
+// words returns the events so far, without reasons: "2.1 removed, 2.2 added".
 func (w *watcher) words() string {
 	var words []string
 	for _, ev := range w.events() {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestTerminatedNodesLeave ends a node, and then the host, with SIGTERM while
-// what their applications have sent is on its way.
+// bytes of their applications are on their way.
 func TestTerminatedNodesLeave(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -22,7 +22,7 @@ func TestTerminatedNodesLeave(t *testing.T) {
 	l.terminate(nodes[0], nodes[1:3])
 }
 
-// terminate ends leaver with SIGTERM and checks what the others see.
+// terminate ends leaver with SIGTERM and checks the events of the others.
 func (l *lab) terminate(leaver *node, others []*node) {
 	t := l.t
 	t.Helper()

@@ -13,8 +13,8 @@ import (
 )
 
 // TestFabricdOutOfDescriptors lets applications use up the few descriptors that a
-// fabricd leaves to a user: it refuses with a reason, keeps what it has and some for
-// its peers and operators, does not spin, and recovers.
+// fabricd leaves to a user: it refuses with a reason, keeps its connections and some descriptors
+// for its peers and operators, does not spin, and recovers.
 func TestFabricdOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

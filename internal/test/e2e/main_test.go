@@ -24,7 +24,7 @@ const (
 	providersEnv = "FABRICD_E2E_PROVIDERS"
 )
 
-// What TestMain sets before any test runs.
+// Set by TestMain before any test runs.
 var (
 	rootDir    string // of everything that the tests write
 	fabricdExe string
@@ -85,7 +85,7 @@ func prepare() (err error) {
 	return nil
 }
 
-// leftovers returns what the tests left behind: goroutines, shared memory in
+// leftovers returns an error for leftovers of the tests: goroutines, shared memory in
 // this process, processes that run our fabricd, files in /dev/shm.
 func leftovers(began time.Time) error {
 	var errs []error

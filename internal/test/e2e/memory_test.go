@@ -12,7 +12,7 @@ import (
 )
 
 // TestMemoryGoesBack opens thousands of connections between two nodes and closes them: soon
-// each has no more than a fifth of what it had above what it began with.
+// each node keeps no more than a fifth of the memory that they added.
 func TestMemoryGoesBack(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

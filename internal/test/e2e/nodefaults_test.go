@@ -112,8 +112,8 @@ func TestNodesCrashAtStepsOfTheProtocol(t *testing.T) {
 	}
 }
 
-// crashOnce arms the crash, has something done that comes by the step, and
-// starts again what is down.
+// crashOnce arms the crash, does something that comes by the step, and
+// starts the nodes that are down.
 func crashOnce(t *testing.T, l *lab, nodes []*node, step string, victim int, do func(*testing.T, []*node)) {
 	t.Helper()
 	v := nodes[victim]
@@ -159,8 +159,8 @@ func crashOnce(t *testing.T, l *lab, nodes []*node, step string, victim int, do 
 	l.reconnect(stepLimit, nodes[0], nodes[1])
 }
 
-// talk does what a pair of applications does, from member 1 to member 2. Its
-// calls may fail, but they return.
+// talk makes the calls of a pair of applications, from member 1 to member 2. They
+// may fail, but they return.
 func talk(t *testing.T, nodes []*node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stepLimit)
@@ -253,8 +253,8 @@ func loseAndReturnOne(t *testing.T, nodes []*node) {
 	nodes[2].launch()
 }
 
-// TestFrozenNode makes a node stand still by itself: for a second, which nobody
-// notices, and for five, which is one removal and one return.
+// TestFrozenNode makes a node stand still by itself: for a second, which has no
+// effect on other nodes, and for five, which is one removal and one return.
 func TestFrozenNode(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -333,7 +333,7 @@ func TestClocksThatJump(t *testing.T) {
 	l.pair(nodes[1], nodes[2]).pace(t, 3) // a new link, with certificates
 	late := l.member(nodes[0], "late")
 	late.start()
-	l.pair(late, nodes[2]).pace(t, 3) // whose clock is right
+	l.pair(late, nodes[2]).pace(t, 3) // the node with the right clock
 	time.Sleep(3 * time.Second)       // longer than any bound of silence
 	if words := watch.words(); strings.Contains(words, "removed") {
 		t.Errorf("saw %s, want no removal", words)
@@ -351,8 +351,8 @@ func TestClocksThatJump(t *testing.T) {
 	healthy.end(t)
 }
 
-// TestFullDisk fills the host's state directory by a fault: what needs the disk
-// is refused and told, all else goes on, and it is over when the disk is well.
+// TestFullDisk fills the host's state directory by a fault: operations that need the disk
+// are refused with a reason, all others go on, and it is over when the disk is well.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -405,7 +405,7 @@ func TestFullFileSystem(t *testing.T) {
 	l.getsOver([]*node{host, member}, waits)
 }
 
-// fillsUp checks a host whose disk takes nothing, and returns a node that waits
+// fillsUp checks a host whose disk is full, and returns a node that waits
 // to join it.
 func (l *lab) fillsUp(nodes []*node, reason string) (waits *node) {
 	t := l.t
@@ -509,7 +509,7 @@ func TestDescriptorsRunOut(t *testing.T) {
 	if _, err = own.Endpoint().Register(mem.Bytes(), 0, fabric.ProtRead, 0); err != nil {
 		t.Errorf("register of memory that the node has: %v", err)
 	}
-	for range 8 { // what was closed since, the one of the command above, is left
+	for range 8 { // descriptors closed since, that of the command above, are free
 		if err = registerNew(app, own.Endpoint()); err != nil {
 			break
 		}
@@ -591,7 +591,7 @@ func (l *lab) pairOf(app *fabric.Node, m *node) *fabric.Conn {
 }
 
 // TestSlowReceiver makes the applications behind one port of a node read slowly:
-// their senders wait, nobody else does, and nothing is lost.
+// their senders wait, no others do, and nothing is lost.
 func TestSlowReceiver(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -26,7 +26,7 @@ func stamp(p []byte, at time.Time) {
 }
 
 // torrent is an application that sends on args[2] connections to an address, with a pause
-// of args[3] behind each message, and stamps what it sends, until it is killed or they end.
+// of args[3] behind each message, and stamps its messages, until it is killed or they end.
 func torrent(args []string) error {
 	to, err := addr.Parse(args[1])
 	if err != nil {
@@ -68,7 +68,7 @@ func torrent(args []string) error {
 // goroutine reads, and looks before each call whether NODE_REMOVED was delivered.
 type mouth struct {
 	conn *fabric.Conn
-	slow bool          // it leaves most of what has arrived unread
+	slow bool          // it leaves most arrived bytes unread
 	done chan struct{} // closed at its error
 	got  atomic.Int64  // bytes
 
@@ -80,7 +80,7 @@ type mouth struct {
 	err    error
 }
 
-// look reads the stamps in what was received.
+// look reads the stamps in received bytes.
 func (m *mouth) look(p []byte) {
 	m.part = append(m.part, p...)
 	for len(m.part) >= 8 {
@@ -108,14 +108,14 @@ func (m *mouth) read(removed *atomic.Bool) {
 			m.ended, m.err = time.Now(), err
 			return
 		}
-		if m.slow && !after { // what is left is asked for at once
+		if m.slow && !after { // the rest is asked for at once
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
 }
 
-// A feast is an application that receives from another one through paths, and what its
-// node is told.
+// A feast is an application that receives from another one through paths, and the events
+// of its node.
 type feast struct {
 	l         *lab
 	app       *fabric.Node
@@ -153,7 +153,7 @@ func (l *lab) feastAt(eater, feeder *node, count int, pause time.Duration) *feas
 		go m.read(&f.removed)
 	}
 	eventually(t, stepLimit, "all go through paths", func() error { return eater.onPaths(count) })
-	for _, m := range f.mouths { // and the path is what carries them
+	for _, m := range f.mouths { // and the path carries them
 		before := m.got.Load()
 		eventually(t, stepLimit, "bytes come through the path", func() error {
 			if m.got.Load() == before {
@@ -247,7 +247,7 @@ const hard = 2 * time.Second
 // TestNothingSentAfterNodeRemovedIsReceived loses a node in several ways while its
 // application sends at full speed through paths, and goes on where its fabricd stands still
 // or is banned. No byte that was sent after NODE_REMOVED was delivered is ever received;
-// what had arrived before may be (I2), and then ECONNRESET comes.
+// earlier bytes may be (I2), and then ECONNRESET comes.
 func TestNothingSentAfterNodeRemovedIsReceived(t *testing.T) {
 	for _, x := range []disaster{
 		{"kill", scale(4, 2, 40), 0, 50 * time.Millisecond, killNode, startNode, nil},

@@ -54,7 +54,7 @@ func misuser(args []string) error {
 		err = syscall.Shutdown(fd, syscall.SHUT_RDWR)
 	case "close below":
 		err = syscall.Close(fd)
-	case "steal": // what the library would read
+	case "steal": // the bytes that the library would read
 		for range 1000 {
 			if k, _ := syscall.Read(fd, make([]byte, 64<<10)); k < 0 {
 				time.Sleep(time.Millisecond)
@@ -108,8 +108,8 @@ func tcpSocket() (int, error) {
 	return -1, nil
 }
 
-// keepPath keeps a duplicate of the path behind the end of its connection, and says what
-// can be done with it, when it is told to.
+// keepPath keeps a duplicate of the path behind the end of its connection, and, on a
+// command, prints the result of using it.
 func keepPath(fd int, c *fabric.Conn) error {
 	kept, err := syscall.Dup(fd)
 	if err != nil {
@@ -130,13 +130,13 @@ func keepPath(fd int, c *fabric.Conn) error {
 	}
 }
 
-// fairWords is true of what an application that misuses its path has said before.
+// fairWords reports whether p holds only text from before the misuse of the path.
 func fairWords(p []byte) bool {
 	return strings.Trim(strings.ReplaceAll(string(p), "fair words ", ""), " ") == ""
 }
 
 // TestAPathThatIsMisused: an application writes garbage into its path, shuts it down or closes
-// it below its library, or reads it past it. The other end receives what was said
+// it below its library, or reads it past it. The other end receives the bytes sent
 // in order and nothing else, and then ECONNRESET; its other connections, and the nodes, go
 // on.
 func TestAPathThatIsMisused(t *testing.T) {

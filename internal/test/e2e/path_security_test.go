@@ -119,8 +119,8 @@ func (l *lab) tappedPair(meddle func(from, on net.Conn, head []byte)) (host, mem
 	return host, member, p
 }
 
-// TestAReaderOfPacketsSeesNothingOfAPath looks for what applications say to each other
-// through a path in every byte that passed between their nodes.
+// TestAReaderOfPacketsSeesNothingOfAPath looks for the messages of applications
+// on a path in every byte that passed between their nodes.
 func TestAReaderOfPacketsSeesNothingOfAPath(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -145,7 +145,7 @@ func TestAReaderOfPacketsSeesNothingOfAPath(t *testing.T) {
 	}
 }
 
-// selfSigned returns a key that nobody knows, with a certificate as paths have them.
+// selfSigned returns a key unknown to all nodes, with a certificate as paths have them.
 func selfSigned(t testing.TB) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -164,11 +164,11 @@ func selfSigned(t testing.TB) tls.Certificate {
 type meddler struct {
 	mu    sync.Mutex // guards the fields below
 	times int        // paths that it was in the middle of
-	read  []byte     // what it has read of either application
-	head  []byte     // with what the last path began
+	read  []byte     // bytes read from either application
+	head  []byte     // first bytes of the last path
 }
 
-// note keeps what was read.
+// note keeps bytes that were read.
 func (m *meddler) note(p []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -264,8 +264,8 @@ func TestAManInTheMiddleOfAPathIsRefused(t *testing.T) {
 	}
 }
 
-// TestAStolenTokenOpensNothing: who has seen the token of a path on its way, and shows
-// it first, has a socket at which the application refuses it.
+// TestAStolenTokenOpensNothing: a process that has seen the token of a path on its way, and
+// shows it first, has a socket at which the application refuses it.
 func TestAStolenTokenOpensNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -339,7 +339,7 @@ func TestTokensAreOfUseOnce(t *testing.T) {
 	p.until("path", "")
 }
 
-// show shows a greeting and returns what answers it; nil: the end.
+// show shows a greeting and returns the answer; nil: the end.
 func show(address string, head []byte) []byte {
 	c, err := net.Dial("tcp", address)
 	if err != nil {

@@ -60,7 +60,7 @@ func (s *spawner) start(cmd *exec.Cmd) error {
 // A process is a child that has been started.
 type process struct {
 	cmd  *exec.Cmd
-	log  string        // file with what it wrote to standard error
+	log  string        // file with its standard error
 	done chan struct{} // closed when it was waited for
 	err  error         // of the wait; read after done
 	at   time.Time     // of its end; read after done
@@ -144,7 +144,7 @@ func (p *process) exit(t testing.TB, limit time.Duration) int {
 	}
 }
 
-// said returns what p wrote to standard error so far.
+// said returns p's standard error so far.
 func (p *process) said() string {
 	b, err := os.ReadFile(p.log)
 	if err != nil {
@@ -257,7 +257,7 @@ func shared(pid int) (int, error) {
 type application struct {
 	*process
 	stdin io.WriteCloser
-	lines chan string // what it says; closed when it says no more
+	lines chan string // its output; closed at its end
 }
 
 // command returns a command that runs this binary in a role.
@@ -318,7 +318,7 @@ func eventually(t testing.TB, limit time.Duration, what string, check func() err
 var errGiveUp = errors.New("no use in waiting")
 
 // await calls check until it returns nil, and returns its last error after
-// limit. What it waits for has no event to wait on: another process's state.
+// limit. It polls another process's state, which has no event to wait on.
 func await(limit time.Duration, check func() error) error {
 	deadline := time.Now().Add(limit)
 	for {

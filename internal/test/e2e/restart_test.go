@@ -70,7 +70,7 @@ func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 const quickRestart = 50 * time.Millisecond
 
 // A keeper is an application that gives every connection a window of its own
-// and looks at what was written there.
+// and checks the bytes that were written there.
 type keeper struct {
 	addr fabric.Addr
 	done chan struct{} // closed when its goroutine has ended
@@ -163,8 +163,8 @@ func (k *keeper) wrote(t testing.TB, generation fabric.Generation) {
 	})
 }
 
-// check fails t unless each of count windows holds only what its own life has
-// written, and all their connections have ended.
+// check fails t unless each of count windows holds only bytes of its own life,
+// and all their connections have ended.
 func (k *keeper) check(t testing.TB, count int) {
 	t.Helper()
 	k.mu.Lock()

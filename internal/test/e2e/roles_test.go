@@ -19,8 +19,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// roles are what this binary is when it runs as an application. Each gets the
-// command line and says what it did, one line each, on standard output.
+// roles are the applications that this binary can run as. Each gets the
+// command line and prints its results, one line each, on standard output.
 var roles = map[string]func(args []string) error{
 	"victim":      victim,
 	"target":      target,
@@ -87,7 +87,7 @@ func peerWindow(ctx context.Context, ep *fabric.Endpoint) (int64, error) {
 }
 
 // target is an application that others write to: it accepts one connection,
-// opens a window, and on "check" compares the window with what it should hold.
+// opens a window, and on "check" compares the window with the expected content.
 func target(args []string) error {
 	ctx := context.Background()
 	n, err := fabric.Attach(ctx, args[0])
@@ -233,7 +233,7 @@ func victim(args []string) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	select {} // until somebody kills it
+	select {} // until it is killed
 }
 
 // dieIn kills this process after d. It spins: no timer is that fine.
@@ -243,14 +243,14 @@ func dieIn(d time.Duration) {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
-// A life's name is its process: who connects to it says whom it wants. A port
+// A life's name is its process: a connecting anchor sends the name that it wants. A port
 // is free again at once when its holder dies, so that the anchor, late, may
 // connect to the next victim instead of the one that asked for it.
 const nameSize = 8
 
 func (v *life) name() []byte { return binary.BigEndian.AppendUint64(nil, uint64(os.Getpid())) }
 
-// hello tells the anchor who we are and where we listen.
+// hello sends our name and our port to the anchor.
 func (v *life) hello() error {
 	port := v.listener.Addr().(fabric.Addr).Port
 	_, err := v.ep.Send(v.ctx, binary.BigEndian.AppendUint16(v.name(), uint16(port)))
@@ -355,8 +355,8 @@ type anchor struct {
 	node *fabric.Node
 }
 
-// serve serves everybody who connects, until the listener is closed. It returns
-// when nothing of it is left.
+// serve serves every connection, until the listener is closed. It returns
+// when all of them have ended.
 func (a *anchor) serve(l *fabric.Listener, failed func(error)) {
 	var talks sync.WaitGroup
 	defer talks.Wait()
@@ -373,8 +373,8 @@ func (a *anchor) serve(l *fabric.Listener, failed func(error)) {
 	}
 }
 
-// talk opens a window for one victim, connects to where it listens, and echoes
-// what it sends, until it dies.
+// talk opens a window for one victim, connects to the victim's port, and echoes
+// its messages, until it dies.
 func (a *anchor) talk(conn *fabric.Conn) error {
 	defer conn.Close()
 	var hello [nameSize + 2]byte

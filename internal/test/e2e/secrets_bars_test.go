@@ -12,9 +12,9 @@ import (
 	"github.com/fabricd/fabricd/internal/test/hostile"
 )
 
-// TestSecretsAreInNoProcess looks for the secrets of a cluster in what others
-// can see of a fabricd that runs with a token, in what it answers, and in what it
-// says when it crashes: in every coding.
+// TestSecretsAreInNoProcess looks for the secrets of a cluster in the visible state
+// of a fabricd that runs with a token, in its answers, and in its output
+// when it crashes: in every coding.
 func TestSecretsAreInNoProcess(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -14,7 +14,7 @@ import (
 const wiredHost, wiredMember = "10.213.7.1", "10.213.7.2"
 
 // TestConnectionsOutliveLocalSendErrors makes the kernel of one node refuse to send
-// for 300 ms, over QUIC: its interface is down, and its firewall drops what goes out.
+// for 300 ms, over QUIC: its interface is down, and its firewall drops outgoing packets.
 // The connection goes on, and no node event is seen.
 func TestConnectionsOutliveLocalSendErrors(t *testing.T) {
 	t.Parallel()

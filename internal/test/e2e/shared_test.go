@@ -63,7 +63,7 @@ func TestSharedMemoryThatCannotBe(t *testing.T) {
 				n.args = append(plain[:len(plain):len(plain)], "--providers", may)
 				n.start()
 				n.logs("provider cannot be used; applications of this node talk through it")
-				// What is available in a group is never the same twice: only the limit is.
+				// The available memory of a group is never the same twice: only the limit is.
 				why := "no memory for channels could be made when the node started: "
 				l.talk(n, n).tells("messages  channel", 0, "messages  socket: "+why, 2, says, 2)
 				if text, err := l.fabricd("status", "--admin", n.adminSocket()); err != nil || !strings.Contains(text, "none: "+why) || !strings.Contains(text, says) {
@@ -117,7 +117,7 @@ func TestNoChannelWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// exchange sends bytes one by one and reads what comes back.
+// exchange sends bytes one by one and reads the echo.
 func (c *conversation) exchange(t *testing.T, n int) {
 	t.Helper()
 	for _, conn := range c.conns {
@@ -135,8 +135,8 @@ func (c *conversation) exchange(t *testing.T, n int) {
 var groups atomic.Uint32
 
 // memoryGroup makes a control group with a limit, and returns its directory and the
-// limit's file; nothing where nobody may. It is removed when the test ends, behind
-// what was made after it.
+// limit's file; empty without permission. It is removed when the test ends, after everything
+// that was made later.
 func memoryGroup(t *testing.T, limit int64) (dir, file string) {
 	t.Helper()
 	tree, name := "/sys/fs/cgroup", "memory.max"

@@ -50,7 +50,7 @@ func (n *node) refused(code int, words ...string) string {
 	return line
 }
 
-// logged returns what n has written to standard error in all its lives.
+// logged returns n's standard error of all its lives.
 func (n *node) logged() string {
 	b, err := os.ReadFile(filepath.Join(n.l.dir, n.name+".log"))
 	if err != nil && !os.IsNotExist(err) {
@@ -305,7 +305,7 @@ func TestBadPlacesAreRefused(t *testing.T) {
 
 	// Of another cluster.
 	moved := l.prepare("moved", "--join", host.addr(), "--token-file", foreign.token, "--state-dir", member.stateDir())
-	moved.refused(exitUsage, "state-dir", member.stateDir()) // in use: whose it is cannot be asked
+	moved.refused(exitUsage, "state-dir", member.stateDir()) // in use: the owner cannot be asked
 	old := member.life()
 	member.kill()
 	moved.refused(exitUsage, "belongs to cluster", member.stateDir())
@@ -314,7 +314,7 @@ func TestBadPlacesAreRefused(t *testing.T) {
 		t.Errorf("the member is %v after its directory was refused, want the life after %v", got, old)
 	}
 
-	// Ports that somebody has.
+	// Ports in use.
 	var came []string
 	for _, p := range []struct{ network, flag string }{{"tcp", "data-port"}, {"udp", "data-port"}, {"tcp", "gossip-port"}, {"udp", "gossip-port"}} {
 		n := l.member(host, "crowded-"+p.network+"-"+p.flag)
@@ -480,7 +480,7 @@ type disk struct {
 	l       *lab
 	dir     string
 	mounted bool   // on a small disk of its own
-	sealed  string // what the kernel says when it is read-only; "": it cannot be
+	sealed  string // the kernel's error for a read-only disk; "": it cannot be made read-only
 }
 
 // disk gives n's state directory a small disk of its own, if that is allowed.

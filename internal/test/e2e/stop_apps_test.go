@@ -11,12 +11,12 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// promptly is how long a call may take that does not depend on anybody who is
-// stopped, on a machine that is busy with other tests.
+// promptly is how long a call may take that does not depend on a stopped
+// process, on a machine that is busy with other tests.
 const promptly = 5 * time.Second
 
 // TestStoppedTargetStillTakesWritesAndFences stops an application, not its
-// node: what the peer does with its memory does not need it.
+// node: the peer's operations on its memory do not need it.
 func TestStoppedTargetStillTakesWritesAndFences(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -98,7 +98,7 @@ func TestStoppedReceiverBlocksOnlyItsOwnConnection(t *testing.T) {
 	sent, sum := fill(t, sender, conn)
 	grown := resident(t, nodes[0].pid()) + resident(t, nodes[1].pid()) - before
 	// Two sockets, a ring at each end and the link's credit: no more than a few
-	// MiB. The bound leaves room for what the runtime keeps.
+	// MiB. The bound leaves room for the runtime's own memory.
 	if sent < 64<<10 || sent > 16<<20 || grown > 48<<20 {
 		t.Errorf("the stopped receiver was sent %d bytes, the nodes grew by %d; want 64 KiB to 16 MiB, and 48 MiB at most", sent, grown)
 	}

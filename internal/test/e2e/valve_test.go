@@ -9,9 +9,9 @@ import (
 )
 
 // A valve stands between a process and its log. It passes everything until the
-// process begins to say what its goroutines do, and then nothing until it is
-// opened: so long the process stands still, with a full pipe before it, and
-// nobody sees it end.
+// process begins to dump its goroutines, and then nothing until it is
+// opened: so long the process blocks on a full pipe, and no other node
+// sees it end.
 type valve struct {
 	log   string
 	w     *os.File      // the process's standard error, until it is started
@@ -20,7 +20,7 @@ type valve struct {
 	done  chan struct{} // closed when all is in the log
 }
 
-// dumpBegins is what a Go program says before its goroutines, all of which
+// dumpBegins is the line that a Go program prints before its goroutines, all of which
 // stand still then.
 const dumpBegins = "SIGQUIT: quit"
 
@@ -50,9 +50,9 @@ func newValve(log string) (*valve, error) {
 	return v, nil
 }
 
-// pass moves what r says to f.
+// pass copies r to f.
 func (v *valve) pass(r, f *os.File) {
-	var tail []byte // enough of it to find what stands across two reads
+	var tail []byte // enough of it to find dumpBegins across two reads
 	buf := make([]byte, valvePipe)
 	for shut := false; ; {
 		n, err := r.Read(buf)
@@ -70,8 +70,8 @@ func (v *valve) pass(r, f *os.File) {
 	}
 }
 
-// dump ends the nodes with SIGQUIT, on which they say what their goroutines do.
-// All have begun to before the first can end: who sees another one end has
+// dump ends the nodes with SIGQUIT, on which they print their goroutines.
+// All begin to before the first can end: a node that sees another one end has
 // other goroutines, for a control connection that is gone, or one that is
 // dialed in its place.
 func dump(t *testing.T, nodes ...*node) {

@@ -23,8 +23,8 @@ var (
 	rmaBuild  = build{control: [2]int{2, 2}, link: [2]int{2, 3}} // paths for messages alone
 )
 
-// make builds it. Its name begins as that of the fabricd of all labs, so that what is
-// left running is found.
+// make builds it. Its name begins as that of the fabricd of all labs, so that processes
+// left running are found.
 func (b build) make(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,9 +70,9 @@ func (b build) make(t *testing.T) string {
 	return exe
 }
 
-// TestBuildsOfTwoVersions is F42 with two builds: what both speak is spoken, whichever
-// is the host; what only one of them speaks is refused, with both versions, and costs
-// nobody else anything.
+// TestBuildsOfTwoVersions is F42 with two builds: a version that both speak is used, whichever
+// is the host; one that only one build speaks is refused, with both versions, and costs
+// other nodes nothing.
 func TestBuildsOfTwoVersions(t *testing.T) {
 	t.Parallel()
 	next := nextBuild.make(t)

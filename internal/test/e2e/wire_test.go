@@ -27,8 +27,8 @@ type tap struct {
 	closers []io.Closer
 	closed  bool
 	wg      sync.WaitGroup
-	// meddle, set before anything passes, takes the streams of paths, of which it gets
-	// what was read; nil: they pass as all others.
+	// meddle, set before any stream passes, takes the streams of paths, with the
+	// bytes that were read; nil: they pass as all others.
 	meddle func(from, on net.Conn, head []byte)
 }
 
@@ -64,21 +64,21 @@ func (p *tap) own(c io.Closer) bool {
 	return true
 }
 
-// Write keeps what passes.
+// Write keeps the bytes that pass.
 func (p *tap) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen.Write(b)
 }
 
-// capture returns what has passed so far.
+// capture returns the bytes that have passed so far.
 func (p *tap) capture() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return bytes.Clone(p.seen.Bytes())
 }
 
-// serve passes on what comes for a port of the node at ip.
+// serve passes on the traffic for a port of the node at ip.
 func (p *tap) serve(t testing.TB, ip string, port int) {
 	t.Helper()
 	to := fmt.Sprintf("%s:%d", ip, port)
@@ -197,7 +197,7 @@ func (n *node) tapped(p *tap) {
 }
 
 // TestTheWireTellsNothing looks at all bytes between three nodes, from the
-// first join to the last leave, for what was sent and who is who.
+// first join to the last leave, for sent bytes and for identities.
 func TestTheWireTellsNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -71,7 +71,7 @@ func (r *run) thousandClients(ctx context.Context, p *printer) {
 	p.check(wrong == "" && requests != "no requests", "%d HTTP clients: %s%s", manyAtOnce, requests, wrong)
 }
 
-// cause returns what the fabric said of a service's connections.
+// cause returns the fabric's cause of a service's lost connections.
 func (r *run) cause(service string) string {
 	text := r.entry.read()[service].Cause
 	if text == "" {

@@ -27,7 +27,7 @@ type client struct {
 	short         bool                                     // its runs end by themselves
 
 	mu    sync.Mutex // guards the fields below
-	tries []try      // that nobody has taken yet
+	tries []try      // not taken yet
 	began time.Time  // of the run under way; zero if there is none
 }
 
@@ -37,8 +37,8 @@ type try struct {
 	err   error
 }
 
-// An endError is an end of file where the connection was lost: the worst that can
-// happen, since a program may take what it has for everything.
+// An endError is an end of file where the connection was lost: the worst result, since a
+// program may take the bytes before it for the whole.
 type endError struct{ text string }
 
 func (e endError) Error() string { return e.text }
@@ -204,7 +204,7 @@ func tryRedis(ctx context.Context, s *side) error {
 
 var fileSum = sync.OnceValue(func() [sha256.Size]byte { return sha256.Sum256(fileContents()) })
 
-// curl's exit codes for what came to an end before its time.
+// curl's exit codes for a transfer that ended early.
 const (
 	curlPartial = 18
 	curlEmpty   = 52

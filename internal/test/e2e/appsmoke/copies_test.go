@@ -165,7 +165,7 @@ func timed(ctx context.Context, s *side, argv ...string) (time.Duration, error) 
 	return time.Since(began), err
 }
 
-// same reports what is wrong with a copy.
+// same returns an error if a copy differs.
 func same(path string, want [sha256.Size]byte) error {
 	out, err := exec.Command("sha256sum", path).Output()
 	if err != nil {

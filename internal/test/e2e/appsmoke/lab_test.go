@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	stepLimit = 20 * time.Second // for what takes a second on an idle machine
+	stepLimit = 20 * time.Second // for steps that take a second on an idle machine
 	pollEvery = 5 * time.Millisecond
 )
 
@@ -97,7 +97,7 @@ func sweep() {
 	}
 }
 
-// quiet runs a command and returns what it said if it failed.
+// quiet runs a command and returns its output in the error if it failed.
 func quiet(argv ...string) error {
 	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
 	if err != nil {
@@ -127,7 +127,7 @@ func (l *lab) cut(d time.Duration) error {
 func (s *side) inside(ctx context.Context, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", s.ns}, argv...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second // for what a killed command leaves with its output open
+	cmd.WaitDelay = time.Second // for output that children of a killed command keep open
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	return cmd
 }
@@ -196,7 +196,7 @@ type process struct {
 	err  error         // of the wait; read after done
 }
 
-// start starts cmd with what it says appended to a file, unless it has an output.
+// start starts cmd. Its output is appended to the file log, unless it has an output.
 func start(cmd *exec.Cmd, log string) (*process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -229,7 +229,7 @@ func (p *process) running() bool {
 	}
 }
 
-// end sends s, waits for the end, and kills what does not end.
+// end sends s, waits for the end, and kills the process if it does not end.
 func (p *process) end(s syscall.Signal) error {
 	p.signal(s)
 	select {

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// A burst is what came of many connections at once.
+// A burst is the result of many connections at once.
 type burst struct {
 	Answered int           `json:"answered"`
 	Failed   int           `json:"failed"`
@@ -55,8 +55,8 @@ type burst struct {
 	Took     time.Duration `json:"took_ns"`
 }
 
-// runBurst connects to the Redis at an address so many times at once, and prints what
-// came of it: a connection counts when it was answered.
+// runBurst connects to the Redis at an address so many times at once, and prints the
+// result: a connection counts when it was answered.
 func runBurst(args []string) error {
 	count, err := strconv.Atoi(args[1])
 	if err != nil {

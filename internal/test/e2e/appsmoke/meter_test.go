@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 )
 
-// A reading is what a meter saw of one service since it was marked.
+// A reading is the traffic of one service that a meter counted since it was marked.
 type reading struct {
 	Bytes int64 // given to the clients
 	Open  int   // connections
@@ -34,7 +34,7 @@ type meter struct {
 	all  map[string]*watched
 }
 
-// A watched is what a meter keeps of one service.
+// A watched is the state that a meter keeps of one service.
 type watched struct {
 	reading
 	moved time.Time // when the clients got something, or the mark
@@ -77,7 +77,7 @@ func (m *meter) look(ctx context.Context) {
 	m.take(body.Gateways, time.Now())
 }
 
-// take counts what has changed. The counters of a fabricd begin anew with it.
+// take counts the changes. The counters of a fabricd begin anew with it.
 func (m *meter) take(all []spec.Status, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -74,7 +74,7 @@ func (l *lab) startServers() (all []server, err error) {
 	return all, quietly(l.servers.inside(l.t.Context(), pgBin("pgbench"), "-i", "-q", "-s", "1", "-h", "127.0.0.1", "-U", "postgres", "postgres"))
 }
 
-// quietly runs cmd and returns what it said if it failed.
+// quietly runs cmd and returns its output in the error if it failed.
 func quietly(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {

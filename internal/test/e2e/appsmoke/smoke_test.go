@@ -15,7 +15,7 @@ import (
 )
 
 // TestAppsSmoke runs the applications across two fabricds over each provider, breaks
-// these in every way, and prints a table. `make apps` is what runs it.
+// these in every way, and prints a table. `make apps` runs it.
 func TestAppsSmoke(t *testing.T) {
 	mode := os.Getenv(smokeEnv)
 	if mode == "" {
@@ -115,7 +115,7 @@ func (r *run) breakAll(ctx context.Context, p *printer) error {
 	return nil
 }
 
-// someBytes are more than what one question of client.serves is answered with.
+// someBytes are more than the answer to one question of client.serves.
 const someBytes = 16 << 10
 
 // flowing waits until every client runs and gets something; those that end by themselves
@@ -155,7 +155,7 @@ func (r *run) idle(p *printer) error {
 	return nil
 }
 
-// end ends what all has started.
+// end ends everything that all has started.
 func (r *run) end(p *printer) {
 	for _, m := range []*meter{r.entry, r.exit} {
 		if m != nil {
@@ -186,7 +186,7 @@ func (l *lab) tails() {
 	}
 }
 
-// A printer prints what is checked as it happens, and counts it.
+// A printer prints and counts the results as they come.
 type printer struct {
 	json  bool
 	began time.Time
@@ -230,7 +230,7 @@ func (p *printer) check(held bool, format string, args ...any) {
 
 func (p *printer) broke(format string, args ...any) { p.check(false, format, args...) }
 
-// cells prints a row of the table: what each application saw of a fault.
+// cells prints a row of the table: the result of each application under a fault.
 func (p *printer) cells(cells []cell) {
 	if len(cells) == 0 {
 		return
