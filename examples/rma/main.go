@@ -75,7 +75,7 @@ func poll(ctx context.Context, conn *fabric.Conn, mem *fabric.Memory) error {
 	if err != nil {
 		return err
 	}
-	// A word in memory does not say that its writer is gone: the connection does.
+	// A word in memory does not show that its writer is gone: the connection does.
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {
 		_, err := conn.Read(make([]byte, 1)) // the client sends nothing

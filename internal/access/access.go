@@ -164,9 +164,9 @@ func (p *Policy) OfServices() *Rule {
 	return nil
 }
 
-// A Rule covers a range of ports. It says which callers may connect to them,
-// or leaves that to the default, and which local users may bind them, or
-// leaves that open. Or it covers names of services, and says which nodes may serve
+// A Rule covers a range of ports. It lists the callers that may connect to them,
+// or leaves that to the default, and the local users that may bind them, or
+// leaves that open. Or it covers names of services, and lists the nodes that may serve
 // them. [ParseRule] makes one.
 type Rule struct {
 	names       string    // a name, or the beginning of names and "*"; empty: it covers ports

@@ -41,7 +41,7 @@ type Pong struct {
 	RTTns int64       `json:"rtt_ns"`
 }
 
-// Health says whether a node can serve applications.
+// Health reports whether a node can serve applications.
 type Health struct {
 	Healthy bool   `json:"healthy"`
 	Detail  string `json:"detail"`
@@ -88,7 +88,7 @@ func startAdmin(l net.Listener, s subject, log zerolog.Logger, to *audit.Log) *a
 	return a
 }
 
-// httpLog makes net/http's complaints debug lines of ours: they tell of
+// httpLog makes net/http's complaints debug lines of ours: they report
 // clients that went away.
 type httpLog struct {
 	log zerolog.Logger
@@ -186,7 +186,7 @@ func (a *admin) answer(w http.ResponseWriter, code int, v any) { a.send(w, code,
 // send sends JSON. A reader that does not take it in time is cut off.
 func (a *admin) send(w http.ResponseWriter, code int, text []byte) {
 	// The deadline cannot be set only on a connection that is gone, and then
-	// the write below tells so.
+	// the write below fails.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(adminTimeout))
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

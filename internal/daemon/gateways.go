@@ -22,8 +22,8 @@ type Gateways interface {
 	// Set makes lines the gateways of the configuration, and does not touch those that
 	// are among them already.
 	Set(lines []spec.Gateway)
-	// Run runs one until ctx ends. report must not block. The error says why it could not
-	// start.
+	// Run runs one until ctx ends. report must not block. The error is the reason that it could
+	// not start.
 	Run(ctx context.Context, line spec.Gateway, report func(spec.Event)) error
 	// List returns those that run.
 	List() []spec.Status
@@ -37,7 +37,7 @@ type GatewayConfig struct {
 	wrong map[spec.Kind]error // of the texts that were to be lines
 }
 
-// Lines returns all of them.
+// Lines returns the lines of all kinds.
 func (c GatewayConfig) Lines() (all []spec.Gateway) {
 	for _, kind := range spec.Kinds() {
 		all = append(all, c.lines[kind]...)
@@ -217,7 +217,7 @@ func (a *admin) streamGateway(w http.ResponseWriter, events *gatewayEvents, over
 		select {
 		case err := <-over:
 			if sent > 0 {
-				return nil // the answer has begun: its end says it
+				return nil // the answer has begun: its end reports the error
 			}
 			return err
 		case ev := <-events.queue:

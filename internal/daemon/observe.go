@@ -164,7 +164,7 @@ func (d *Daemon) observePast(s *observe.Snapshot) {
 	}
 }
 
-// observeSelf says how this node itself is.
+// observeSelf returns the state of this node itself.
 func (d *Daemon) observeSelf() observe.Self {
 	st := d.Status()
 	self := observe.Self{ID: st.ID, Generation: st.Generation, Name: st.Name, Role: string(st.Role), Version: st.Version, Cluster: st.Cluster,

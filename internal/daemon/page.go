@@ -32,7 +32,7 @@ func validPage(s string) bool {
 	return s == "" || err == nil
 }
 
-// openPage begins to serve the page and metrics, if the setting http says where.
+// openPage begins to serve the page and metrics, if the setting http has an address.
 func (d *Daemon) openPage(context.Context) error {
 	if d.cfg.Local.HTTP == "" {
 		return nil
@@ -84,7 +84,7 @@ func (d *Daemon) pageToken(at netip.AddrPort) ([]byte, error) {
 	return token, nil
 }
 
-// pageProblem says in one line why the page's address cannot be had.
+// pageProblem explains in one line the error of listening at the page's address.
 func pageProblem(at netip.AddrPort, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -22,7 +22,7 @@ const (
 	scrapeTime    = 5 * time.Second
 )
 
-// Handler serves the metrics of the node whose snapshots are asked for, with those of its
+// Handler serves the metrics of the node in the snapshots, with those of its
 // process and of Go.
 func Handler(snapshot func() observe.Snapshot, log zerolog.Logger) http.Handler {
 	return promhttp.HandlerFor(Registry(snapshot), promhttp.HandlerOpts{

@@ -158,7 +158,7 @@ func after(separator, text string) string {
 	return separator + text
 }
 
-// certificate says that the certificate has ended, or that its renewal is overdue.
+// certificate adds a certificate that has ended, or an overdue renewal.
 func (f *findings) certificate() {
 	self := f.s.Self
 	left, late := self.Certificate.Sub(f.s.Time), f.s.Time.Sub(self.Renewal)
@@ -218,7 +218,7 @@ func severityOf(used, limit int64) string {
 	return Warning
 }
 
-// nodes says which nodes are suspect or were lost lately.
+// nodes adds the nodes that are suspect or were lost lately.
 func (f *findings) nodes() {
 	for _, n := range f.s.Nodes {
 		if n.ID == f.s.Self.ID {
@@ -235,7 +235,7 @@ func (f *findings) nodes() {
 	}
 }
 
-// returned says which nodes were lost lately and have another incarnation now.
+// returned adds the nodes that were lost lately and have another incarnation now.
 func (f *findings) returned() {
 	for _, e := range f.s.Events {
 		life, err := addr.ParseLife(e.Node)
@@ -251,7 +251,7 @@ func (f *findings) returned() {
 	}
 }
 
-// silence says how long the link to a node has been silent, if it has.
+// silence returns as text how long the link to a node has been silent, empty if it is not.
 func (f *findings) silence(id addr.NodeID) string {
 	for _, l := range f.s.Links {
 		if d := silent(l); l.Node == id && d >= silentFrom {
@@ -263,7 +263,7 @@ func (f *findings) silence(id addr.NodeID) string {
 
 func silent(l engine.LinkInfo) time.Duration { return time.Duration(l.SilentMS) * time.Millisecond }
 
-// reason is why an incarnation has ended, as the events tell.
+// reason returns why an incarnation has ended, according to the events.
 func (f *findings) reason(n Node) string {
 	life := addr.Life{Node: n.ID, Generation: n.Generation}.String()
 	for _, e := range slices.Backward(f.s.Events) {
@@ -277,7 +277,7 @@ func (f *findings) reason(n Node) string {
 // left reports whether an incarnation ended in order.
 func (f *findings) left(n Node) bool { return strings.HasPrefix(f.reason(n), "left") }
 
-// links says which links are silent, lose packets, or are not over the provider that the
+// links adds the links that are silent, lose packets, or are not over the provider that the
 // node prefers.
 func (f *findings) links() {
 	for _, l := range f.s.Links {
@@ -291,14 +291,14 @@ func (f *findings) links() {
 	}
 }
 
-// silent says that a link is silent.
+// silent adds a link that is silent.
 func (f *findings) silent(l engine.LinkInfo) {
 	if d := silent(l); d >= silentFrom {
 		f.about(l.Node, Broken, KindLink, "node %d (%s): link silent for %s", l.Node, l.Name, span(d))
 	}
 }
 
-// quality says that a link loses packets, or is slow.
+// quality adds a link that loses packets, or is slow.
 func (f *findings) quality(l engine.LinkInfo) {
 	if l.LossPercent >= lossFrom {
 		f.about(l.Node, Warning, KindLoss, "the path to node %d (%s) loses %.1f %% of the packets", l.Node, l.Name, l.LossPercent)
@@ -368,7 +368,7 @@ func (f *findings) fallback(l engine.LinkInfo) (why string, blocked bool) {
 	return "", false
 }
 
-// receivers says which connections wait because one end does not read.
+// receivers adds the connections that wait because one end does not read.
 func (f *findings) receivers() {
 	for _, c := range f.s.Conns {
 		if d := time.Duration(c.WaitingMS) * time.Millisecond; d >= WaitFrom {
@@ -386,7 +386,7 @@ func nodeOf(text string) addr.NodeID {
 	return a.Node
 }
 
-// ports says which listeners have a full backlog.
+// ports adds the listeners with a full backlog.
 func (f *findings) ports() {
 	for _, p := range f.s.Ports {
 		if p.Backlog > 0 && p.Waiting >= p.Backlog {
@@ -435,7 +435,7 @@ func times(n uint64) string {
 	return fmt.Sprintf(" %d times", n)
 }
 
-// span returns d as people say it.
+// span returns d as readable text.
 func span(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d >= 48*time.Hour:

@@ -67,7 +67,7 @@ type Self struct {
 	Warnings []string `json:"warnings"`
 	// Providers carry links, the preferred one first.
 	Providers []string `json:"providers"`
-	// Unavailable are providers that the node was told to use, and cannot.
+	// Unavailable are providers that the node is configured to use, and cannot.
 	Unavailable []string `json:"unavailable"`
 	Panics      uint64   `json:"panics"`
 	Strangers   uint64   `json:"strangers"` // connections that ended before they had shown a member

@@ -109,7 +109,7 @@ func (g *guard) shown(r *http.Request) bool {
 	return err == nil && subtle.ConstantTimeCompare([]byte(c.Value), []byte(g.pass())) == 1
 }
 
-// same reports whether text is the token, in a time that does not tell how much of it is.
+// same reports whether text is the token, in a time that does not depend on how much matches.
 func (g *guard) same(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), g.token) == 1
 }

@@ -88,7 +88,7 @@ func serve(ctx context.Context, port fabric.Port) error {
 	}
 }
 
-// receive serves one visitor until its connection ends, and says why it did.
+// receive serves one visitor until its connection ends, and returns the cause.
 func receive(n *fabric.Node, conn *fabric.Conn) error {
 	defer conn.Close()
 	lines := bufio.NewReader(conn)
@@ -99,8 +99,8 @@ func receive(n *fabric.Node, conn *fabric.Conn) error {
 	if size < 1 || size > maxWindow {
 		return fmt.Errorf("a window of %d bytes: want 1 to %d", size, maxWindow)
 	}
-	// The pages are taken and paid for here, or ENOMEM says which limit is in
-	// the way; no access faults later.
+	// The pages are allocated and charged here, or ENOMEM names the exceeded
+	// limit; no access faults later.
 	mem, err := n.Alloc(size)
 	if err != nil {
 		return err

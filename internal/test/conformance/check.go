@@ -148,9 +148,9 @@ func (c *check) dial(near, listener end, at fabric.Addr) (end, end) {
 	return near, far
 }
 
-// ready brings a new connection to the state in which the door's rows are to find
+// ready brings a new connection to the state in which the door's rows expect
 // it. An application of the row's own may have come through another socket of its
-// node, whose server does not know the other end: its connections stay as they are.
+// node. Its server does not know the other end: its connections stay as they are.
 func (c *check) ready(near, far end) {
 	c.Helper()
 	for _, e := range []end{near, far} {

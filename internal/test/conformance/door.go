@@ -63,7 +63,7 @@ type Site interface {
 	Process(node int) (accepts, waits fabric.Addr, kill func())
 }
 
-// A Pair says where the two ends of a row's connections are.
+// A Pair is the place of the two ends of a row's connections.
 type Pair string
 
 const (

@@ -19,11 +19,11 @@ type ending struct {
 	own        bool          // it ends the node of the near application
 	delivers   bool          // bytes sent before arrive
 	connecting syscall.Errno // the result of a connect that waits
-	tried      syscall.Errno // the same of TryConnect, which looks at the node first
+	tried      syscall.Errno // the same of TryConnect, which checks the node first
 	rows       []row         // of this ending alone
 }
 
-// endings are all of them, in the order in which they come.
+// endings are all endings, in the order in which they come.
 var endings = []*ending{peerDies, peerStops, peerCrashes, peerRemoved, selfRemoved, ownStops, ownCrashes}
 
 var (
@@ -43,7 +43,7 @@ var (
 		end: func(c *check) { c.site.Kill(0); <-c.near.Done() }}
 )
 
-// removed waits until the near application has been told of the removal that f is.
+// removed waits until the near application has received the event of the removal that f causes.
 func (c *check) removed(f func()) fabric.Event {
 	c.Helper()
 	events, stop := c.watch()

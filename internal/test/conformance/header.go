@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// header says which errors SCIF's header for user programs (scif.h of MPSS 4)
+// header lists the errors that SCIF's header for user programs (scif.h of MPSS 4)
 // documents for each call. Each pair of a call and an error needs a row, or a line
-// among the rests that says why it has none.
+// among the rests with the reason that it has none.
 var header = map[string]string{
 	"open":         "ENOMEM ENXIO",
 	"bind":         "EACCES EBADF EINVAL EISCONN ENOSPC ENOTTY",
@@ -48,7 +48,7 @@ const (
 	unjudged             // it has neither a row nor a reason
 )
 
-// A count says how many rows or pairs have each verdict.
+// A count is the number of rows or pairs with each verdict.
 type count [unjudged + 1]int
 
 func (n count) all() (sum int) {

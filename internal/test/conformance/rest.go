@@ -7,7 +7,7 @@ type rest struct {
 	call, name, why string
 }
 
-// rests are all of them.
+// rests are all lines of the contract without a row.
 var rests = slices.Concat([]rest{
 	{"open", "no driver=ENOENT, ENODEV, or another version of it=ENXIO", "there is no device file; fabric.Attach fails instead, and package attach/client tests how"},
 	{"connect", "NULL address=EINVAL", "an address is a value"},

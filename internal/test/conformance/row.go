@@ -35,7 +35,7 @@ func (r row) isFor(d Door, p Pair) bool {
 	return (r.only == nil || slices.Contains(r.only, p)) && d.Has&r.needs == r.needs
 }
 
-// id tells the row from all others.
+// id returns the row's unique name.
 func (r row) id() string { return r.call + "/" + r.name }
 
 // A feature is a property that some doors have and others do not.

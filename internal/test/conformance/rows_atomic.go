@@ -23,7 +23,7 @@ type wordCall struct {
 // compared is the old value that CompareAndSwap expects.
 const compared = 0xf0f0f0f0
 
-// atomics are all of them; those with a result are rows of "atomic", the others
+// atomics are all atomic calls; those with a result are rows of "atomic", the others
 // of "post".
 var atomics = slices.Concat(
 	kinds("Add", func(o, v uint64) uint64 { return o + v }, (*fabric.Endpoint).FetchAdd64, (*fabric.Endpoint).FetchAdd32, (*fabric.Endpoint).Add64, (*fabric.Endpoint).Add32),

@@ -11,7 +11,7 @@ import (
 
 func yield() { runtime.Gosched() }
 
-// kill ends the far node and waits until the near node has said so.
+// kill ends the far node and waits until the near node has reported that.
 func (c *check) kill() fabric.Event {
 	c.Helper()
 	return c.removed(func() { c.site.Kill(1) })

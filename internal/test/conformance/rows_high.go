@@ -11,7 +11,7 @@ import (
 const highest = lastPage - page
 
 // highRows are about offsets of 2^62 and more. The header keeps fixed windows below
-// that in one implementation; the space goes on to 2^63.
+// that in one implementation; the space extends to 2^63.
 func highRows() []row {
 	rows := []row{
 		registers("CONNECTED/fixed, offset 2^62=that offset", ok, 1, 1<<62, rw, fixed),

@@ -73,7 +73,7 @@ func (c *check) meets(l *fabric.Listener, address string) {
 	c.must(<-accepted)
 }
 
-// serviceRows are about names, which SCIF has not.
+// serviceRows are about names, which SCIF does not have.
 var serviceRows = []row{
 	{call: "service", name: "a name=the listener that serves it, by itself, at a node's name, at its ID", check: func(c *check) {
 		name := serviceName()

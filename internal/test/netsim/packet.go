@@ -47,7 +47,7 @@ func (n *Network) ListenPacket(address string) (*PacketConn, error) {
 	return c, nil
 }
 
-// place chooses the port of a new socket at at, or says why there is none.
+// place chooses the port of a new socket at at, or returns why there is none.
 // n.mu is held.
 func (n *Network) place(at netip.AddrPort, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
 	if n.closed {

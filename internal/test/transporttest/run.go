@@ -32,7 +32,7 @@ type Pair struct {
 	// Nowhere is an address without a listener.
 	Nowhere string
 
-	// Overtake says that a lane may arrive before one that was opened before it,
+	// Overtake: a lane may arrive before one that was opened before it,
 	// as where faults delay each lane by itself.
 	Overtake bool
 }
@@ -218,7 +218,7 @@ func (e *env) wantError(what string, err, target error) {
 	}
 }
 
-// wantClose checks that err is the end of a session as c says.
+// wantClose checks that err is the end of a session with the fields of c.
 func (e *env) wantClose(what string, err error, c transport.CloseError) {
 	e.Helper()
 	var got *transport.CloseError

@@ -177,7 +177,7 @@ func (h *Hub) pathsOf(r route) (paths []*path) {
 	return paths
 }
 
-// A Death says how the peers of a killed provider learn of it.
+// A Death is how the peers of a killed provider learn of it.
 type Death int
 
 const (

@@ -28,7 +28,7 @@ type lane struct {
 	buf  []byte     // ring; its length is a power of two
 	r, w uint64     // bytes ever read and written; w-r are in buf
 
-	// marks say until when which bytes are in flight, if the path has a delay.
+	// marks are the times until which bytes are in flight, if the path has a delay.
 	marks []mark
 
 	readDeadline, writeDeadline time.Time
@@ -45,7 +45,7 @@ type lane struct {
 	released  bool // the place among the open lanes is given back
 }
 
-// A mark says that the bytes before upTo are visible at due.
+// A mark is the time due at which the bytes before upTo become visible.
 type mark struct {
 	upTo uint64
 	due  time.Time
@@ -127,8 +127,8 @@ func (l *lane) write(p []byte, whole bool) (n int, until time.Time, err error) {
 	return n, time.Time{}, nil
 }
 
-// unlockNews unlocks l.mu and lets the reader look again, which gets to know the lane
-// with the first call.
+// unlockNews unlocks l.mu and wakes the reader. The first call announces
+// the lane to the receiving session.
 func (l *lane) unlockNews() {
 	announce := !l.announced
 	l.announced = true
@@ -139,7 +139,7 @@ func (l *lane) unlockNews() {
 	}
 }
 
-// writeError says why nothing can be written at now. l.mu is held.
+// writeError returns why no byte can be written at now. l.mu is held.
 func (l *lane) writeError(now time.Time) error {
 	switch {
 	case l.sendErr != nil:
@@ -244,7 +244,7 @@ func (l *lane) read(p []byte) (n int, until time.Time, err error) {
 	return 0, until, nil
 }
 
-// readError says why nothing can be read at now. l.mu is held.
+// readError returns why no byte can be read at now. l.mu is held.
 func (l *lane) readError(now time.Time) error {
 	switch {
 	case l.eof:

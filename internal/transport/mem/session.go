@@ -32,7 +32,7 @@ type session struct {
 	flying    atomic.Int32  // datagrams in flight to here
 	arrival   chan struct{} // holds a token when AcceptLane should look
 	done      chan struct{}
-	onEnd     func(*session) // tells the hub; nil for a pair without hub
+	onEnd     func(*session) // notifies the hub; nil for a pair without hub
 
 	mu    sync.Mutex // guards the fields below; taken before a lane's mu
 	err   *transport.CloseError
@@ -153,7 +153,7 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 	}
 }
 
-// nextLane takes the next lane if it has arrived, or says when it will. Lanes
+// nextLane takes the next lane if it has arrived, or returns the time at which it will. Lanes
 // are accepted in the order in which they were begun, as QUIC's streams are,
 // however long the first bytes of each take: the first one is the control lane.
 func (s *session) nextLane() (*lane, time.Time, error) {
