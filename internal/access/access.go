@@ -1,6 +1,6 @@
-// Package access decides which application may connect to a port of this node,
-// which local user may bind it, and at the host which node may serve which names. It only decides: it has no clock, lock or
-// I/O, and its values do not change once they are made.
+// Package access decides which application may connect to a port of this node, which local
+// user may bind it, and at the host which node may serve which names. It only decides: it has
+// no clock, lock or I/O, and its values do not change once they are made.
 package access
 
 import (

@@ -290,7 +290,7 @@ func (a *admin) timeout(w http.ResponseWriter, r *http.Request) (time.Duration, 
 	return timeout, true
 }
 
-// answerOr sends v, or that err is why there is none.
+// answerOr sends v, or err if that is not nil.
 func (a *admin) answerOr(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		a.refuse(w, http.StatusConflict, "%v", err)

@@ -89,8 +89,8 @@ func (a *admin) recorded(w http.ResponseWriter, r *http.Request, keeper recordKe
 }
 
 // RecordedEvents calls fn for the kept events of the node within since, and then for new
-// events, unless it is asked for the past alone. It
-// returns as [Client.Events] does; the end of the past alone is io.EOF.
+// events, unless it is asked for the past alone. It returns as [Client.Events] does; the
+// end of the past alone is io.EOF.
 func (c *Client) RecordedEvents(ctx context.Context, since time.Duration, once bool, fn func(NodeEvent) error) error {
 	q := url.Values{"since": {since.String()}}
 	if once {

@@ -16,8 +16,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Gateways carry the connections of applications that know nothing of the fabric. They are
-// of an application's kind, which a daemon does not import: Options.Gateways makes them.
+// Gateways carry the connections of applications that do not know the fabric. They are
+// applications themselves, which a daemon does not import: Options.Gateways makes them.
 type Gateways interface {
 	// Set makes lines the gateways of the configuration, and does not touch those that
 	// are among them already.
@@ -34,7 +34,7 @@ type Gateways interface {
 // GatewayConfig are the gateways of a configuration, by their settings.
 type GatewayConfig struct {
 	lines map[spec.Kind][]spec.Gateway
-	wrong map[spec.Kind]error // of the texts that were to be lines
+	wrong map[spec.Kind]error // of settings whose lines cannot be parsed
 }
 
 // Lines returns the lines of all kinds.
@@ -236,7 +236,7 @@ func (a *admin) streamGateway(w http.ResponseWriter, events *gatewayEvents, over
 	}
 }
 
-// gatewayEvents are those that wait for their reader. Of a slow one the latest are lost,
+// gatewayEvents queues events for their reader. If it is slow, the latest are lost,
 // and counted.
 type gatewayEvents struct {
 	queue chan spec.Event

@@ -71,7 +71,7 @@ func (o *observer) measure(ctx context.Context) {
 	}
 }
 
-// askRows asks the other nodes for their links, unless another page just has.
+// askRows asks the other nodes for their links, unless another page has just done so.
 func (o *observer) askRows(ctx context.Context, e *engine.Node) {
 	o.rowsMu.Lock()
 	now := time.Now()

@@ -24,7 +24,7 @@ const (
 	// Conn: connections and their paths. An application can make as many as it likes:
 	// they push out only each other.
 	Conn
-	// Failed: attempts of nodes and applications that came to nothing. Those that are alike
+	// Failed: failed attempts of nodes and applications. Those that are alike
 	// are counted together.
 	Failed
 	kinds

@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/observe"
 )
 
-// Bounds of requests: more scrapes at once wait for nothing, they are refused.
+// Bounds of requests: scrapes beyond them do not wait, they are refused.
 const (
 	scrapesAtOnce = 4
 	scrapeTime    = 5 * time.Second

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 )
 
-// How bad a Finding is.
+// Severities of a Finding.
 const (
 	Broken  = "broken"  // something does not work
 	Warning = "warning" // something works less well than it should, or soon will not
@@ -50,7 +50,7 @@ func Kinds() []string {
 		KindBanned, KindDescriptors, KindMemory, KindQuota, KindCertificate, KindClock, KindProvider, KindFault, KindPanic}
 }
 
-// A Finding is one thing that is wrong, in a sentence.
+// A Finding is one problem, in a sentence.
 type Finding struct {
 	Severity string `json:"severity"`
 	Kind     string `json:"kind"`
@@ -59,15 +59,15 @@ type Finding struct {
 	Node addr.NodeID `json:"node"`
 }
 
-// WaitFrom is for how long a connection's peer takes nothing before that is a finding.
+// WaitFrom is how long a connection's peer has to receive nothing before that is a finding.
 const WaitFrom = time.Second
 
-// From when on something else is a finding.
+// Thresholds of the other findings.
 const (
 	silentFrom  = time.Second // a heartbeat comes every quarter of one
 	waitFrom    = time.Second // a connection whose peer receives nothing
 	lossFrom    = 0.5         // per cent of packets
-	slowTimes   = 4           // a round trip, the shortest one
+	slowTimes   = 4           // a round trip, in multiples of the shortest one
 	slowFrom    = 10 * time.Millisecond
 	nearFrom    = 85               // per cent of a bound
 	lately      = 5 * time.Minute  // of events

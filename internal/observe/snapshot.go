@@ -34,8 +34,8 @@ type Snapshot struct {
 	Removals map[string]uint64 `json:"-"` // incarnations of other nodes that have ended, by reason
 	Refusals map[string]uint64 `json:"-"` // by the kind of Event
 
-	// Queues and Quotas are how full the fullest queue of each kind is, and how near to its
-	// bound the application or user is that is nearest: 1 is all.
+	// Queues is how full the fullest queue of each kind is, Quotas the share of its bound that
+	// the application or user nearest to it uses: 1 is all.
 	Queues map[string]float64 `json:"-"`
 	Quotas map[string]float64 `json:"-"`
 }
@@ -57,8 +57,8 @@ type Self struct {
 	// has none.
 	Certificate time.Time `json:"certificate_until"`
 	Renewal     time.Time `json:"renewal"`
-	// ClockOff is how far the wall clock is from the one that certificates and tokens go
-	// by; JumpedBy is its last jump that was believed, at JumpedAt.
+	// ClockOff is how far the wall clock is from the clock for certificates and tokens;
+	// JumpedBy is the last jump that was accepted, at JumpedAt.
 	ClockOff time.Duration `json:"clock_off_ns"`
 	JumpedBy time.Duration `json:"clock_jumped_by_ns"`
 	JumpedAt time.Time     `json:"clock_jumped_at"`
@@ -111,7 +111,7 @@ type Service struct {
 	RoundTripUS int64 `json:"round_trip_us"`
 }
 
-// Totals are how much there is, and how much there may be.
+// Totals are counts and their limits.
 type Totals struct {
 	Conns           int   `json:"conns"`
 	Waiting         int   `json:"waiting"` // connections whose peer has received nothing for a second

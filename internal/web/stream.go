@@ -16,7 +16,7 @@ const (
 	streamsMost = 16
 	// streamEvery is the time between two states of one stream.
 	streamEvery = time.Second
-	// streamWrite is how long a browser may take for one.
+	// streamWrite is how long a browser may take to read one state.
 	streamWrite = 10 * time.Second
 )
 
@@ -55,7 +55,7 @@ func (s *streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(ctx, w)
 }
 
-// serve sends states until ctx ends, or the reader takes no more.
+// serve sends states until ctx ends, or the reader stops reading.
 func (s *streams) serve(ctx context.Context, w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)

@@ -9,7 +9,7 @@ import "strings"
 const MaxNesting = 32
 
 const (
-	// inLine is how many of the signs that can nest a line of people has without
+	// inLine is how many signs that can nest a hand-written line may hold without
 	// nesting: entries of a mapping in braces, for one.
 	inLine = 40
 	// indented is how far a line may be indented, in spaces and dashes.

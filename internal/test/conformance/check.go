@@ -212,7 +212,7 @@ func (c *check) start(f func() error) <-chan error {
 }
 
 // blocked runs f, a call of method ("(*Endpoint).Recv"), in a goroutine and
-// returns when that waits inside of the call, beside those that did before.
+// returns when that goroutine waits inside of the call, in addition to earlier ones.
 func (c *check) blocked(method string, f func() error) <-chan error {
 	c.Helper()
 	result, blocks := c.tryBlocked(method, f)

@@ -43,7 +43,7 @@ type verdict int
 const (
 	holds        verdict = iota
 	missing              // SCIF has it and fabricd does not
-	inapplicable         // there is a reason why it cannot be
+	inapplicable         // a rest has the reason why no row is possible
 	broken               // a row of it fails
 	unjudged             // it has neither a row nor a reason
 )

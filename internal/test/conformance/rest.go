@@ -2,7 +2,7 @@ package conformance
 
 import "slices"
 
-// A rest is a line of the contract that cannot be, with the reason.
+// A rest is a line of the contract that cannot apply to fabricd, with the reason.
 type rest struct {
 	call, name, why string
 }

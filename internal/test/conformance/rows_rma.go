@@ -49,7 +49,7 @@ func transferRows() []row {
 	return rows
 }
 
-// small is memory that is no window, for calls that fail before they look.
+// small is memory that is no window, for calls that fail before they access it.
 func small() window { return window{0, make([]byte, 64)} }
 
 func (x transfer) stateRows() []row {

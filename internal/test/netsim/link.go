@@ -41,7 +41,7 @@ type fate struct {
 	n         int // 0: lost
 	reordered bool
 	corrupted bool
-	bit       uint32 // which one is changed then, modulo their number
+	bit       uint32 // the changed bit, modulo the number of bits
 }
 
 // packet draws the fate of one packet under r.

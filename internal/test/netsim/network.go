@@ -40,7 +40,7 @@ type Rules struct {
 }
 
 // Counters count packets since New. Each packet sent is delivered or counted
-// under one of the reasons against it; Duplicated ones are delivered twice.
+// under one reason of its loss; Duplicated ones are delivered twice.
 type Counters struct {
 	Sent       uint64 // handed to WriteTo
 	Lost       uint64 // dropped by Rules.Loss
@@ -186,9 +186,9 @@ func (n *Network) Counters() Counters {
 }
 
 // Capture calls f with all packets and stream data that are sent from now on,
-// including those that the network then drops. The
-// addresses are "ip:port"; data is valid during the call only. f runs on the
-// sender's goroutine, several may call it at once. Nil ends the capture.
+// including those that the network then drops. The addresses are "ip:port"; data is
+// valid during the call only. f runs on the sender's goroutine, several may call it
+// at once. Nil ends the capture.
 func (n *Network) Capture(f func(from, to string, data []byte)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -230,7 +230,7 @@ func (n *Network) linkFor(p pair) *link {
 	return l
 }
 
-// freePort returns a port of host that taken does not know. n.mu is held.
+// freePort returns a port of host that is not taken. n.mu is held.
 func (n *Network) freePort(host netip.Addr, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
 	const first, count = 49152, 16384 // the dynamic ports of RFC 6335
 	for range count {

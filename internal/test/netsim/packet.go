@@ -119,7 +119,7 @@ func (c *PacketConn) WriteTo(p []byte, address net.Addr) (int, error) {
 	return len(p), nil
 }
 
-// send lets the link decide about p and puts its copies into the inbox of the
+// send draws the fate of p and puts its copies into the inbox of the
 // receiver.
 func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
 	n := c.net

@@ -24,7 +24,7 @@ var ErrRefused = errors.New("connection refused")
 
 // Config configures a hub. The zero Config is a perfect network.
 type Config struct {
-	// Seed decides all that is random: the jitter.
+	// Seed decides the jitter.
 	Seed uint64
 
 	// Delay is the time in flight of all that passes between two providers;
@@ -131,7 +131,7 @@ func (h *Hub) Provider(address string, id transport.Identity) (*Provider, error)
 	return p, nil
 }
 
-// Cut stops all that passes between the addresses a and b, in both directions:
+// Cut stops all traffic between the addresses a and b, in both directions:
 // lanes stall, datagrams vanish, dials hang; sessions end after the idle
 // timeout.
 func (h *Hub) Cut(a, b string) {
@@ -220,7 +220,7 @@ func (h *Hub) Kill(address string, how Death) {
 	}
 }
 
-// wake lets dials that wait look again. h.mu is held.
+// wake makes waiting dials try again. h.mu is held.
 func (h *Hub) wake() {
 	close(h.changed)
 	h.changed = make(chan struct{})

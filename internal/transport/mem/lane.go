@@ -314,7 +314,7 @@ func (l *lane) arrived(now time.Time) (bool, time.Time) {
 	return false, l.due()
 }
 
-// wake lets both ends look again.
+// wake wakes both ends.
 func (l *lane) wake() {
 	notify(l.readable)
 	notify(l.writable)

@@ -38,7 +38,7 @@ func (p *path) flight() time.Duration {
 	return p.delay + time.Duration(p.rng.Int64N(int64(p.jitter)))
 }
 
-// setCut stops everything; after the idle timeout both ends notice.
+// setCut stops all traffic; after the idle timeout both ends notice.
 func (p *path) setCut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *path) setCut() {
 	})
 }
 
-// heal lets everything pass again, the news of a Close during the cut too.
+// heal lets all traffic pass again, the report of a Close during the cut too.
 func (p *path) heal() {
 	p.mu.Lock()
 	if !p.isCut.Swap(false) {

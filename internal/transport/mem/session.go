@@ -30,7 +30,7 @@ type session struct {
 	slots     chan struct{} // one token per lane that this end has opened
 	datagrams chan []byte
 	flying    atomic.Int32  // datagrams in flight to here
-	arrival   chan struct{} // holds a token when AcceptLane should look
+	arrival   chan struct{} // holds a token when AcceptLane should check the queue
 	done      chan struct{}
 	onEnd     func(*session) // notifies the hub; nil for a pair without hub
 
