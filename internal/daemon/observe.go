@@ -53,7 +53,7 @@ const (
 	// askTime is how long an answer may take, and rowAge how long one is shown.
 	askTime = 2 * time.Second
 	rowAge  = 3 * measureEvery
-	// rowsMost is how many nodes are asked: a larger table would be unreadable.
+	// rowsMost bounds the links with which others are asked: a larger table would be unreadable.
 	rowsMost = 32
 )
 

@@ -153,7 +153,7 @@ var mayImport = map[string][]string{
 }
 
 // forTests are the packages that exist for tests. Only each other's non-test
-// code, and the benchmark's, may import them; they may do what tests may.
+// code, and the benchmark's, may import them; they may do all that tests may.
 var forTests = []string{"internal/test/bubble", "internal/test/budget", "internal/test/transporttest", "internal/test/netsim", "internal/test/conformance", "deploy/check", "internal/test/deploytest", "internal/test/e2e", "internal/test/e2e/appsmoke", "internal/test/hostile", "internal/test/pagetest", "fabric/fabrictest"}
 
 func TestTestHelpersStayInTests(t *testing.T) {

@@ -25,8 +25,8 @@ type check struct {
 
 	settles time.Duration // of the door
 
-	// Ports of a peer in a process of its own, which dies ends: at accepts every connect is
-	// accepted, at waits none. dies is nil if there is no such process.
+	// Addresses of a peer in a process of its own, which dies ends: at accepts every connect
+	// is accepted, at waits none. dies is nil if there is no such process.
 	accepts, waits fabric.Addr
 	dies           func()
 

@@ -299,7 +299,7 @@ func (l *lab) massacre(nodes []*node, count, atOnce int) *toll {
 	return deaths
 }
 
-// victim starts one victim and returns the step at which it was killed.
+// victim starts one victim and returns the step at which it was killed, or "from outside".
 func (l *lab) victim(nodes []*node, r *rand.Rand) (string, error) {
 	home, away := nodes[r.IntN(len(nodes))], nodes[r.IntN(len(nodes))]
 	doomed, after := doom(r)
