@@ -40,7 +40,7 @@ func (s Segment[M]) AppendHead(b []byte, off, n int64) []byte {
 
 // queueMax bounds the frames that wait for a lane, in bytes. An honest peer, whose
 // open operations are bounded, never makes an end queue so many answers.
-const queueMax = 1 << 20
+const queueMax = 3 << 18
 
 // A queue holds what is to be written to the operations lane, in order.
 type queue[M any] struct {
