@@ -38,8 +38,8 @@ type Conn struct {
 	// Reading. wait, mute and seen belong to the reader.
 	seen     records     // of TLS
 	wait     bool        // the socket's reads may wait
-	mute     bool        // they find nothing: what TLS has buffered is looked for
-	ahead    [1]byte     // the first byte of what TLS has buffered, if hasAhead
+	mute     bool        // reads find nothing: only the bytes that TLS has buffered are returned
+	ahead    [1]byte     // the first of the bytes that TLS has buffered, if hasAhead
 	hasAhead atomic.Bool // written by the reader
 	reads    watch       // of the ctx of a Read
 	start    atomic.Int64
@@ -76,9 +76,9 @@ func (c carrier) Read(p []byte) (int, error) {
 	if c.mute {
 		return 0, errWait
 	}
-	// In the handshake TLS reads after it has written. Later pending is what a KeyUpdate of
-	// the peer's is answered with, or what a write has left: that it cannot go out any more
-	// is the next write's to say, and what the peer has sent is there all the same.
+	// In the handshake TLS reads after it has written. Later pending holds the answer to a
+	// KeyUpdate of the peer, or the rest of a write. If it cannot be sent any more, the next
+	// write returns the error; the bytes that the peer has sent stay readable.
 	c.nudge()
 	n, err := c.sock.readSome(p, c.wait)
 	c.seen.feed(p[:n])
@@ -92,8 +92,8 @@ func (c carrier) Read(p []byte) (int, error) {
 // comes between two records.
 var errTorn = errors.New("the path's socket has ended without the peer's end")
 
-// pendingMost bounds what waits to be sent, in bytes: a chunk in its records, and what
-// TLS answers by itself to a peer that does not read.
+// pendingMost bounds the bytes that wait to be sent: a chunk in its records, and the
+// answers that TLS itself writes to a peer that does not read.
 const pendingMost = 2 * chunk
 
 func (c carrier) Write(p []byte) (int, error) {
@@ -115,7 +115,7 @@ func (c carrier) SetDeadline(t time.Time) error      { return nil }
 func (c carrier) SetReadDeadline(t time.Time) error  { return nil }
 func (c carrier) SetWriteDeadline(t time.Time) error { return nil }
 
-// nudge begins to write what is pending, if nobody does.
+// nudge begins to write the pending bytes, unless another goroutine has the token.
 func (c *Conn) nudge() {
 	select {
 	case <-c.flushing:
@@ -130,7 +130,7 @@ func (c *Conn) nudge() {
 	c.flushing <- struct{}{}
 }
 
-// flushRest writes what is pending, and gives the token back.
+// flushRest writes the pending bytes, and gives the token back.
 func (c *Conn) flushRest() {
 	_, _ = c.drain(true) // its error is the next write's
 	c.resting.Store(false)
@@ -144,7 +144,7 @@ func (c *Conn) rest() {
 	c.work.Go(c.flushRest)
 }
 
-// drain writes what is pending: all with wait, else what there is room for. It
+// drain writes the pending bytes: all with wait, else as many as the socket takes. It
 // reports whether nothing is left. The caller holds the token.
 func (c *Conn) drain(wait bool) (done bool, err error) {
 	for {
@@ -184,7 +184,7 @@ func (c *Conn) flush(ctx context.Context) error {
 		err = c.drainUntil(ctx)
 	}
 	if err != nil && ctx.Err() != nil && c.broken.Load() == nil {
-		c.rest() // what was accepted goes out without its caller
+		c.rest() // the accepted bytes are written without their caller
 		return ctx.Err()
 	}
 	c.flushing <- struct{}{}
@@ -222,7 +222,7 @@ func (c *Conn) drainUntil(ctx context.Context) error {
 	return err
 }
 
-// restoreWriteDeadline undoes what ended a wait, but not Stop.
+// restoreWriteDeadline clears the deadline that ended a wait, but keeps that of Stop.
 func (c *Conn) restoreWriteDeadline() {
 	c.sock.tcp.SetWriteDeadline(time.Time{})
 	if c.stopped.Load() {
@@ -230,8 +230,8 @@ func (c *Conn) restoreWriteDeadline() {
 	}
 }
 
-// Begin makes the path carry what is written from now on, sent bytes after the
-// beginning of the connection. Nothing was written before.
+// Begin makes the path carry the writes from now on, sent bytes after the
+// beginning of the connection. Nothing was written to the path before.
 func (c *Conn) Begin(sent uint64) { c.seal(binary.BigEndian.AppendUint64(nil, sent)) }
 
 // seal puts p into pending. It fails only where TLS has ended, as by a record that was
@@ -259,7 +259,7 @@ func (c *Conn) Write(ctx context.Context, p []byte) (n int, err error) {
 		return c.writePlain(ctx, p)
 	}
 	for n < len(p) {
-		// What is left of earlier calls goes first, so that pending stays small.
+		// The rest of earlier calls is written first, so that pending stays small.
 		if err := c.flush(ctx); err != nil {
 			return n, err
 		}
@@ -292,7 +292,7 @@ func (c *Conn) writePlain(ctx context.Context, p []byte) (n int, err error) {
 	return n, err
 }
 
-// TryWrite writes what there is room for, at most chunk bytes.
+// TryWrite writes as many bytes as there is room for, at most chunk.
 func (c *Conn) TryWrite(p []byte) (n int, err error) {
 	select {
 	case <-c.flushing:
@@ -351,7 +351,7 @@ func (c *Conn) Start() (uint64, bool) {
 // Started is closed when Start is known, or will never be.
 func (c *Conn) Started() <-chan struct{} { return c.awaiting }
 
-// readSealed reads at least a byte of what the peer has written.
+// readSealed reads at least one byte that the peer has written.
 func (c *Conn) readSealed(p []byte) (int, error) {
 	if c.tls == nil {
 		if c.mute {
@@ -398,7 +398,7 @@ func (c *Conn) setReadDeadline(t time.Time) {
 	}
 }
 
-// TryRead reads what is there, which may be nothing.
+// TryRead reads the bytes at hand, which may be none.
 func (c *Conn) TryRead(p []byte) (int, error) {
 	c.reads.end()
 	n, err := c.readSome(p, false)
@@ -408,8 +408,8 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 	return n, err
 }
 
-// Peek finds out whether TryRead would find a byte now: what the socket has may be no
-// message, as TLS's own records are none. The error is the next read's, too.
+// Peek reports whether TryRead would find a byte now: the socket's bytes may be no
+// message, as with TLS's own records. The error is the next read's, too.
 func (c *Conn) Peek() (bool, error) {
 	if c.hasAhead.Load() {
 		return true, nil
@@ -432,7 +432,7 @@ func (c *Conn) readSome(p []byte, wait bool) (n int, err error) {
 	if c.hasAhead.Load() {
 		p[0], n = c.ahead[0], 1
 		c.hasAhead.Store(false)
-		c.wait, c.mute = false, true // more of what is buffered
+		c.wait, c.mute = false, true // more of the buffered bytes
 	}
 	k := 0
 	if n < len(p) {
@@ -456,7 +456,7 @@ func (c *Conn) Ready() (in, out, ended bool) {
 	return in || c.hasAhead.Load(), out && !c.resting.Load(), ended
 }
 
-// Stop ends all writing, now and later. What has arrived can still be read.
+// Stop ends all writing, now and later. Bytes that have arrived can still be read.
 func (c *Conn) Stop() {
 	c.stopped.Store(true)
 	c.sock.tcp.SetWriteDeadline(past)
@@ -486,7 +486,7 @@ func (c *Conn) EndedWell() bool {
 	}
 }
 
-// Finish ends this end's direction in order: what was written arrives, and then the
+// Finish ends this end's direction in order: the bytes written arrive, and then the
 // end. It waits until the socket has taken it, or ctx is done.
 func (c *Conn) Finish(ctx context.Context) error {
 	c.stopped.Store(false)
@@ -500,7 +500,7 @@ func (c *Conn) Finish(ctx context.Context) error {
 	return c.sock.tcp.CloseWrite()
 }
 
-// unusedTime bounds FinishUnused. What it writes fits into the socket.
+// unusedTime bounds FinishUnused. Its bytes fit into the socket.
 const unusedTime = 100 * time.Millisecond
 
 // FinishUnused is Finish for a path that this end has not begun: a peer that takes it for
@@ -511,7 +511,7 @@ func (c *Conn) FinishUnused() {
 	_ = c.Finish(ctx) // it fails where the path has ended otherwise
 }
 
-// Close closes the socket and waits for what runs.
+// Close closes the socket and waits for the goroutines that use it.
 func (c *Conn) Close() error {
 	c.Stop()
 	c.sock.tcp.SetDeadline(past)

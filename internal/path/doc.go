@@ -4,7 +4,7 @@
 // with TLS 1.3 between the two processes, and the nodes can end it.
 //
 //	Token       opens one path, once: it goes over the link, and begins the socket
-//	Key, Hash   the key of a process, and what goes over the link of it
+//	Key, Hash   the key of a process, and its hash, which goes over the link
 //	Conn        one end, in the process that uses it
 //
 // Each direction begins with the binding of the connection (32 bytes), which says that

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Held is a path's socket as the node that made it keeps it: to end it, and to look what
-// the kernel says of it.
+// A Held is a path's socket as the node that made it keeps it: to end it, and to read
+// the kernel's counters of it.
 type Held struct {
 	local, remote  net.Addr
 	control        func(f func(fd uintptr)) error // fails once the socket is closed
@@ -51,8 +51,8 @@ func (h *Held) LocalAddr() net.Addr { return h.local }
 // RemoteAddr returns the peer's address, also after Close.
 func (h *Held) RemoteAddr() net.Addr { return h.remote }
 
-// Duplicate returns a descriptor of its own of the socket, which the caller closes: what
-// the application gets.
+// Duplicate returns a new descriptor of the socket, for the application. The caller
+// closes it.
 func (h *Held) Duplicate() (*os.File, error) {
 	fd, err := duplicate(h.control)
 	if err != nil {
@@ -69,11 +69,11 @@ func duplicate(control func(func(fd uintptr)) error) (fd int, err error) {
 	return fd, err
 }
 
-// Shutdown ends the socket for every process that has it, both ways, at once: what has
-// arrived can be read, nothing more arrives or goes out.
+// Shutdown ends the socket for every process that has it, both ways, at once: bytes that
+// have arrived can be read, nothing more arrives or goes out.
 func (h *Held) Shutdown() { shutdown(h.control, unix.SHUT_RDWR) }
 
-// CloseWrite ends what goes out, for every process that has the socket.
+// CloseWrite ends the outgoing direction, for every process that has the socket.
 func (h *Held) CloseWrite() { shutdown(h.control, unix.SHUT_WR) }
 
 // shutdown fails only where the socket has ended.

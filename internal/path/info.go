@@ -2,7 +2,7 @@ package path
 
 import "time"
 
-// A Traffic is what the kernel has counted of a path's socket, TLS's own bytes included.
+// A Traffic is the kernel's counts for a path's socket, TLS's own bytes included.
 type Traffic struct {
 	Sent, Received uint64        // bytes that the peer has acknowledged, and that have arrived
 	RoundTrip      time.Duration // smoothed, of the kernels
@@ -35,7 +35,7 @@ func (h *Held) Moved() (sent, received uint64) {
 		if err != nil || qerr != nil {
 			return
 		}
-		// What is acknowledged between the two is missing until the next call.
+		// Bytes acknowledged between the two are missing until the next call.
 		before, arrived := h.sent, h.received
 		h.sent, h.received = max(before, info.Bytes_acked+uint64(queued)), max(arrived, info.Bytes_received)
 		sent, received = h.sent-before, h.received-arrived
@@ -43,7 +43,7 @@ func (h *Held) Moved() (sent, received uint64) {
 	return sent, received
 }
 
-// unread returns how many bytes have arrived that nobody has read.
+// unread returns how many bytes have arrived and are not read yet.
 func (h *Held) unread() (n uint64) {
 	// As info.
 	_ = h.control(func(fd uintptr) {
@@ -54,7 +54,7 @@ func (h *Held) unread() (n uint64) {
 	return n
 }
 
-// info returns what the kernel says of the socket; nil if it does not.
+// info returns the kernel's tcp_info of the socket; nil if there is none.
 func (h *Held) info() (info *tcpInfo) {
 	// It fails only when the socket is closed: then there is nothing to say.
 	_ = h.control(func(fd uintptr) {

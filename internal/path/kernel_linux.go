@@ -4,14 +4,14 @@ package path
 
 import "golang.org/x/sys/unix"
 
-// Absent returns why the kernel of this system does not say of a socket what a path's node
-// has to know; nil: it does.
+// Absent returns why this system's kernel does not report the socket state that a path's
+// node needs; nil: it does.
 func Absent() error { return nil }
 
-// hungUp are the events of a poll that say that a socket has ended, or what its peer sends.
+// hungUp are the events of a poll that report that a socket, or its peer's direction, has ended.
 const hungUp = unix.POLLERR | unix.POLLHUP | unix.POLLRDHUP
 
-// A tcpInfo is what the kernel knows of a TCP socket.
+// A tcpInfo is the kernel's state of a TCP socket.
 type tcpInfo = unix.TCPInfo
 
 func infoOf(fd uintptr) (*tcpInfo, error) {

@@ -10,13 +10,13 @@ import (
 
 var errAbsent = errors.New("the kernel of this system does not say what has arrived over a socket")
 
-// Absent returns why the kernel of this system does not say of a socket what a path's node
-// has to know; nil: it does.
+// Absent returns why this system's kernel does not report the socket state that a path's
+// node needs; nil: it does.
 func Absent() error { return errAbsent }
 
 const hungUp = unix.POLLERR | unix.POLLHUP
 
-// A tcpInfo is what is asked of a kernel that says it.
+// A tcpInfo has the fields that are read where the kernel reports them.
 type tcpInfo struct {
 	State                                 uint8
 	Unacked, Last_data_sent, Rtt          uint32

@@ -29,7 +29,7 @@ func NewKey() (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The certificate only carries the key: nobody asks when it ends.
+	// The certificate only carries the key: its end is not checked.
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Unix(1<<32, 0)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
@@ -64,7 +64,7 @@ func (k *Key) config(peer Hash) *tls.Config {
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, // no name and no authority counts: VerifyConnection pins the key
 		SessionTicketsDisabled: true,
-		// Records are as large as they may be: what follows is a stream of messages.
+		// Records have the maximum size: the path carries a stream of messages.
 		DynamicRecordSizingDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {

@@ -2,8 +2,8 @@ package path
 
 import "encoding/binary"
 
-// records counts what TLS has been given and what it has given back, so that a reader that asks for
-// what it has buffered asks only when there may be something: the question costs memory.
+// records counts the bytes given to TLS and the bytes it has returned, so that a reader asks for
+// buffered bytes only when there may be some: the question costs memory.
 type records struct {
 	head  [5]byte // of the record that has begun
 	have  int     // of head
@@ -12,14 +12,14 @@ type records struct {
 	taken uint64  // message bytes that were read; set to plain when nothing is left
 }
 
-// applicationData is the outer type of all encrypted records, overhead what TLS 1.3 adds to
-// the bytes of one.
+// applicationData is the outer type of all encrypted records, overhead the bytes that TLS 1.3
+// adds to one.
 const (
 	applicationData = 23
 	overhead        = 17
 )
 
-// feed counts what TLS is given.
+// feed counts the bytes that TLS is given.
 func (r *records) feed(p []byte) {
 	for len(p) > 0 {
 		if r.have < len(r.head) {

@@ -10,18 +10,18 @@ import (
 // bindings and the starts of a path, which are 0, there are requests one way and answers
 // the other. Every integer is in big-endian order.
 
-// An RMAKind is what a request asks for, or what an answer tells.
+// An RMAKind is the operation of a request, or the kind of an answer.
 type RMAKind uint8
 
 const (
-	RMANop    RMAKind = 1 // with Tell: what has become of Length requests from number Offset on
+	RMANop    RMAKind = 1 // with Tell: asks for the result of Length requests from number Offset on
 	RMAWrite  RMAKind = 2 // Length bytes follow, which go to Offset
 	RMARead   RMAKind = 3 // Length bytes at Offset are asked for
 	RMAAtomic RMAKind = 4 // rma.Atomic, Length its operand
 	RMASignal RMAKind = 5 // the word at Offset becomes Length, behind all before
 
 	RMADone RMAKind = 16 // the request has been applied, or refused with Code; Value is an atomic's old word
-	RMAData RMAKind = 17 // Value bytes of what was read follow
+	RMAData RMAKind = 17 // Value bytes that were read follow
 )
 
 // The flags of a request.
@@ -34,7 +34,7 @@ const (
 // RMALast is the flag of an answer behind which no other one comes to its request.
 const RMALast = 1
 
-// The lengths of a request and of an answer, in bytes, without what follows.
+// The lengths of a request and of an answer, in bytes, without the data behind them.
 const (
 	RMARequestLen = 40
 	RMAAnswerLen  = 32
@@ -84,7 +84,7 @@ func (r *RMARequest) AppendTo(b []byte) []byte {
 }
 
 // ParseRMARequest parses a request. Its offset and length may be any numbers, and so may
-// what an atomic asks for.
+// an atomic's operation.
 func ParseRMARequest(b *[RMARequestLen]byte) (RMARequest, error) {
 	r := RMARequest{
 		Kind: RMAKind(b[0]), Flags: b[1], Op: b[2], Width: b[3],

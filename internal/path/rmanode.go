@@ -24,8 +24,8 @@ type RMAOptions struct {
 	Taken func(bytes uint64)
 }
 
-// An RMAServed is the end of an RMA path that a node serves. One goroutine uses it. What
-// it answers goes out when the next request is waited for.
+// An RMAServed is the end of an RMA path that a node serves. One goroutine uses it. Its
+// answers go out when it waits for the next request.
 type RMAServed struct {
 	stream io.ReadWriter // the carrier, with TLS or without
 	in     *bufio.Reader
@@ -61,7 +61,7 @@ func NewRMAServed(s *net.TCPConn, o RMAOptions) (*RMAServed, error) {
 	return e, nil
 }
 
-// begin says and hears what a path begins with: the bindings, and the starts. This end's
+// begin exchanges the beginning of a path: the bindings, and the starts. This end's
 // start comes behind the other one's: an initiator that has it knows that its requests are
 // served, or that the connection ends.
 func (e *RMAServed) begin(b Binding) error {
@@ -83,7 +83,7 @@ func (e *RMAServed) begin(b Binding) error {
 	return err
 }
 
-// Next waits for the next request. What follows it is read with Payload.
+// Next waits for the next request. The data behind it is read with Payload.
 func (e *RMAServed) Next() (RMARequest, error) {
 	if _, err := io.ReadFull(e.in, e.head[:]); err != nil {
 		return RMARequest{}, err
@@ -109,7 +109,7 @@ func (e *RMAServed) Answer(a RMAAnswer, data []byte) error {
 	return err
 }
 
-// An rmaCarrier collects what is written until it is read from, and counts.
+// An rmaCarrier collects writes until it is read from, and counts.
 type rmaCarrier struct {
 	*net.TCPConn
 	taken func(uint64)

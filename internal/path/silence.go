@@ -14,11 +14,11 @@ type Silence struct {
 // way that loses packets may have lost the answers to the few questions before.
 const pokeAfter = 1200 * time.Millisecond
 
-// Look returns the silence of s at now; every is how often it is called. What passes between
-// two looks beyond that is not counted: the machine may have stood still.
+// Look returns the silence of s at now; every is how often it is called. Time between
+// two calls beyond twice every is not counted: the machine may have stood still.
 //
 // A sender whose peer has no room asks at ever longer intervals; if both ends are such
-// senders nothing comes, which says nothing.
+// senders nothing arrives, which is no evidence of a loss.
 func (m *Silence) Look(s *Held, now, every time.Duration) time.Duration {
 	since := min(now-m.looked, 2*every)
 	m.looked = now

@@ -85,8 +85,8 @@ func (waitError) Error() string   { return "the path has nothing, or no room" }
 func (waitError) Timeout() bool   { return true }
 func (waitError) Temporary() bool { return true }
 
-// readSome reads what is there; io.EOF after the end. Without wait it returns
-// errWait when that is nothing.
+// readSome reads the bytes at hand; io.EOF after the end. Without wait it returns
+// errWait when there are none.
 func (s *socket) readSome(p []byte, wait bool) (int, error) {
 	s.in.p = p
 	f := s.readNow
@@ -108,8 +108,8 @@ func (s *socket) readSome(p []byte, wait bool) (int, error) {
 	return s.in.n, nil
 }
 
-// writeSome writes what there is room for; without wait it returns errWait when
-// that is nothing.
+// writeSome writes as many bytes as there is room for; without wait it returns
+// errWait when there is none.
 func (s *socket) writeSome(p []byte, wait bool) (int, error) {
 	s.out.p = p
 	f := s.writeNow

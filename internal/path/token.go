@@ -12,13 +12,13 @@ import (
 // sent it over the link, bound to one connection.
 type Token [16]byte
 
-// NewToken returns a token that nobody can guess.
+// NewToken returns a random token, which cannot be guessed.
 func NewToken() (t Token) {
 	_, _ = rand.Read(t[:]) // it never fails
 	return t
 }
 
-// A Binding ties what goes through a path to one connection: both ends send it first, so
+// A Binding ties the bytes of a path to one connection: both ends send it first, so
 // that the paths of two connections of the same processes cannot be exchanged.
 type Binding [sha256.Size]byte
 
@@ -32,14 +32,14 @@ func Bind(dialer, acceptor Token) Binding {
 // anything else at the data port begins with.
 const First = 'P'
 
-// version follows First: the version of what goes through a path.
+// version follows First: the version of the path's protocol.
 const version = 1
 
-// GreetingLen is the length of what the dialer sends first: First, the version and
+// GreetingLen is the length of the dialer's first bytes: First, the version and
 // the token.
 const GreetingLen = 2 + len(Token{})
 
-// accepted is what the acceptor answers to a token that it knows.
+// accepted is the acceptor's answer to a token that it knows.
 const accepted = 1
 
 // ErrRefused says that the other node does not know the token, or not any more.

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Tune sets what a path's socket needs: small messages go out at once, and an idle one
+// Tune sets the options of a path's socket: small messages go out at once, and an idle one
 // asks the peer's kernel for a sign of life once a second, which Silence looks for.
 //
-// What ends a silent path is its node (engine's watchPaths), which can say why to both
+// The node ends a silent path (engine's watchPaths) and reports the reason to both
 // ends. TCP_USER_TIMEOUT would not do: it also ends a connection whose peer answers and
 // only does not read for that time. The kernel ends one by itself much later.
 func Tune(s *net.TCPConn) {

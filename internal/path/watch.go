@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A watch ends what waits at a socket in one direction when the ctx of a call is done. The
-// calls' own goroutine has it.
+// A watch ends the waits at a socket in one direction when the ctx of a call is done. It
+// is owned by the goroutine of the calls.
 //
 // A ctx that comes a second time stays watched after the call, so that more calls with it,
 // as with the deadline of a fabric.Conn, cost no memory. The deadline that it may set in
@@ -43,7 +43,7 @@ func (w *watch) finish(ctx context.Context) {
 	}
 }
 
-// end watches nothing any more, and undoes what the watch has done.
+// end stops the watch, and clears the deadline that it has set.
 func (w *watch) end() {
 	if w.done == nil {
 		return

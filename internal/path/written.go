@@ -6,8 +6,8 @@ import (
 )
 
 // A Written counts the bytes that all processes together have written to a socket, for
-// the node that has a duplicate of it: what the kernel says that the peer has
-// acknowledged, and what it has not.
+// the node that has a duplicate of it: the bytes that the kernel counts as
+// acknowledged by the peer, and those that are not.
 type Written struct {
 	s    *Held
 	base uint64
@@ -15,8 +15,8 @@ type Written struct {
 
 var errUncounted = errors.New("the kernel does not count what is written to a socket")
 
-// CountWritten begins to count what is written to s, to which before bytes were, by the
-// caller.
+// CountWritten begins to count the bytes written to s, to which the caller has written
+// before bytes.
 func CountWritten(s *Held, before uint64) (*Written, error) {
 	w := &Written{s: s}
 	n, err := w.Bytes()

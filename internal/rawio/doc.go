@@ -6,11 +6,11 @@ package rawio
 
 import "syscall"
 
-// most is how many bytes a call may be about. A longer one holds up those who stop all
-// goroutines, as the garbage collector does: that is told to the scheduler.
+// most is how many bytes a call may be about. A longer one delays a stop of all
+// goroutines, as by the garbage collector: it is announced to the scheduler.
 const most = 64 << 10
 
-// Read reads what is there into p. An interrupted call begins again. The error is EAGAIN if
+// Read reads the bytes at hand into p. An interrupted call begins again. The error is EAGAIN if
 // there is nothing.
 func Read(fd int, p []byte) (n int, err error) {
 	for again := true; again; again = err == syscall.EINTR {
@@ -23,7 +23,7 @@ func Read(fd int, p []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// Write writes what there is room for of p, as Read reads.
+// Write writes as many bytes of p as there is room for, as Read reads.
 func Write(fd int, p []byte) (n int, err error) {
 	for again := true; again; again = err == syscall.EINTR {
 		if len(p) > most {
