@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// Limits bound what one connection may hold. A zero field means the default.
+// Limits bound the resources of one connection. A zero field means the default.
 type Limits struct {
 	Ops      int // operations begun and not ended, of each side; default 1024
 	Windows  int // windows of each side; default rma.MaxWindows
@@ -59,7 +59,7 @@ type Conn[M any] struct {
 	reads    int                    // of open, how many are reads that have not ended
 	deferred int                    // signals in waits that store at the peer
 
-	// The peer's side: its operations, and what it is told about its windows.
+	// The peer's side: its operations, and the answers about its windows.
 	in      incoming[M]
 	answers fifo[windowAnswer]
 
@@ -192,8 +192,8 @@ func (c *Conn[M]) Fail(code status.Code) {
 	}
 }
 
-// CloseWindows makes the memory of this end's windows, and of its callers, stay
-// as it is: what would change it afterwards, of either end, ends with
+// CloseWindows freezes the memory of this end's windows and of its callers:
+// an operation of either end that would change it afterwards ends with
 // status.Reset, and so do the peer's reads. A payload that is being received
 // still goes where Handle has said.
 func (c *Conn[M]) CloseWindows() { c.shut = true }
@@ -220,7 +220,7 @@ func (c *Conn[M]) wake(w *Waiter, code status.Code) {
 	}
 }
 
-// A fifo is a queue whose memory is reused.
+// A fifo is a queue that reuses its memory.
 type fifo[T any] struct {
 	items []T
 	head  int

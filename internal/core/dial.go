@@ -35,8 +35,8 @@ func ReadHello(h wire.Header, body []byte) (wire.Hello, error) {
 	return f, err
 }
 
-// ReadAnswer returns the HELLO that answers one. What the peer gives as the reason of a
-// refusal is written as text returns it.
+// ReadAnswer returns the HELLO that answers one. The error of a refusal has the peer's
+// reason in the form that text returns.
 func ReadAnswer(h wire.Header, body []byte, text func(string) string) (wire.Hello, error) {
 	switch h.Type {
 	case wire.TypeHelloRefuse:

@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A wait is what happens when the operations up to a mark have ended: a call
+// A wait is an action for when the operations up to a mark have ended: a call
 // wakes, a peer's Wait is answered, or a signal is stored.
 type wait[M any] struct {
 	mark    uint64
@@ -58,8 +58,8 @@ func (c *Conn[M]) Wait(m fence.Mark, w *Waiter) (pending bool, err error) {
 }
 
 // Drain makes w wake when every operation of this end has ended; false if that is so
-// already. It is for the close of the connection, and beside the bound of waits: what
-// gives things back is not refused.
+// already. It is for the close of the connection, and exempt from the bound of waits: a
+// release of resources is never refused.
 func (c *Conn[M]) Drain(w *Waiter) (pending bool) {
 	c.waits.Max++
 	pending, err := c.Wait(c.MarkSelf(), w)
@@ -112,7 +112,7 @@ func (c *Conn[M]) request(w *Waiter, answer wire.Type) (uint64, error) {
 	return c.lastRequest, nil
 }
 
-// reach does what waited for a mark.
+// reach performs an action that waited for a mark.
 func (c *Conn[M]) reach(w wait[M]) {
 	code := c.verdict(w.mark)
 	switch {
@@ -187,7 +187,7 @@ func (c *Conn[M]) storeAt(w wait[M]) error {
 }
 
 // store stores a signal's values, here first, unless an operation before it
-// failed, and drops what it held.
+// failed, and releases the window that the signal held.
 func (c *Conn[M]) store(w wait[M], code status.Code) {
 	s := w.signal
 	if c.shut && w.local.Window != nil && code == status.OK {

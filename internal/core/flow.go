@@ -7,13 +7,13 @@ package core
 type Inflow struct {
 	window        uint64
 	read, arrived uint64 // since the beginning; arrived-read <= window
-	limit         uint64 // what the peer was told
+	limit         uint64 // the last limit announced to the peer
 	total         uint64 // bytes that the peer sent in all, if ended
 	ended         bool   // the peer has said that total is all
 	reset         bool   // and that no application of its own has closed
 	cut           bool   // the lane has ended
 	lost          bool   // the connection was cut off
-	muted         bool   // this end has closed: what arrives is dropped
+	muted         bool   // this end has closed: bytes that arrive are dropped
 }
 
 // NewInflow returns the account of a connection that keeps up to window bytes.
@@ -66,12 +66,12 @@ func (f *Inflow) End(total uint64, reset bool) bool {
 	return f.arrived <= total && total <= f.limit && (!f.cut || f.arrived == total)
 }
 
-// Lose records that the connection was cut off. What arrived stays readable, and no good
+// Lose records that the connection was cut off. Bytes that arrived stay readable, and no good
 // end follows.
 func (f *Inflow) Lose() { f.lost, f.reset = true, f.reset || !f.ended }
 
-// Mute records that this end has closed: what arrived and was not read, and
-// what arrives from here on, is dropped.
+// Mute records that this end has closed: unread bytes, and bytes that arrive
+// from here on, are dropped.
 func (f *Inflow) Mute() { f.muted, f.read = true, f.arrived }
 
 // Muted reports whether this end has closed.

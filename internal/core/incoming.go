@@ -39,7 +39,7 @@ type Payload[M any] struct {
 	number uint64
 }
 
-// A Word is what is to be done to a word.
+// A Word is an action on one word of memory.
 type Word uint8
 
 const (
@@ -346,7 +346,7 @@ func (c *Conn[M]) wordAt(off, n int64, need rma.Prot) (rma.Span[M], status.Code)
 	return sp, status.Of(err)
 }
 
-// onWord returns what is to be done to the word at sp, or refuses it with code.
+// onWord returns the action on the word at sp, or refuses it with code.
 func (c *Conn[M]) onWord(word Payload[M], sp rma.Span[M], code status.Code) *Payload[M] {
 	if code != status.OK {
 		c.answer(word.number, code)

@@ -48,15 +48,15 @@ func ChooseVersion(minA, maxA, minB, maxB uint16) (uint16, error) {
 	return v, nil
 }
 
-// Proof is what the certificate of a session's other end proved.
+// Proof is the identity that the certificate of a session's other end proved.
 type Proof struct {
 	UUID addr.UUID
 	Host bool // it may be the host
 }
 
 // CheckHello decides whether self may link with the sender of h, whose
-// certificate proved proven. known is what membership says
-// about the sender's ID; its Life.Generation is 0 if there is no live node of
+// certificate proved proven. known is membership's entry
+// for the sender's ID; its Life.Generation is 0 if there is no live node of
 // that ID. It fences both lives: a HELLO from or for any other life is refused.
 func CheckHello(h wire.Hello, self, known Party, proven Proof) error {
 	if _, err := ChooseVersion(wire.VersionMin, wire.VersionMax, h.VersionMin, h.VersionMax); err != nil {
@@ -163,7 +163,7 @@ func (p *Pulse) Doubt(now time.Duration) { p.confirmed = min(p.confirmed, now-p.
 // Silent returns how long nothing has come.
 func (p *Pulse) Silent(now time.Duration) time.Duration { return now - p.heard }
 
-// A Beat is what a link has to do at a tick.
+// A Beat is the action of a link at a tick.
 type Beat struct {
 	Send   bool // a heartbeat
 	Report bool // silence, as evidence
@@ -173,7 +173,7 @@ type Beat struct {
 	Again time.Duration
 }
 
-// Tick says what is due at now. It comes at least once a heartbeat, and when
+// Tick returns the action due at now. It is called at least once a heartbeat, and when
 // [Beat.Again] asks for it: by as much as it is late, this process stood still,
 // and that says nothing about the peer. Of a peer that is silent it asks once more
 // between two heartbeats, at another part of the interval each time: a network
@@ -209,8 +209,8 @@ func (p *Pulse) Tick(now time.Duration) (b Beat) {
 // asked, one after the other.
 var between = [...]time.Duration{4, 2, 6, 1, 5, 3, 7}
 
-// forgive takes a standstill of this process off the silence: what came meanwhile
-// has not been read yet, and what the peer would have answered was never asked. A
+// forgive takes a standstill of this process off the silence: frames that came meanwhile
+// have not been read yet, and the peer's answers were never asked for. A
 // tick that is a little late is not one. Confirmations are not renewed.
 func (p *Pulse) forgive(now time.Duration) {
 	if late := now - p.due; late > p.times.Heartbeat/2 {

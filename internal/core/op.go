@@ -53,8 +53,8 @@ func (c *Conn[M]) Oldest() fence.Mark {
 // Clash returns a mark over the reads under way that an operation which changes
 // the n bytes at roff of the peer's windows must not overtake, and reports false
 // if there is none. The peer reads its memory when it gets to answer, so that
-// only the end of a read tells that a later operation cannot change what it
-// returns. The same holds for l, the memory here that the operation takes its
+// only the end of a read proves that a later operation cannot change the bytes
+// it returns. The same holds for l, the memory here that the operation takes its
 // bytes from: a read may be about to fill it. Offsets are compared; two windows
 // over the same memory are two.
 func (c *Conn[M]) Clash(l Local, roff, n int64) (m fence.Mark, clash bool) {
@@ -89,7 +89,7 @@ type Local struct {
 	Buf    []byte
 	Offset int64
 	Length int64
-	// Charge is what the engine has charged for Buf, in bytes: Effects.Refund gives
+	// Charge is the engine's charge for Buf, in bytes: Effects.Refund gives
 	// it back when the operation has ended.
 	Charge int64
 }
@@ -160,7 +160,7 @@ func (c *Conn[M]) prepare(kind OpKind, l Local, roff int64, flags rma.Flags, her
 }
 
 // CheckPeer returns the error that a transfer from or to plain memory would have:
-// n bytes at roff of the peer's windows, which need says what is done with.
+// n bytes at roff of the peer's windows, with need as the access.
 func (c *Conn[M]) CheckPeer(roff, n int64, flags rma.Flags, need rma.Prot) error {
 	if c.failed != status.OK {
 		return c.failed
@@ -188,7 +188,7 @@ func (c *Conn[M]) newOp(op Op[M]) *Op[M] {
 	return p
 }
 
-// recycle takes back an operation that nobody refers to any more. There are
+// recycle takes back an operation without references. There are
 // never more than may be open.
 func (c *Conn[M]) recycle(op *Op[M]) {
 	local := op.Local[:cap(op.Local)]
@@ -240,7 +240,7 @@ func (c *Conn[M]) settle(op *Op[M]) {
 	c.advance()
 }
 
-// advance runs what waited for operations that have ended now: first signals,
+// advance performs the actions that waited for operations ended now: first signals,
 // then the answers to windows withdrawn behind them.
 func (c *Conn[M]) advance() {
 	for _, w := range c.waits.Reached(c.ops.Done()) {

@@ -46,7 +46,7 @@ func (c *Conn[M]) PeerBegin(dst []rma.Span[M], off, n int64, need rma.Prot) ([]r
 	return spans, status.OK
 }
 
-// PeerEnd lets go of what PeerBegin held. err is of the memory, and its code is returned.
+// PeerEnd releases the windows that PeerBegin held. err is of the memory; its code is returned.
 func (c *Conn[M]) PeerEnd(spans []rma.Span[M], err error) status.Code {
 	c.releaseAll(spans)
 	return MemoryCode(err)

@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// Post begins an atomic operation whose result nobody wants: as a write, it has
+// Post begins an atomic operation without a result: as a write, it has
 // ended when the peer has applied it. w, if not nil, wakes then. The caller has
 // seen Room, and no Clash.
 func (c *Conn[M]) Post(a rma.Atomic, w *Waiter) error { return c.atomic(OpPost, a, w) }
@@ -72,7 +72,7 @@ func (c *Conn[M]) Put(l Local, p rma.Put, w *Waiter) (*Op[M], error) {
 	return op, nil
 }
 
-// checkPut checks what a put has beside its write, which has been checked.
+// checkPut checks the parts of a put beside its write, which has been checked.
 func (c *Conn[M]) checkPut(l Local, p rma.Put) error {
 	if p.More > 0 {
 		var err error

@@ -6,14 +6,14 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A Segment is a piece of what waits to be written to the operations lane: some
+// A Segment is a piece of the output that waits for the operations lane: some
 // encoded frames, the frames and payload of a write, or the answer to a read.
 type Segment[M any] struct {
 	Frames []byte
 	Write  *Op[M]
 	Reply  *Reply[M]
 
-	behind bool // Frames has to come behind what NextBehind says
+	behind bool // Frames come behind the frame passed to Precede; see NextBehind
 }
 
 // Payload returns the memory that the n bytes of a write or an answer are read from:
@@ -42,12 +42,12 @@ func (s Segment[M]) AppendHead(b []byte, off, n int64) []byte {
 // open operations are bounded, never makes an end queue so many answers.
 const queueMax = 3 << 18
 
-// A queue holds what is to be written to the operations lane, in order.
+// A queue holds the segments for the operations lane, in order.
 type queue[M any] struct {
 	segments fifo[Segment[M]]
 	bytes    int          // queued in frames
 	behind   int          // segments that are
-	closed   bool         // nothing more is queued; the lane ends behind what is
+	closed   bool         // nothing more is queued; the lane ends behind the queued segments
 	broken   bool         // nothing more is written
 	spare    []byte       // memory for the next segment's frames
 	wrote    []Segment[M] // memory for Wrote
@@ -95,7 +95,7 @@ func (c *Conn[M]) push(s Segment[M]) {
 	c.out.segments.push(s)
 }
 
-// Queued returns what is to be written. It is valid until the Conn is used again.
+// Queued returns the segments to be written. It is valid until the Conn is used again.
 func (c *Conn[M]) Queued() []Segment[M] { return c.out.segments.all() }
 
 // Fill returns how full the queue of frames is. Above 1 the peer asks and does not read the
@@ -104,7 +104,7 @@ func (c *Conn[M]) Fill() float64 { return float64(c.out.bytes) / queueMax }
 
 // NextBehind returns the first segment queued, if any, whose frames are an answer that
 // the peer takes for the end of operations which the application may have brought to it
-// past this Conn. The engine calls Precede with what tells the peer of those.
+// past this Conn. The engine calls Precede with the frame that reports those to the peer.
 func (c *Conn[M]) NextBehind() *Segment[M] {
 	if c.out.behind == 0 {
 		return nil
@@ -170,7 +170,7 @@ func (c *Conn[M]) Wrote(n int) {
 // End lets nothing more be queued.
 func (c *Conn[M]) End() { c.out.closed = true }
 
-// Break ends the writing at once, and forgets what is queued.
+// Break ends the writing at once, and drops the queue.
 func (c *Conn[M]) Break() {
 	c.out.broken = true
 	for len(c.Queued()) > 0 {

@@ -1,6 +1,6 @@
-// Package core is the engine as state machines: what every call does in every
-// state of an endpoint, the operations of one connection, and what a link may
-// believe of its peer. It has no clock, goroutine, randomness or I/O: time and
+// Package core is the engine as state machines: the effect of every call in every
+// state of an endpoint, the operations of one connection, and the checks of a
+// link on its peer. It has no clock, goroutine, randomness or I/O: time and
 // frames come in, decisions and frames go out. Package engine performs them.
 package core
 
