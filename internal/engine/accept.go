@@ -18,7 +18,7 @@ import (
 	"github.com/fabricd/fabricd/portmap"
 )
 
-// listening is what an endpoint has in Listening. The endpoint's mu guards it, but for waits.
+// listening is the state of an endpoint in Listening. Guarded by endpoint.mu, but for waits.
 type listening struct {
 	waits   gate // the queue has a request
 	backlog *portmap.Backlog[*request]
@@ -29,7 +29,7 @@ type listening struct {
 	granting  map[*endpoint]struct{} // grants under way
 	acceptors int                    // calls that accept
 
-	allow    []access.Subject // who may connect; nil: whom the node's rules let
+	allow    []access.Subject // callers that may connect; nil: all that the node's rules allow
 	refused  uint64           // connects, by the node's rules or by allow
 	overflow uint64           // connects that found the queue full
 	refusals refusals         // by allow
@@ -54,7 +54,7 @@ func (l *listening) room() int {
 	return l.backlog.Limit()
 }
 
-// take returns the next endpoint whose requester has confirmed; nil if there is none.
+// take returns the next endpoint that its requester has confirmed; nil if there is none.
 func (l *listening) take() *endpoint {
 	if len(l.confirmed) == 0 {
 		return nil
@@ -104,7 +104,7 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	}
 	req.from = n.callerLocked(l, f.UID)
 	n.mu.Unlock()
-	// The rules first: what they refuse looks the same with a listener and without.
+	// The rules first: a connect that they refuse looks the same with a listener and without.
 	code := status.Refused
 	admitted := n.admits(l, e, f.To, req.from)
 	if admitted && e != nil {
@@ -184,7 +184,7 @@ func (e *endpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, erro
 	return e.accept(ctx, true)
 }
 
-// TryAccept accepts the first request whose requester is still there. It waits
+// TryAccept accepts the first request that still has its requester. It waits
 // for nothing but the requester's confirmation.
 func (e *endpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
 	return e.accept(context.Background(), false)
@@ -239,7 +239,7 @@ func (e *endpoint) awaitGrant(ctx context.Context, busy bool) (more bool, err er
 	}
 }
 
-// next returns an endpoint whose requester has confirmed. If there is none it
+// next returns an endpoint that its requester has confirmed. If there is none it
 // begins a grant for every acceptor that has none yet, and one more if asked,
 // and reports whether any is under way.
 func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {

@@ -21,14 +21,14 @@ type Refusal struct {
 	Port   addr.Port
 	Caller access.Caller
 	Node   addr.UUID // of the caller
-	By     string    // what has refused it; see access.Decision
+	By     string    // the rule or listener that has refused it; see access.Decision
 }
 
 // reportsPerMinute bounds the log lines of one rule's or listener's refusals.
 const reportsPerMinute = 8
 
-// refusals count what one rule or one listener has refused. The zero value is
-// ready to use; its owner's lock guards it.
+// refusals count the refusals of one rule or one listener. The zero value is
+// ready to use. Guarded by its owner's lock.
 type refusals struct {
 	total, suppressed uint64
 	lines             perMinute
@@ -46,7 +46,7 @@ func (r *refusals) add(now time.Duration) (suppressed uint64, log bool) {
 	return suppressed, true
 }
 
-// An admission is the node's access rules and what they have refused.
+// An admission is the node's access rules and their refusals.
 type admission struct {
 	mu      sync.Mutex // guards the fields below
 	policy  *access.Policy
@@ -60,7 +60,7 @@ func (a *admission) get() *access.Policy {
 }
 
 // SetAccess makes p the access rules for connects and binds from now on; nil
-// allows everything. What is connected or bound stays so.
+// allows everything. Existing connections and bound ports stay.
 func (n *Node) SetAccess(p *access.Policy) { n.access.set(p) }
 
 // set keeps the counts of the rules that stay.
@@ -76,7 +76,7 @@ func (a *admission) set(p *access.Policy) {
 	a.policy, a.refused = p, counts
 }
 
-// deciders returns the texts that p decides by, which bound what is counted.
+// deciders returns the texts that p decides by, which bound the counters.
 func deciders(p *access.Policy) []string {
 	texts := []string{p.Default()}
 	for _, r := range p.Rules() {
@@ -91,8 +91,8 @@ type RuleCount struct {
 	Refused uint64 `json:"refused"`
 }
 
-// AccessRules returns the node's access rules, the default last, with what
-// they have refused since they came into force.
+// AccessRules returns the node's access rules, the default last, with their
+// refusals since they came into force.
 func (n *Node) AccessRules() []RuleCount {
 	a := &n.access
 	a.mu.Lock()
@@ -105,8 +105,8 @@ func (n *Node) AccessRules() []RuleCount {
 	return out
 }
 
-// callerLocked returns who connects over l, as the node table has it now. The
-// caller holds mu.
+// callerLocked returns the caller of a connect over l, as in the node table now.
+// Requires mu.
 func (n *Node) callerLocked(l *link, uid uint32) access.Caller {
 	if l.twin != nil {
 		return access.Caller{Life: l.peer.Life, Name: n.self.Name, Labels: n.self.Labels, UID: uid, Local: true}
@@ -118,8 +118,8 @@ func (n *Node) callerLocked(l *link, uid uint32) access.Caller {
 	return access.Caller{Life: known.Life, Name: known.Name, Labels: known.Labels, UID: uid}
 }
 
-// decide returns what the rules and the listener e, nil if there is none, say about
-// a connect.
+// decide returns the decision of the rules and the listener e, nil if there is none,
+// about a connect.
 func (n *Node) decide(e *endpoint, port addr.Port, c access.Caller) access.Decision {
 	owner, allow := access.UnknownUID, []access.Subject(nil)
 	if e != nil {
@@ -236,16 +236,16 @@ func (e *endpoint) acceptor(c *conn) *access.Caller {
 	return e.peer
 }
 
-// A Preview says what a connect to a port would meet.
+// A Preview is the expected result of a connect to a port.
 type Preview struct {
 	Allowed   bool   `json:"allowed"`   // by the rules and the listener
-	By        string `json:"by"`        // what has decided
+	By        string `json:"by"`        // the rule or listener that has decided
 	Listening bool   `json:"listening"` // there is a listener
 	Waiting   int    `json:"waiting"`   // requests in the queue
 	Backlog   int    `json:"backlog"`   // its size
 }
 
-// preview returns what a connect by c would meet here. It changes nothing.
+// preview returns the expected result of a connect by c to this node. It changes nothing.
 func (n *Node) preview(port addr.Port, c access.Caller) Preview {
 	n.mu.Lock()
 	e := n.listeners[port]
@@ -263,8 +263,8 @@ func (n *Node) preview(port addr.Port, c access.Caller) Preview {
 	return p
 }
 
-// Preview returns what a connect to dst by an application of this node that a
-// user runs would meet. Another node is asked, over the link.
+// Preview returns the expected result of a connect to dst by an application of this node
+// that the user uid runs. For another node it asks that node, over the link.
 func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview, error) {
 	if dst.Port == 0 {
 		return Preview{}, status.Invalid
@@ -282,7 +282,7 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 	return l.ask(ctx, dst.Port, uid)
 }
 
-// ask asks the peer what a connect would meet there.
+// ask asks the peer for the expected result of a connect there.
 func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, error) {
 	l.use()
 	id, answer := l.asks.ask()

@@ -11,11 +11,11 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// anyPath is what a path of messages and one of RMA have alike, at one of their ends.
+// anyPath is the common state of a message path and an RMA path, at one of their ends.
 type anyPath struct {
 	mu      sync.Mutex    // guards the fields below, and the others of the path
-	ours    *wire.Path    // what this end has said
-	peer    *wire.Path    // what the peer has said
+	ours    *wire.Path    // the path frame that this end has sent
+	peer    *wire.Path    // the path frame that the peer has sent
 	made    chan struct{} // closed when the path is made, or will not be; nil: no call waits
 	socket  *path.Held
 	since   time.Time    // it is there, by the wall clock
@@ -51,8 +51,8 @@ func (p *anyPath) reason() error {
 	return fmt.Errorf("the connection has ended: %w", status.Reset)
 }
 
-// isMade reports whether the socket is there, and what the peer has said, which may come
-// later. The caller holds mu.
+// isMade reports whether the socket and the peer's path frame are there. The frame may
+// come later. The caller holds mu.
 func (p *anyPath) isMade() bool { return p.socket != nil && p.peer != nil }
 
 // settleLocked ends the wait for a path that is made. The caller holds mu.

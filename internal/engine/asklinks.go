@@ -23,7 +23,7 @@ const (
 	meshMost = 32
 )
 
-// LinksOf asks a node for its links to others. What it says is checked for its form alone.
+// LinksOf asks a node for its links to others. Only the form of its answer is checked.
 func (n *Node) LinksOf(ctx context.Context, node addr.NodeID) ([]LinkInfo, error) {
 	l, err := n.linkTo(ctx, node)
 	if err != nil {
@@ -52,7 +52,7 @@ func (n *Node) LinksOf(ctx context.Context, node addr.NodeID) ([]LinkInfo, error
 
 var carriers = map[string]uint8{"quic": wire.CarrierQUIC, "tcp": wire.CarrierTCP}
 
-// infoOf returns what a peer has said of a link of its own.
+// infoOf returns a peer's report about a link of its own.
 func infoOf(r wire.LinkRow) LinkInfo {
 	info := LinkInfo{Node: r.Peer.Node, Generation: r.Peer.Generation, SilentMS: int64(r.SilentMS), LossPercent: float64(r.Loss) / 100,
 		RoundTripUS: int64(r.RoundTripUS), DeviationUS: int64(r.DeviationUS), ShortestUS: int64(r.ShortestUS)}
@@ -75,7 +75,7 @@ func rowOf(l LinkInfo) wire.LinkRow {
 		SilentMS: cut(l.SilentMS), RoundTripUS: cut(l.RoundTripUS), DeviationUS: cut(l.DeviationUS), ShortestUS: cut(l.ShortestUS), Loss: uint16(l.LossPercent * 100)}
 }
 
-// askedLinks answers a peer that looks, and has what it looks for measured.
+// askedLinks answers a peer that asks for this node's links, and starts Measure.
 func (l *link) askedLinks(f wire.AskLinks) {
 	n := l.n
 	l.mu.Lock()

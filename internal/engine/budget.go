@@ -9,57 +9,57 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A budget bounds what the connections of a node may take of its memory: bytes
-// that came and that nobody reads, above all, of which each connection has
-// promised its peer to keep as many as its window, and as many that nobody takes.
-// A promise cannot be taken back, so it is the promises that are counted, from the
-// making of a connection until its endpoint is closed: what has arrived can be read
+// A budget bounds the memory of a node's connections: above all received bytes that
+// the application has not read. Each connection has promised its peer to keep as many as
+// its window, and may hold as many outgoing ones.
+// A promise cannot be taken back, so the budget counts the promises, from the
+// making of a connection until its endpoint is closed: received bytes can be read
 // until then. Beside them it bounds the bytes of writes whose caller does not wait.
 type budget struct {
-	limit func() int64 // bytes; may change, and be less than what is promised; nil: no bound
+	limit func() int64 // bytes; may change, and be less than the sum promised; nil: no bound
 
 	copied atomic.Int64 // bytes of writes under way whose caller does not wait
 
 	mu    sync.Mutex       // guards the fields below, and the held of every session
-	used  int64            // sum of costOf of the connections that are there
+	used  int64            // sum of costOf of all connections
 	users map[uint32]int64 // the same by user
 	said  perMinute        // lines about want of memory
 }
 
-// Of the limit connections have three quarters, and writes whose caller does not wait
-// an eighth. The rest is for those whose caller does (server.Options.Staged).
+// Of the limit connections have three quarters, and writes without a waiting caller
+// an eighth. The rest is for writes with one (server.Options.Staged).
 func ofConns(limit int64) int64  { return limit / 4 * 3 }
 func ofCopies(limit int64) int64 { return limit / 8 }
 
 const (
-	// connCost is what a connection takes whatever its window is, in bytes, about:
+	// connCost is the cost of a connection besides its window, in bytes, about:
 	// stacks of its readers and of an attached application's pump, and tables.
 	connCost = 32 << 10
 	// pumpMost is the largest buffer of a pump, of which there is one for each direction;
 	// it is no larger than the window (attach.WindowedEndpoint).
 	pumpMost = 256 << 10
-	// socketMost is what the kernel keeps for an application in its data socket, with
-	// its own needs; for small windows it is no more than twice the window.
+	// socketMost bounds the kernel's memory for an application's data socket, overhead
+	// included; for small windows it is no more than twice the window.
 	socketMost = 240 << 10
 	// leastWindow is the smallest window of a connection, in bytes, unless
 	// Config.MessageWindow is smaller.
 	leastWindow = 16 << 10
 )
 
-// costOf returns what a connection takes at most: what came, as much of what goes out
-// and waits for the link, what an application's pump moves both ways, and what waits in
-// its socket.
+// costOf returns the most bytes that a connection takes: a window of received bytes, a
+// window of bytes that wait for the link, the buffers of an application's pump in both
+// directions, and its socket.
 func costOf(window int) int64 {
 	return 2*int64(window) + 2*int64(min(window, pumpMost)) + int64(min(2*window, socketMost)) + connCost
 }
 
-// A promised is what somebody has of what is promised: a session, all sessions of its user,
-// which the session's is part of, and all.
+// A promised is the bytes promised to one session, to all sessions of its user
+// including that one, and to all users.
 type promised struct{ session, user, all int64 }
 
-// own returns what the session may have in all. A user may have three quarters of what
-// the other users leave, and a session three quarters of what those of the same user
-// leave of that: one that takes what it can get leaves room to others, however often it
+// own returns the session's limit and its user's. A user may have three quarters of the
+// bytes that the other users leave, and a session three quarters of those that the user's
+// other sessions leave of that: a greedy one leaves room to others, however often it
 // attaches.
 func (h promised) own(limit int64) (session, user int64) {
 	user = (limit - h.all + h.user) / 4 * 3
@@ -113,7 +113,7 @@ func (b *budget) take(s *session, most int, now time.Duration) (window int, news
 	return window, false, nil
 }
 
-// give gives back what take has promised to one connection of s.
+// give gives back the bytes that take has promised to one connection of s.
 func (b *budget) give(s *session, window int) {
 	if b.limit == nil {
 		return
@@ -132,8 +132,8 @@ func (b *budget) add(s *session, n int64) {
 	}
 }
 
-// charge counts n bytes that a write holds while its caller goes on, and returns what
-// refund has to give back. It reports false if there is no room: then the caller waits.
+// charge counts n bytes that a write holds while its caller goes on, and returns the
+// bytes that refund has to give back. It reports false if there is no room: then the caller waits.
 func (b *budget) charge(n int64) (charged int64, ok bool) {
 	if b.limit == nil {
 		return 0, true
@@ -151,7 +151,7 @@ func (b *budget) refund(charged int64) {
 	}
 }
 
-// state returns what is promised and of how much, in bytes; 0, 0 without a bound.
+// state returns the bytes promised and their limit; 0, 0 without a bound.
 func (b *budget) state() (used, limit int64) {
 	if b.limit == nil {
 		return 0, 0

@@ -18,8 +18,8 @@ func (c *conn) canSay(bye wire.Close) bool {
 	return !bye.Reset || c.link.version >= resetVersion
 }
 
-// blame notes why the connection is lost. The first cause counts, and none of what
-// comes behind a close of either side. The caller holds mu.
+// blame notes why the connection is lost. The first cause counts, and none
+// after a close of either side. The caller holds mu.
 func (c *conn) blame(cause string) {
 	if c.cause == "" && !isClosed(c.bye.closing) && !c.bye.received && !c.failed {
 		if c.cause = attach.CleanCause(cause); c.cause != "" {

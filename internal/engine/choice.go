@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// Considered is what became of one provider when a link was established.
+// Considered is the result for one provider when a link was established.
 type Considered struct {
 	Provider string `json:"provider"`
 	Chosen   bool   `json:"chosen"`

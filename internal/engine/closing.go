@@ -28,7 +28,7 @@ func (c *conn) handshaken() bool {
 func (c *conn) onClose(f wire.Close) error {
 	c.withdrawals.end()
 	lost := error(status.Reset)
-	var behind error // what is behind the last byte, if not a good end
+	var behind error // the error after the last byte, if not a good end
 	if f.Reset {
 		lost = attach.Lost(f.Cause)
 		behind = lost
@@ -62,7 +62,7 @@ func (c *conn) onClose(f wire.Close) error {
 	c.mu.Lock()
 	c.core.Fail(status.Reset)
 	c.mu.Unlock()
-	<-c.in.full // what is lost, with the link for example, is full too
+	<-c.in.full // in.lose closes full too, as when the link is lost
 	c.sendClose(wire.Close{Sent: c.out.total()})
 	_ = c.hit(failpoint.CloseAnswered)
 	return nil
@@ -94,7 +94,7 @@ func (c *conn) closedByPeer() bool {
 // halfVersion is the first version of the protocol that has End.
 const halfVersion = 3
 
-// closeWrite ends what this end sends. It waits for a send that is under way.
+// closeWrite ends this end's direction. It waits for a send that is under way.
 func (c *conn) closeWrite() error {
 	if c.link.version < halfVersion {
 		return fmt.Errorf("the peer's fabricd knows no half-close: %w", status.NotSupp)
@@ -112,8 +112,8 @@ func (c *conn) closeWrite() error {
 	return nil
 }
 
-// close ends the connection, and says so to the peer with bye: operations complete,
-// what was sent is delivered, then the windows go. It blocks as long as that goes on,
+// close ends the connection, and notifies the peer with bye: operations complete,
+// sent bytes are delivered, then the windows go. It blocks as long as that makes progress,
 // and at most about closeLinger when it does not.
 func (c *conn) close(bye wire.Close) {
 	ctx, cancel := c.whileMoving()
@@ -144,8 +144,8 @@ func (c *conn) close(bye wire.Close) {
 	c.release()
 }
 
-// release gives back what the node has promised to keep for the connection, once:
-// nobody reads from it any more. A connection that an endpoint has had releases
+// release gives back the connection's share of the budget, once: there is no reader
+// any more. A connection that an endpoint has had releases
 // itself when it is closed.
 func (c *conn) release() {
 	if !c.released.Swap(true) {

@@ -33,7 +33,7 @@ type conn struct {
 	released atomic.Bool          // release was called
 	moved    atomic.Uint64        // large pieces that a lane has taken or brought
 
-	withdrawals withdrawals // of the peer's windows, for who uses them directly
+	withdrawals withdrawals // of the peer's windows, for applications that use them directly
 	path        connPath
 	rma         connRMA
 
@@ -67,7 +67,7 @@ func newConn(l *link, ep *endpoint, id wire.ConnID, window int) *conn {
 	return c
 }
 
-// A connLock guards the core of a connection. What the core leaves to be done is done
+// A connLock guards the core of a connection. The core's effects are performed
 // before another goroutine has the lock.
 type connLock struct {
 	sync.Mutex
@@ -79,7 +79,7 @@ func (l *connLock) Unlock() {
 	l.Mutex.Unlock()
 }
 
-// perform does what the core has left to be done. The caller holds the lock.
+// perform performs the core's effects. The caller holds the lock.
 func (l *connLock) perform() {
 	if e := l.c.core.Effects(); e != nil {
 		l.do(e)
@@ -330,8 +330,8 @@ func (c *conn) fail(cause string) {
 	c.once.Do(func() { close(c.first) })
 }
 
-// quiet waits until nobody uses memory for the operations lane of a conn that has
-// failed: then every operation has ended.
+// quiet waits until the writer of the operations lane of a failed conn uses no memory
+// any more: then every operation has ended.
 func (c *conn) quiet() {
 	c.mu.Lock()
 	if !c.ops.writing {

@@ -17,7 +17,7 @@ import (
 // dialing are an endpoint's connects. The endpoint's mu guards it.
 type dialing struct {
 	under  *attempt // in Connecting
-	result *attempt // a non-blocking connect whose result was not fetched
+	result *attempt // a non-blocking connect with a result not fetched yet
 }
 
 // An attempt is one connect under way. Its result is set before done is closed.
@@ -48,7 +48,7 @@ func (e *endpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error
 	return e.connect(ctx, dst, "")
 }
 
-// connect is Connect to what serves the name, unless that is empty.
+// connect is Connect to the endpoint that serves the name, unless that is empty.
 func (e *endpoint) connect(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
 	a, err := e.begin(dst, false)
 	if err != nil || a.ended() {
@@ -177,8 +177,8 @@ func (n *Node) relinkPatience() time.Duration { return n.cfg.SilenceBound / 2 }
 // request sends the connect request and waits for the peer's answer. A link that
 // its other end has given up, or has replaced by a newer one, takes the request
 // with it, but not the connect: the node may well be live. A request that was
-// granted there has not been confirmed, and an acceptor gets confirmed ones only,
-// so nobody sees two.
+// granted there has not been confirmed, and acceptors get confirmed ones only:
+// none sees two.
 func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*conn, error) {
 	for try, waited := 1, false; ; try++ {
 		c, err := e.enlist(ctx, dst.Node, waited)
@@ -290,7 +290,7 @@ func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, waited bool) (*
 	}
 }
 
-// linkError is the error of a connect whose link broke: the node cannot be
+// linkError is the error of a connect when its link broke: the node cannot be
 // reached any more.
 func linkError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -19,7 +19,7 @@ const (
 	ConnectNoListener  = "no_listener"  // the port has no listener
 	ConnectBacklogFull = "backlog_full" // the listener's queue is full
 	ConnectRule        = "access_rule"  // refused by the node's rules or the listener's list
-	ConnectRefused     = "refused"      // by the peer's node, or nobody accepted in time
+	ConnectRefused     = "refused"      // by the peer's node, or not accepted in time
 	ConnectNoDevice    = "no_such_node" // the node is not there, or cannot be reached
 	ConnectOther       = "other"
 )
@@ -35,7 +35,7 @@ const (
 	ResetOther       = "other"
 )
 
-// Counters are what has happened at a node since its start.
+// Counters count the events at a node since its start.
 type Counters struct {
 	Incoming map[string]uint64 // connects of peers, by result
 	Outgoing map[string]uint64 // connects of this node's applications, by result
@@ -120,7 +120,7 @@ func zeros(names ...string) map[string]uint64 {
 	return m
 }
 
-// Counters returns what has happened so far.
+// Counters returns a copy of the counters.
 func (n *Node) Counters() Counters {
 	n.counters.mu.Lock()
 	c := n.counters.c

@@ -42,7 +42,7 @@ func (p *pair) carried(sent, received uint64) {
 	p[1].Add(received)
 }
 
-// operations count what has been done for peers and for applications.
+// operations count operations for peers and for applications.
 type operations struct {
 	rma             [len(rmaKinds)][len(wayNames)]pair // operations and bytes
 	fences          [len(fenceKinds)]atomic.Uint64
@@ -79,7 +79,7 @@ func (o *operations) overPath(r *path.RMARequest) {
 	}
 }
 
-// carried counts what the path has carried since it was asked last.
+// carried adds the bytes sent and received by the path since the last call.
 func (p *anyPath) carried(to *pair) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +88,7 @@ func (p *anyPath) carried(to *pair) {
 	}
 }
 
-// countOperations adds to c what is counted without its lock.
+// countOperations adds to c the counts that are kept without its lock.
 func (n *Node) countOperations(c *Counters) {
 	o := &n.counters.operations
 	n.connected(func(_ *endpoint, c *conn, _ core.State, _, _ addr.Addr) {
@@ -110,8 +110,8 @@ func (n *Node) countOperations(c *Counters) {
 	c.RMAPaths = Carried{o.paths[0].Load(), o.paths[1].Load()}
 }
 
-// Queues returns how full the fullest queue of each kind is. 1 is full, and then what does
-// not read it is cut off: the control frames of a link, the frames of a connection's
+// Queues returns how full the fullest queue of each kind is. 1 is full, and then its slow
+// reader is cut off: the control frames of a link, the frames of a connection's
 // operations, the node events of an application.
 func (n *Node) Queues() map[string]float64 {
 	control, frames, events := 0, 0.0, 0

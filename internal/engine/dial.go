@@ -21,12 +21,12 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// linkSlack is how long linkTo waits beyond DialTimeout: what it waits for ends
-// then, and says why.
+// linkSlack is how long linkTo waits beyond DialTimeout: by then the attempt
+// has ended, with its error.
 const linkSlack = 500 * time.Millisecond
 
-// unreachable is why a node cannot be reached. Its code is status.NoDevice, whose text
-// is that of a node that is not there: this one may be a live member.
+// unreachable is why a node cannot be reached. Its code is status.NoDevice, the code
+// of a node that is not there: this one may be a live member.
 type unreachable struct{ error }
 
 func (u unreachable) Unwrap() []error { return []error{status.NoDevice, u.error} }
@@ -81,7 +81,7 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 			if err := context.Cause(ctx); err != errNobodyAccepted {
 				return nil, err
 			}
-			return nil, errNoLink // nobody was there to accept
+			return nil, errNoLink // no link yet: the peer had no request to accept
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (n *Node) loopLocked() *link {
 	return n.loop
 }
 
-// linkDown makes sure that nobody finds a link that has failed.
+// linkDown removes a failed link from its peer's links, so that no call finds it.
 func (n *Node) linkDown(l *link) {
 	n.mu.Lock()
 	if n.loop != nil && (n.loop == l || n.loop == l.twin) {
@@ -203,8 +203,8 @@ func (n *Node) pause(ctx context.Context, d time.Duration) bool {
 }
 
 // dialOnce tries every provider that the peer has too, the preferred one first,
-// and every address once. Each attempt gets its share of the time that is left: one
-// that nobody answers must leave some to the others.
+// and every address once. Each attempt gets its share of the time that is left: an
+// unanswered one must leave some to the others.
 func (n *Node) dialOnce(ctx context.Context, p *peerState) error {
 	n.mu.Lock()
 	if len(p.links) > 0 { // the peer dialed meanwhile
@@ -318,7 +318,7 @@ func (n *Node) adopt(p *peerState, l *link) error {
 	return nil
 }
 
-// party returns what core compares a HELLO with.
+// party returns the identity that core compares a HELLO with.
 func (s Self) party() core.Party {
 	return core.Party{Cluster: s.Cluster, Life: s.Life, UUID: s.UUID, Epoch: s.Epoch, Term: s.Term}
 }
@@ -360,7 +360,7 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 	return ctrl, o, nil
 }
 
-// answered decides about the answer to a HELLO, whose first frame is h with body.
+// answered decides about the answer to a HELLO; h and body are the answer's first frame.
 func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []byte, self Self, peer Peer, proved transport.Identity) error {
 	f, err := core.ReadAnswer(h, body, logbound.Text)
 	if err != nil {

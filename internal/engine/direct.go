@@ -13,13 +13,13 @@ import (
 
 var _ attach.DirectEndpoint = (*endpoint)(nil)
 
-// withdrawals tells an application that uses the peer's windows itself when
-// what it knows of them no longer holds.
+// withdrawals notifies an application that uses the peer's windows directly when
+// its knowledge of them is invalid.
 type withdrawals struct {
 	once sync.Once // guards end
 
 	mu   sync.Mutex // guards the fields below; not held over fn
-	fn   func()     // nil while nobody wants to hear
+	fn   func()     // nil: no subscriber
 	over bool       // the connection has ended, or is about to
 	used bool       // a window was handed out
 	why  string     // why windows are not handed out; "" while they are
@@ -52,7 +52,7 @@ func (w *withdrawals) ended() bool {
 	return w.over
 }
 
-// found notes what became of a request for a window.
+// found records the result of a request for a window.
 func (w *withdrawals) found(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,8 +132,8 @@ func (c *conn) peerWindow(roff int64) (attach.PeerWindow, error) {
 	}
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
-	// The order counts: who asked before the end and is answered all the same
-	// hears of the end afterwards.
+	// The order counts: an application that asked before the end, and gets a window all
+	// the same, is notified of the end afterwards.
 	if c.withdrawals.ended() {
 		return attach.PeerWindow{}, status.Reset
 	}
@@ -149,5 +149,5 @@ func (c *conn) peerWindow(roff int64) (attach.PeerWindow, error) {
 	return attach.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot, Region: region, MemOff: w.Mem.off}, nil
 }
 
-// filed is a region whose memory can be handed to another process.
+// filed is a region with memory that can be handed to another process.
 type filed interface{ File() *os.File }

@@ -18,7 +18,7 @@ import (
 )
 
 // An endpoint is one endpoint of an application: its state, its port, and
-// what belongs to the state it is in. It implements attach.RegionEndpoint.
+// the fields of that state. It implements attach.RegionEndpoint.
 type endpoint struct {
 	n  *Node
 	s  *session
@@ -100,7 +100,7 @@ func (e *endpoint) holdLocked(c *conn) {
 	}
 }
 
-// alive returns status.BadFD after Close: that comes before what is wrong with
+// alive returns status.BadFD after Close: that comes before errors of
 // the arguments of a call.
 func (e *endpoint) alive() error {
 	if isClosed(e.gone) {
@@ -269,7 +269,7 @@ func (e *endpoint) RemoteAddr() addr.Addr {
 // closeLinger if the peer does not answer.
 func (e *endpoint) Close() error { return e.end(wire.Close{}) }
 
-// Abort is Close but for what the peer's application sees.
+// Abort is Close, but the peer's application sees a reset with cause.
 func (e *endpoint) Abort(cause string) error {
 	return e.end(wire.Close{Reset: true, Cause: attach.CleanCause(cause)})
 }

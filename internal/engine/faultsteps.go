@@ -11,7 +11,7 @@ func (c *conn) hit(s failpoint.Step) error { return c.link.n.cfg.Faults.Hit(s) }
 
 // frameSteps are the steps at which a frame of the operations lane is: before
 // it is applied, after that and before the answer can go out, and when the
-// answer is on its way (of several frames that were at hand, only the last). Most frames have none; none costs what any step does.
+// answer is on its way (of several, the last). Most frames have none, at the cost of an unarmed step.
 var frameSteps = [256]struct{ arrived, applied, answered failpoint.Step }{
 	wire.TypeRegister:     {applied: failpoint.WindowAnnounced},
 	wire.TypeRegistered:   {arrived: failpoint.WindowKnown},

@@ -22,7 +22,7 @@ func (f *payloadFill) end() {
 	}
 }
 
-// wait returns what is closed when they are in memory, nil if there are none.
+// wait returns a channel that is closed when they are in memory, nil if there are none.
 func (f *payloadFill) wait() <-chan struct{} {
 	if f.on && f.ended == nil {
 		f.ended = make(chan struct{})

@@ -10,7 +10,7 @@ import (
 type group struct {
 	mu   sync.Mutex // guards the fields below
 	n    int
-	idle chan struct{} // closed when n falls to 0; nil while nobody waits
+	idle chan struct{} // closed when n falls to 0; nil while no goroutine waits
 }
 
 func (g *group) run(f func()) {

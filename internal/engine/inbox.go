@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A gate wakes waiters. A signal that nobody waits for is kept, once. A waiter
+// A gate wakes waiters. A signal without a waiter is kept, once. A waiter
 // that was woken and leaves the condition true for others passes the signal on.
 type gate chan struct{}
 
@@ -43,7 +43,7 @@ type inbox struct {
 	ring []byte      // its length is a power of two, at most window
 	flow core.Inflow // its unread bytes are in the ring
 	over bool        // full is closed
-	lost error       // what a read returns behind the last byte, but for an orderly end
+	lost error       // the error of a read behind the last byte, but for an orderly end
 	half bool        // the peer has ended its direction, and not closed
 }
 
@@ -173,7 +173,7 @@ func (b *inbox) end(total uint64, lost error) bool {
 	return ok
 }
 
-// lose records that the connection was cut off, for err. What arrived stays readable.
+// lose records that the connection was cut off, for err. Bytes that arrived stay readable.
 func (b *inbox) lose(err error) {
 	b.mu.Lock()
 	if !b.over {
@@ -193,7 +193,7 @@ func (b *inbox) mute() {
 	b.room.signal()
 }
 
-// changed wakes readers that wait for what has arrived, or for the end. The caller holds mu,
+// changed wakes readers that wait for bytes or for the end. The caller holds mu,
 // which changed lets go.
 func (b *inbox) changed() {
 	b.settle()

@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// tryRead reads what is there. It returns 0 and no error if nothing is there
+// tryRead reads the bytes at hand. It returns 0 and no error if there are none
 // but more may come.
 func (b *inbox) tryRead(p []byte) (int, error) {
 	b.mu.Lock()
@@ -17,7 +17,7 @@ func (b *inbox) tryRead(p []byte) (int, error) {
 }
 
 // read waits until at least one byte is there, the connection ends, or ctx is
-// done, and returns what is there.
+// done, and returns the bytes at hand.
 func (b *inbox) read(ctx context.Context, p []byte) (int, error) {
 	for {
 		n, err := b.tryRead(p)

@@ -49,7 +49,7 @@ func (o *opening) lease(ctx context.Context, h wire.Hello) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It grows with what has arrived, not with what was announced.
+	// The buffer grows with the bytes that arrive, not by the announced length.
 	lease, err := io.ReadAll(io.LimitReader(o.r, int64(f.Length)))
 	if err == nil && len(lease) < int(f.Length) {
 		err = io.ErrUnexpectedEOF

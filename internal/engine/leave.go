@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// Leave ends the node's connections: what was sent is delivered, and every peer's
+// Leave ends the node's connections: sent bytes are delivered, and every peer's
 // application sees a loss behind it, unless its own peer has closed. Links stay
 // until Close. Peers that do not read may take three quarters of the time.
 func (n *Node) Leave(ctx context.Context) error {
@@ -43,9 +43,9 @@ func mostOf(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/4))
 }
 
-// awaitArrival waits until all that went by paths has arrived at the peers' machines, or
-// ctx is done. Their nodes end the paths when this one has gone; what has arrived stays to
-// be read. The kernel tells nobody when that is so: it is asked.
+// awaitArrival waits until all bytes sent by paths have arrived at the peers' machines, or
+// ctx is done. Their nodes end the paths when this one has gone; bytes that have arrived stay
+// readable. The kernel does not notify: it is polled.
 func (n *Node) awaitArrival(ctx context.Context) {
 	ask := time.NewTicker(5 * time.Millisecond)
 	defer ask.Stop()

@@ -40,7 +40,7 @@ func (c *conn) whileMoving() (context.Context, context.CancelFunc) {
 	return ctx, func() { look.Stop(); cancel(context.Canceled) }
 }
 
-// progress counts what has moved: it changes whenever something has.
+// progress returns a count of the connection's progress: any progress changes it.
 func (c *conn) progress() uint64 {
 	c.mu.Lock()
 	ended := c.core.Ended()

@@ -133,18 +133,18 @@ func (l *link) spawn(f func()) {
 	})
 }
 
-// panicked ends the link: what serves it has panicked.
+// panicked ends the link: a goroutine that serves it has panicked.
 func (l *link) panicked(err error, stack []byte) {
 	l.n.panicked(l.peer.Life, err, stack)
 	l.fail(transport.CodeProtocol, err)
 }
 
-// panicked logs, within bounds, a panic of what serves a peer.
+// panicked logs, within bounds, a panic of a goroutine that serves a peer.
 func (n *Node) panicked(peer addr.Life, err error, stack []byte) {
 	n.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
 }
 
-// spawner returns what runs f as spawn does, time and again, without allocating.
+// spawner returns a function that runs f as spawn does, without allocating at each call.
 func (l *link) spawner(f func()) func() {
 	panicked := l.panicked
 	run := func() {
@@ -176,9 +176,9 @@ func (l *link) allConns() []*conn {
 
 func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Life) }
 
-// sessionEnded fails the link and says what the end of its session proves, if
-// the link did not end it. err is what a goroutine met: it may have the end before
-// the session says so.
+// sessionEnded fails the link and reports the evidence in the end of its session, if
+// the link did not end it. err is a goroutine's error: it may see the end before
+// the session reports it.
 func (l *link) sessionEnded(err error) {
 	if said := l.sess.Err(); said != nil {
 		err = said
@@ -310,7 +310,7 @@ func (l *link) forget(c *conn) {
 	}
 }
 
-// lanesMax bounds the lanes whose first frame has not come.
+// lanesMax bounds the lanes that wait for their first frame.
 const lanesMax = 1024
 
 // acceptLanes starts a reader for every lane that the peer opens.
@@ -409,8 +409,8 @@ func (l *link) sayInTurn(frame []byte) {
 	}
 }
 
-// writeControl writes the control lane. On a loop, whose control lane has no
-// reader, it hands the frames over itself.
+// writeControl writes the control lane. On a loop its control lane has no
+// reader: it hands the frames over itself.
 func (l *link) writeControl(ctrl transport.SendLane) {
 	for {
 		select {

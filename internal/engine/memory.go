@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// memory is what is behind a window: a part of a region, from off on.
+// memory is the memory of a window: a part of a region, from off on.
 type memory struct {
 	region attach.Region
 	off    int64
@@ -158,7 +158,7 @@ func store8(sp span, v uint64) error {
 	return region.WriteAt(b[:], off)
 }
 
-// doWord does what p says to a word.
+// doWord performs p's action on one word.
 func doWord(p *core.Payload[memory]) (err error) {
 	if p.Word == core.StoreWord {
 		return store8(p.Spans[0], p.Value)

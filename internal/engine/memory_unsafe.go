@@ -11,7 +11,7 @@ import (
 // at for its alignment only.
 func address(p []byte) uintptr { return uintptr(unsafe.Pointer(&p[0])) }
 
-// pages returns n zeroed bytes whose address is a multiple of a page.
+// pages returns n zeroed bytes, aligned to a page.
 func pages(n int) []byte {
 	p := make([]byte, n+rma.PageSize-1)
 	skip := int(-address(p) & (rma.PageSize - 1))

@@ -1,6 +1,6 @@
 // Package engine runs the engine: links to the other nodes, endpoints of the
-// applications, and the goroutines that move bytes between them. What is
-// decided is decided in package core; the engine has the clock, the locks and
+// applications, and the goroutines that move bytes between them. The
+// decisions are in package core; the engine has the clock, the locks and
 // the I/O. A Node meets applications as attach.Session and membership as NodeUp
 // and NodeLost.
 //
@@ -32,7 +32,7 @@ import (
 	"github.com/fabricd/fabricd/portmap"
 )
 
-// Evidence is what a link tells about the life at its other end. The numbers
+// Evidence is a link's report about the life at its other end. The numbers
 // are those of membership's evidence.
 type Evidence uint8
 
@@ -53,13 +53,13 @@ type Config struct {
 
 	// Log gets the engine's messages, with the fields peer and conn.
 	Log zerolog.Logger
-	// Record gets what happens to links, paths and connections. Nil: it is not kept.
+	// Record gets the events of links, paths and connections. Nil: none is kept.
 	Record *flight.Recorder
 
 	// ConnectTimeout is how long Connect waits to be accepted; default 10 s.
 	ConnectTimeout time.Duration
-	// DialTimeout bounds establishing a link, over whatever providers and
-	// addresses: who connects hears in this time that a node cannot be reached.
+	// DialTimeout bounds establishing a link, over all providers and
+	// addresses: a connect fails within this time if the node cannot be reached.
 	// Default 2 s, or GiveUp if that is longer.
 	DialTimeout time.Duration
 	// Heartbeat is the time between two heartbeats on a link, at most 2/5 of
@@ -75,7 +75,7 @@ type Config struct {
 	// SilenceBound; default twice that.
 	GiveUp time.Duration
 
-	// Access says who may connect to which port, and bind it; nil: no limits. See
+	// Access decides which callers may connect to a port, and bind it; nil: no limits. See
 	// [Node.SetAccess].
 	Access *access.Policy
 	// Refused gets every connect and bind that the access rules have refused,
@@ -97,8 +97,8 @@ type Config struct {
 	// lanes in each direction once it is used, of which the providers have 32768
 	// by default: one more would connect, and then wait for a lane to send on.
 	MaxConns int
-	// ConnMemory returns how many bytes the connections of the node may take, each
-	// with what it keeps at most, in all: see costOf. While half of them are free
+	// ConnMemory returns how many bytes the connections of the node may take in
+	// all, each at its maximum: see costOf. While half of them are free
 	// MessageWindow holds; then connections get less, and in the end status.NoMemory.
 	// It is asked for each connection. Nil: no bound.
 	ConnMemory func() int64
@@ -106,9 +106,9 @@ type Config struct {
 	// Paths makes the sockets of paths; nil: connections stay on their links.
 	Paths *PathNetwork
 
-	// ProveLease says why the signed lease behind a HELLO does not prove that peer,
-	// whose session's certificate proved what proved says, has that life. It may
-	// take a moment. Nil: every lease will do, as in tests that have none.
+	// ProveLease returns why the signed lease behind a HELLO does not prove that peer
+	// has that life; proved is the identity in its session's certificate. It may
+	// take a moment. Nil: every lease is accepted, as in tests without leases.
 	ProveLease func(lease []byte, peer Peer, proved transport.Identity) error
 	// Now is the wall clock, for the ends of certificates. Nil: the machine's.
 	Now func() time.Time
@@ -117,7 +117,7 @@ type Config struct {
 	Report func(addr.Life, Evidence)
 
 	// ServesAnew is called after each change of [Node.Serves]. It must not block, nor
-	// call what is about an endpoint. Nil: nobody wants to know.
+	// call a method about an endpoint. Nil: no notification.
 	ServesAnew func()
 
 	// Faults are those of this node; nil: none, for good.
@@ -186,7 +186,7 @@ type Peer struct {
 	Name      string
 	Labels    []string // that the host has given it; must not be changed
 	Addresses []string // in the form that the providers dial
-	Providers []string // what it can be reached over, by name; empty: not known
+	Providers []string // names of the providers that reach it; empty: not known
 	// Until is when its newest certificate ends, by Config.Now; zero: not known.
 	Until time.Time
 }
@@ -206,7 +206,7 @@ type Node struct {
 	refusals *logbound.Summary // lines about links that were refused
 	panics   *logbound.Summary // and about panics
 
-	linked chan struct{} // capacity 1: there is a link whose pulse is to be kept
+	linked chan struct{} // capacity 1: there is a link with a pulse to be kept
 
 	// Waiters to use again. They hold channels: a pool of the package would
 	// carry those from one synctest bubble to another.
@@ -230,7 +230,7 @@ type Node struct {
 	changed   chan struct{} // closed and replaced when the node table changes
 }
 
-// A peerState is what the node knows of one live peer. Guarded by Node.mu.
+// A peerState is the node's state of one live peer. Guarded by Node.mu.
 type peerState struct {
 	Peer
 	links   []*link       // that are up, the newest last; at most one over each provider
@@ -304,7 +304,7 @@ func (n *Node) SetSelf(self Self) {
 	}
 }
 
-// announceLocked wakes those who wait for a change of the node table. The
+// announceLocked wakes goroutines that wait for a change of the node table. The
 // caller holds mu.
 func (n *Node) announceLocked() {
 	close(n.changed)
@@ -387,7 +387,7 @@ func (n *Node) NodeLost(life addr.Life, reason string) {
 }
 
 // Retain ends the lives that are not among those: while this node had no life of
-// its own nobody told it of their end.
+// its own it got no notice of their end.
 func (n *Node) Retain(lives []addr.Life, reason string) {
 	n.mu.Lock()
 	var over []addr.Life
@@ -404,7 +404,7 @@ func (n *Node) Retain(lives []addr.Life, reason string) {
 
 // ResetSelf ends every connection of this node's applications: the others have
 // removed it. The node has no life until SetSelf; before that, NodeUp and Retain
-// say who lives then.
+// report the lives of that time.
 func (n *Node) ResetSelf(reason string) {
 	n.mu.Lock()
 	n.self.Life.Generation = 0

@@ -24,7 +24,7 @@ type nodePaths struct {
 	mu      sync.Mutex                             // guards the fields below; innermost
 	count   int                                    // paths that are made or being made, or drained
 	ending  map[*os.File]struct{}                  // those that are drained
-	byToken map[path.Token]func(*net.TCPConn) bool // what takes the socket that shows it; false: too late
+	byToken map[path.Token]func(*net.TCPConn) bool // takes the socket that shows the token; false: too late
 }
 
 // admit counts a path that is to be made, of which there may be so many; 0: no bound.
@@ -38,7 +38,7 @@ func (p *nodePaths) admit(most int) error {
 	return nil
 }
 
-// left takes back what admit has counted.
+// left takes back a count of admit.
 func (p *nodePaths) left() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *nodePaths) expect(t path.Token, settle func(*net.TCPConn) bool) {
 	p.byToken[t] = settle
 }
 
-// forget returns what takes the socket with that token, nil if none does, and then none.
+// forget removes the function that takes the socket with that token, and returns it; nil if none.
 func (p *nodePaths) forget(t path.Token) (settle func(*net.TCPConn) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

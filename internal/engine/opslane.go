@@ -13,7 +13,7 @@ type segment = core.Segment[memory]
 // one is left to a goroutine so that an asynchronous call stays one.
 const inlineMax = 64 << 10
 
-// An opsLane writes what the core of a connection has queued to its operations lane. A
+// An opsLane writes the queue of a connection's core to its operations lane. A
 // goroutine that finds the lane idle writes; while one does, others only queue.
 type opsLane struct {
 	spawn func(func()) // runs something; the link waits for it
@@ -23,11 +23,11 @@ type opsLane struct {
 	lane    transport.SendLane
 	busy    bool          // a goroutine writes
 	writing bool          // the writer does, and uses the memory of segments
-	idle    chan struct{} // closed when writing becomes false; nil while nobody waits
+	idle    chan struct{} // closed when writing becomes false; nil while no goroutine waits
 	small   []byte        // memory for gather
 }
 
-// kick gets what is queued written: at once if the lane takes it without
+// kick gets the queue written: at once if the lane takes it without
 // blocking, by the caller if inline, else by a goroutine. The caller does not
 // hold mu.
 func (c *conn) kick(inline bool) {
@@ -46,7 +46,7 @@ func (c *conn) say(frame []byte) {
 	c.do(left)
 }
 
-// A deferred action is what is left of a kick for a caller that has let go of mu.
+// A deferred action is the part of a kick that its caller does after it has let go of mu.
 type deferred int
 
 const (
@@ -55,7 +55,7 @@ const (
 	toFail           // the peer asks and does not read the answers
 )
 
-// do does what start has left.
+// do performs the action that start has returned.
 func (c *conn) do(left deferred) {
 	switch left {
 	case toWrite:
@@ -65,7 +65,7 @@ func (c *conn) do(left deferred) {
 	}
 }
 
-// start is kick for a caller that holds mu, and does what it returns when it has let go.
+// start is kick for a caller that holds mu. The caller lets go and passes the result to do.
 func (c *conn) start(inline bool) deferred {
 	o := &c.ops
 	if c.core.Fill() > 1 {
@@ -244,7 +244,7 @@ func (c *conn) writePayload(s segment) error {
 	return nil
 }
 
-// writePlain writes a frame whose payload lies together.
+// writePlain writes a frame with a contiguous payload.
 func (c *conn) writePlain(head, payload []byte) error {
 	_, err := c.ops.lane.Write(head)
 	if err == nil {
@@ -254,8 +254,8 @@ func (c *conn) writePlain(head, payload []byte) error {
 	return err
 }
 
-// writeStaged copies n bytes, of spans or the first of plain, behind head, whose memory
-// has room for them, and writes both at once.
+// writeStaged copies n bytes, of spans or the first of plain, behind head, which
+// has capacity for them, and writes both at once.
 func (c *conn) writeStaged(head []byte, spans []span, plain []byte, n int64) error {
 	end := len(head) + int(n)
 	if p := head[len(head):end]; len(spans) == 0 {

@@ -12,8 +12,8 @@ import (
 )
 
 // An outbox sends the message bytes of a connection, never more than the peer
-// has room for. Bytes go straight from the caller to the lane; only what a
-// non-blocking send could not hand over waits in a buffer, which the peer's
+// has room for. Bytes go straight from the caller to the lane; only bytes that a
+// non-blocking send could not hand over wait in a buffer, which the peer's
 // limit bounds.
 type outbox struct {
 	open   func(context.Context) (transport.SendLane, error) // opens the lane on first use
@@ -22,17 +22,17 @@ type outbox struct {
 	broke  func()                                            // the lane broke: cut the connection off
 	keep   int                                               // bound of rest, in bytes
 	more   gate                                              // the limit was raised or the end has come
-	token  chan struct{}                                     // held by the one who writes to the lane
+	token  chan struct{}                                     // held by the writing goroutine
 
 	mu    sync.Mutex         // guards the fields below
 	lane  transport.SendLane // set once, with token and mu held
-	flow  core.Outflow       // of what was accepted from callers
+	flow  core.Outflow       // of the bytes accepted from callers
 	rest  []byte             // accepted by a non-blocking send and not yet written, at most keep
 	inUse bool               // a blocking send writes to the lane
-	flush bool               // flush has the token, and will write what rest gets
+	flush bool               // flush has the token, and will write the bytes added to rest
 	full  time.Time          // since when a send has found no room at the peer; zero: it has
 	err   error              // why nothing more is accepted
-	ended bool               // the lane has ended behind what was accepted
+	ended bool               // the lane has ended behind the accepted bytes
 	cut   bool               // the connection is gone: nothing more is written either
 }
 
@@ -66,8 +66,8 @@ func (o *outbox) waiting() (d time.Duration, unsent uint64) {
 	return d, uint64(len(o.rest))
 }
 
-// stop makes every later and every blocked send end with err. What was
-// accepted before is still written. The first call counts.
+// stop makes every later and every blocked send end with err. Bytes
+// accepted before are still written. The first call counts.
 func (o *outbox) stop(err error) {
 	o.mu.Lock()
 	if o.err == nil {
@@ -165,7 +165,7 @@ func (o *outbox) release() { <-o.token }
 // ends it.
 func (o *outbox) write(ctx context.Context, p []byte, stoppable bool) (int, error) {
 	if o.lane == nil {
-		if ctx.Err() != nil { // what need not block succeeds even so
+		if ctx.Err() != nil { // a send that need not block succeeds even so
 			ctx = context.WithoutCancel(ctx)
 		}
 		lane, err := o.open(ctx)
@@ -205,8 +205,8 @@ func (o *outbox) use() error {
 	return o.err
 }
 
-// unuse takes back what stop may have done to the lane, which still has to
-// carry what was accepted before.
+// unuse clears the deadline that stop may have set on the lane, which still has to
+// carry the bytes accepted before.
 func (o *outbox) unuse() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -261,13 +261,13 @@ func (o *outbox) failure(ctx context.Context, err error) error {
 }
 
 // tryMax is the largest piece that is offered to a lane without blocking, in bytes.
-// What a QUIC stream takes so is sent together with what comes behind it; a write that
-// waits costs ten microseconds. From three packets on waiting is no dearer, and what a
-// stream has taken is copied once more for each packet.
+// A QUIC stream sends such bytes together with those that come behind them; a write that
+// waits costs ten microseconds. From three packets on waiting costs no more, and bytes that
+// a stream has taken are copied once more for each packet.
 const tryMax = 3 << 10
 
-// trySend accepts what the peer has room for. What the lane does not take at
-// once is kept and written by a goroutine.
+// trySend accepts the bytes that the peer has room for. Those that the lane does not take
+// at once are kept and written by a goroutine.
 func (o *outbox) trySend(p []byte) (int, error) {
 	for {
 		select {
@@ -302,7 +302,7 @@ func (o *outbox) tryAlone(p []byte) (int, error) {
 	return k, nil
 }
 
-// tryAppend adds to what a flush is about to write. Behind a blocked send it
+// tryAppend adds to the bytes that a flush is about to write. Behind a blocked send it
 // accepts nothing, or the bytes would overtake it. If the flush has just ended, the
 // token is free.
 func (o *outbox) tryAppend(p []byte) (n int, free bool, err error) {
@@ -330,7 +330,7 @@ func (o *outbox) tryRest() bool {
 	return true
 }
 
-// flushRest writes what non-blocking sends left behind, then gives up the token
+// flushRest writes the rest of non-blocking sends, then gives up the token
 // that its caller held: with mu held, so that the bytes of a sender that finds it taken are
 // written by this.
 func (o *outbox) flushRest() {
@@ -378,7 +378,7 @@ func (o *outbox) endLane() (sent uint64, err error) {
 	return sent, err
 }
 
-// shut stops the outbox and ends the lane behind what was accepted, once: first is false if
+// shut stops the outbox and ends the lane behind the accepted bytes, once: first is false if
 // that was done.
 func (o *outbox) shut() (sent uint64, first bool, err error) {
 	if err := o.acquire(context.Background()); err != nil {
@@ -402,7 +402,7 @@ func (o *outbox) shut() (sent uint64, first bool, err error) {
 // errShut is the error of a send behind a CloseWrite.
 var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
 
-// abort drops the lane and what was not written: the connection is gone.
+// abort drops the lane and the unwritten bytes: the connection is gone.
 func (o *outbox) abort(err error) {
 	o.stop(err)
 	o.mu.Lock()

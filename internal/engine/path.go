@@ -13,8 +13,8 @@ func (e *endpoint) path() (path, why string) {
 	return "call", ""
 }
 
-// Pair returns what tells this end of a connection, and its other end, from all
-// others of the node. It reports false unless both are here.
+// Pair returns keys that identify this end of a connection, and its other end, within
+// the node. It reports false unless both are here.
 func (e *endpoint) Pair() (self, peer any, ok bool) {
 	c := e.lastConn()
 	if c == nil {

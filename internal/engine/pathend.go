@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// How long a socket is kept for what its end has sent: after the last byte that came the
+// How long a socket is kept for the bytes that its end has sent: after the last byte that came the
 // other way, and in all.
 const (
 	pathDrain    = 10 * time.Second
@@ -35,7 +35,7 @@ func (c *conn) refuseLocked(ours *wire.Path, why error) {
 	p := &c.path
 	switch {
 	case p.over, p.ours == nil && p.peer == nil, ours != nil && p.ours != ours:
-		return // it has ended, and with it what the caller knows
+		return // the attempt that the caller knows has ended
 	}
 	c.endAttemptLocked(why)
 	p.said = true
@@ -70,7 +70,7 @@ func (c *conn) onNoPath(f wire.NoPath) {
 	c.lastOfPath()
 }
 
-// endAttemptLocked ends what there is of a path, made or not, for why: for good if that
+// endAttemptLocked ends a path, made or not, for why: for good if that
 // is status.NotSupp. The caller holds path.mu.
 func (c *conn) endAttemptLocked(why error) {
 	p := &c.path
@@ -130,7 +130,7 @@ func (c *conn) closePath(s *path.Held, freed func()) {
 	n.work.run(freed)
 }
 
-// mutePath ends what this end's application writes: the peer's has closed. A path that is
+// mutePath ends the writes of this end's application: the peer's has closed. A path that is
 // being made is none: the peer cannot have sent anything through it.
 func (c *conn) mutePath() {
 	p := &c.path
@@ -152,8 +152,8 @@ func (c *conn) hasPath() bool {
 	return c.path.socket != nil
 }
 
-// finishPath ends the path in order, behind what this end's application has written.
-// The socket is kept, and counts, until that can have arrived: one that is closed with
+// finishPath ends the path in order, behind the bytes that this end's application has written.
+// The socket is kept, and counts, until those can have arrived: one that is closed with
 // bytes unread resets, which can destroy them.
 func (c *conn) finishPath() {
 	defer c.link.forget(c)
@@ -189,8 +189,8 @@ func (c *conn) finishPath() {
 	})
 }
 
-// awaitAcknowledged waits until the peer's kernel has all that was sent, and its end, which
-// the kernel tells nobody: it is asked.
+// awaitAcknowledged waits until the peer's kernel has all bytes sent, and their end. The
+// kernel does not notify: it is polled.
 func awaitAcknowledged(ctx context.Context, f *os.File) {
 	ask := time.NewTicker(20 * time.Millisecond)
 	defer ask.Stop()
@@ -221,8 +221,8 @@ func drainSocket(ctx context.Context, s *os.File) {
 // a way that loses one packet in ten may have lost every answer of the peer's kernel.
 const pathSilence = 5 * time.Second
 
-// watchPaths ends the connections over whose paths nothing comes any more, although
-// their links live, as when something on the way drops the one and not the other.
+// watchPaths ends the connections with a silent path and a live link,
+// as when a device between the nodes drops the one and not the other.
 func (n *Node) watchPaths(now time.Duration) {
 	bound := max(n.cfg.GiveUp, pathSilence)
 	every := bound / 8
@@ -254,7 +254,7 @@ func (c *conn) reset(cause string) {
 	c.blame(cause)
 	c.mu.Unlock()
 	c.refusePath(nil, fmt.Errorf("%s: %w", cause, status.NotSupp))
-	c.endRMAPaths() // before it is told; and Close would come behind what a silent one does not bring
+	c.endRMAPaths() // before the loss is reported: Close would wait for bytes that a silent path never brings
 	c.awaitApplied()
 	c.out.stop(attach.Lost(cause))
 	c.in.lose(attach.Lost(cause))

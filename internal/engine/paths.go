@@ -42,8 +42,8 @@ const (
 // duplicate of the socket, and ends it with the connection.
 //
 // A path that could not be made for a passing reason may be tried again. An attempt
-// begins with Path of either side, and is over when both have sent NoPath: what comes
-// between is of the one that fails.
+// begins with Path of either side, and is over when both have sent NoPath: frames
+// between belong to the one that fails.
 type connPath struct {
 	anyPath           // its mu is taken before conn.mu; socket is this node's duplicate
 	want    func()    // tells the application that the peer asks; nil: it is not wanted

@@ -2,8 +2,8 @@ package engine
 
 import "time"
 
-// A perMinute counts what happens in the minute from began. The zero value is ready to
-// use; its owner's lock guards it.
+// A perMinute counts the events in the minute from began. The zero value is ready to
+// use. Guarded by its owner's lock.
 type perMinute struct {
 	began time.Duration
 	count int

@@ -51,10 +51,10 @@ func (n *Node) beatLinks() {
 	}
 }
 
-// errExpired is why a link ends whose peer has not renewed its certificate.
+// errExpired ends the link to a peer that has not renewed its certificate.
 var errExpired = errors.New("the peer's certificate has expired")
 
-// endExpired ends the links to peers whose certificates are all over at now. The
+// endExpired ends the links to peers that have no certificate valid at now. The
 // one that a session was opened with may end later than the one that membership
 // knows of: the table may be behind.
 func (n *Node) endExpired(now time.Time) {
@@ -87,7 +87,7 @@ func (n *Node) ties() bool {
 	return false
 }
 
-// tick does what the link's pulse asks for.
+// tick performs the actions that the link's pulse asks for.
 func (l *link) tick(now time.Duration) {
 	if l.twin != nil {
 		return
@@ -119,7 +119,7 @@ func (l *link) tick(now time.Duration) {
 	}
 }
 
-// What a link knows of its silence.
+// States of a link's silence.
 const (
 	heard      = iota // the peer is
 	silent            // nothing has come for the silence bound
@@ -127,8 +127,8 @@ const (
 )
 
 // tellSilence reports a silent link as evidence, once, unless the peer is heard over
-// another one: the silence of one of two links is not the node's. What was not
-// reported for that reason is when the other one is silent too or has ended.
+// another one: the silence of one of two links is not the node's. It is
+// reported later, when the other one is silent too or has ended.
 func (l *link) tellSilence() {
 	if l.silence.Load() == silent && !l.n.hears(l.peer.Life) && l.silence.CompareAndSwap(silent, silentTold) {
 		l.n.report(l.peer.Life, LinkSilent)
@@ -171,7 +171,7 @@ func (l *link) tickIn(d time.Duration) {
 // sendBeat sends a heartbeat.
 func (l *link) sendBeat(seq uint64) {
 	hb := wire.Heartbeat{Seq: seq, Sent: uint64(l.n.now()), From: l.self, To: l.peer.Life}
-	// A lost heartbeat is what the silence bound is for; an ended session is
+	// The silence bound covers a lost heartbeat; an ended session is
 	// reported by its own watcher.
 	_ = l.sess.SendDatagram(hb.AppendTo(make([]byte, 0, wire.HeartbeatLen)))
 }
@@ -208,7 +208,7 @@ func (l *link) readDatagrams() {
 	}
 }
 
-// confirmed records that the peer answered what was sent at sent.
+// confirmed records that the peer answered the heartbeat or probe sent at sent.
 func (l *link) confirmed(seq uint64, sent time.Duration) {
 	now := l.n.now()
 	l.mu.Lock()
@@ -243,7 +243,7 @@ func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error
 	}
 }
 
-// mayPass reports whether another link may do what l has not, which has ended.
+// mayPass reports whether a request that failed with l, which has ended, may use another link.
 func (n *Node) mayPass(l *link) bool { return anotherLinkMayDo(l.end.err) || n.hears(l.peer.Life) }
 
 // ping measures a round trip. The error is errLinkDown if the link ends first.

@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A quality is what a link knows of its path through the network. The link's mu guards it.
+// A quality is a link's measurements of its path through the network. Guarded by link.mu.
 type quality struct {
 	arrived arrivals
 	trips   roundTrips
@@ -30,7 +30,7 @@ func (t *roundTrips) add(rtt time.Duration) {
 // lossEvery is the time between two looks at how many packets a link has lost.
 const lossEvery = 5 * time.Second
 
-// A loss is what was lost lately: since the look before the last one, so of 5 to 10 s.
+// A loss counts packets lost since the look before the last one: over 5 to 10 s.
 type loss struct {
 	before, last transport.Traffic
 	at           time.Duration // of last

@@ -2,14 +2,14 @@ package engine
 
 import "sync"
 
-// questions are what this end has asked the peer of a link and waits to hear, by number.
+// questions are the pending requests of this end to the peer of a link, by number.
 type questions[T any] struct {
 	mu      sync.Mutex // guards the fields below; innermost
 	waiting map[uint64]chan<- T
 	last    uint64
 }
 
-// next returns the number of a question whose answer is not waited for.
+// next returns the number of a request without a waiter.
 func (q *questions[T]) next() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -17,7 +17,7 @@ func (q *questions[T]) next() uint64 {
 	return q.last
 }
 
-// ask returns the number of a question and what brings its answer. The caller forgets it.
+// ask returns the number of a request and the channel of its answer. The caller calls forget.
 func (q *questions[T]) ask() (number uint64, answer <-chan T) {
 	c := make(chan T, 1) // for the only one
 	q.mu.Lock()

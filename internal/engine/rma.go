@@ -115,7 +115,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	})
 }
 
-// copies returns l with what the node charges for memory that it keeps while the caller
+// copies returns l with the node's charge for memory that it keeps while the caller
 // goes on, and whether the caller has to wait instead.
 func (e *endpoint) copies(l core.Local, waits bool) (core.Local, bool) {
 	if waits || l.Buf == nil || !e.copied.Load() {
@@ -150,8 +150,8 @@ func (c *conn) operate(l core.Local, waits bool, may func() (fence.Mark, bool), 
 	return err
 }
 
-// begin runs f, which begins an operation, once it may, and gets what it has queued
-// written, as kick does: may is asked, as f is run, with mu held.
+// begin runs f, which begins an operation, once it may, and gets its frames written
+// as kick does. It calls may and f with mu held.
 func (c *conn) begin(inline bool, may func() (fence.Mark, bool), f func() error) error {
 	for {
 		c.mu.Lock()
@@ -254,7 +254,7 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 }
 
 func (c *conn) signalByPeer(s fence.Signal) error {
-	if c.servesRMA() { // what of the peer's comes through it is applied when the mark is there
+	if c.servesRMA() { // the peer's operations through the path are applied when the mark is there
 		if _, err := c.markPeer(); err != nil {
 			return err
 		}

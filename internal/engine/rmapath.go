@@ -31,7 +31,7 @@ type connRMA struct {
 }
 
 // A rmaPath is one RMA path at one of its ends. At out the socket is the node's
-// duplicate, to end it and to count what the application has written.
+// duplicate, to end it and to count the bytes that the application has written.
 type rmaPath struct {
 	anyPath               // its mu is innermost
 	written *path.Written // of out
@@ -93,7 +93,7 @@ func (e *endpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	if c.withdrawals.ended() { // as in peerWindow
 		return attach.PeerWindow{}, status.Reset
 	}
-	if c.rma.withdrawing { // nobody would hear again that it goes
+	if c.rma.withdrawing { // subscribers were notified already, and would not be again
 		return attach.PeerWindow{}, status.Again
 	}
 	w, err := c.core.AnnouncedAt(roff)
@@ -228,7 +228,7 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 	return nil
 }
 
-// offer returns what f says of a path.
+// offer returns the path in f.
 func offer(f wire.RMAPath) *wire.Path {
 	return &wire.Path{Token: f.Token, Key: f.Key, Plaintext: f.Plaintext}
 }
@@ -381,8 +381,8 @@ func (c *conn) passed() (frame []byte, ok bool) {
 	return wire.RMAPassed{Bytes: n}.AppendTo(nil), true
 }
 
-// passAnswers puts before queued answers what of the RMA path comes before them. The caller
-// holds conn.mu.
+// passAnswers puts an RMAPassed frame before each queued answer that comes behind RMA path
+// operations. The caller holds conn.mu.
 func (c *conn) passAnswers() {
 	for s := c.core.NextBehind(); s != nil; s = c.core.NextBehind() {
 		frame, ok := c.passed()

@@ -13,8 +13,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A rmaServer applies the operations of one RMA path, in their order. It believes its
-// initiator nothing: what an operation may do is decided here, and again for each piece
+// A rmaServer applies the operations of one RMA path, in their order. It does not
+// trust its initiator: the access of an operation is checked here, and again for each piece
 // of a long one.
 type rmaServer struct {
 	c *conn
@@ -119,7 +119,7 @@ func (s *rmaServer) do(r *path.RMARequest) (err error) {
 		Value: old, Bad: s.bad, BadCode: uint16(s.badCode)}, nil)
 }
 
-// note keeps what has become of a request. An honest initiator's is refused only where
+// note records the result of a request. An honest initiator's is refused only where
 // the peer has withdrawn the window meanwhile, and then its call asks; but memory that
 // cannot be used, and windows that are closed, are no fault of that call, and fences and
 // signals tell of it.
@@ -188,7 +188,7 @@ func (s *rmaServer) write(r *path.RMARequest) (status.Code, error) {
 	return code, nil
 }
 
-// check returns what an operation on all of its range would return now.
+// check returns the code that an operation on all of its range would return now.
 func (s *rmaServer) check(r *path.RMARequest, need rma.Prot) status.Code {
 	if r.Length > 1<<63-1 {
 		return status.Invalid
@@ -244,7 +244,7 @@ func (s *rmaServer) store(off int64, p []byte, ordered bool) status.Code {
 	return s.end(storeSpans(s.spans, p, ordered))
 }
 
-// load reads a piece of what a read is for.
+// load reads a piece of a read's range.
 func (s *rmaServer) load(off int64, p []byte) status.Code {
 	s.c.rma.applying.Lock()
 	defer s.c.rma.applying.Unlock()
@@ -254,7 +254,7 @@ func (s *rmaServer) load(off int64, p []byte) status.Code {
 	return s.end(loadSpans(s.spans, p))
 }
 
-// read sends what a read is for, in pieces, if all of it may be read. One that fails
+// read sends the range of a read, in pieces, if all of it may be read. One that fails
 // behind the first piece ends with the answer that do sends.
 func (s *rmaServer) read(r *path.RMARequest) (status.Code, error) {
 	code := s.check(r, rma.ProtRead)

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// serviceVersion is the first version of the link's protocol whose Connect can name a
+// serviceVersion is the first version of the link's protocol in which Connect can name a
 // service.
 const serviceVersion = 5
 
@@ -23,12 +23,12 @@ type Named struct {
 	Port addr.Port
 }
 
-// A namespace is what this node serves. Node.mu guards own.
+// A namespace is the services of this node. Node.mu guards own.
 type namespace struct {
 	own    map[string]*endpoint // by name; told of once it listens
-	barred map[string]bool      // names of own that the host tells nobody
+	barred map[string]bool      // names of own that the host does not announce
 	lines  perMinute            // about those
-	notes  notes                // of changes of what anybody serves
+	notes  notes                // of changes of any node's services
 }
 
 // Serve takes the name. Others hear of it with Listen.
@@ -85,7 +85,7 @@ func (n *Node) servesAnew() {
 	}
 }
 
-// Serves returns what the endpoints of this node serve, by name. The caller owns the
+// Serves returns the services of this node's endpoints, by name. The caller owns the
 // slice.
 func (n *Node) Serves() []Named {
 	n.mu.Lock()
@@ -111,8 +111,8 @@ func (n *Node) portOfLocked(e *endpoint) (addr.Port, bool) {
 	return e.listening.port, e.listening.port != 0 && n.listeners[e.listening.port] == e
 }
 
-// NodeServices says what a live life serves now. Of another life it is ignored: nobody can
-// connect to that one.
+// NodeServices sets the services of a live life. For another life it is ignored: that one
+// cannot be connected to.
 func (n *Node) NodeServices(life addr.Life, serves []Named) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -122,8 +122,8 @@ func (n *Node) NodeServices(life addr.Life, serves []Named) {
 	}
 }
 
-// Barred says which names of this node the host tells nobody, because a rule says who may
-// serve them. On this node they are not found either, and nobody connects to them by name.
+// Barred sets the names of this node that the host does not announce, because a rule limits
+// which nodes serve them. On this node they are not found either: no connect by name succeeds.
 func (n *Node) Barred(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -153,7 +153,7 @@ func (n *Node) measured(life addr.Life, roundTrip time.Duration) {
 	}
 }
 
-// Services returns what this node and all live ones serve, by name and then by node.
+// Services returns the services of this node and all live ones, by name and then by node.
 func (n *Node) Services() []attach.Service {
 	n.mu.Lock()
 	var all []attach.Service
@@ -170,8 +170,8 @@ func (n *Node) Services() []attach.Service {
 	return all
 }
 
-// eachLocked calls f for this node, if it has a life, and for each live peer, with what it
-// serves. The caller holds mu.
+// eachLocked calls f for this node, if it has a life, and for each live peer, with its
+// services. The caller holds mu.
 func (n *Node) eachLocked(f func(at attach.Service, serves []Named)) {
 	if n.self.Life.Generation == 0 {
 		return

@@ -34,7 +34,7 @@ func (l *link) serveOn(now time.Duration) {
 }
 
 // Revalidate drops the confirmations of all links: this process noticed that it
-// stood still. What arrives waits until each peer has confirmed both lives anew.
+// stood still. Frames that arrive wait until each peer has confirmed both lives anew.
 func (n *Node) Revalidate() {
 	for _, l := range n.allLinks() {
 		l.mu.Lock()
@@ -62,7 +62,7 @@ func (l *link) awaitServing() error {
 }
 
 // startProbe asks the peer for a confirmation on the control lane, which is
-// reliable, and returns what is closed when one has come.
+// reliable, and returns a channel that is closed when one has come.
 func (l *link) startProbe() <-chan struct{} {
 	now := l.n.now()
 	l.mu.Lock()

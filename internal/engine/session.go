@@ -42,7 +42,7 @@ func (n *Node) NewSession(cred attach.Credentials) attach.Session {
 	s.events.run, s.events.watchers = n.work.run, make(map[*watcher]struct{})
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed { // nobody else would end it any more
+	if n.closed { // Close of the node would not end it any more
 		s.closing = true
 		s.events.close()
 		close(s.done)

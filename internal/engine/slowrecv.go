@@ -6,8 +6,8 @@ import (
 )
 
 // recvSlowly is Recv of an application that a fault makes slow: it lets some
-// time pass between two receives. What the loss of the peer or a close of the
-// endpoint ends, it does not hold up.
+// time pass between two receives. The loss of the peer and a close of the
+// endpoint end the delay.
 func (e *endpoint) recvSlowly(ctx context.Context, c *conn, p []byte) (int, error) {
 	if wait, over := e.slowness(); wait > 0 {
 		t := time.NewTimer(wait)
@@ -37,7 +37,7 @@ func (e *endpoint) tryRecvSlowly(c *conn, p []byte) (int, error) {
 }
 
 // slowness returns how long the application still waits before it reads, and
-// what ends that early.
+// a channel that ends the wait early.
 func (e *endpoint) slowness() (wait time.Duration, over <-chan struct{}) {
 	e.mu.Lock()
 	port, at := e.port, e.recvAt

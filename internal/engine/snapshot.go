@@ -123,8 +123,8 @@ type LinkInfo struct {
 	DeviationUS int64 `json:"deviation_us"`
 	ShortestUS  int64 `json:"shortest_us"`
 
-	// Why says why the link has its provider, in a line; Considered, what became
-	// of each.
+	// Why is the reason for the link's provider, in a line; Considered is the result
+	// for each.
 	Why        string       `json:"why"`
 	Considered []Considered `json:"considered"`
 }
@@ -210,7 +210,7 @@ func (n *Node) Conns() []ConnInfo {
 	return out
 }
 
-// wait says what the connection waits for, on its link or on its path.
+// wait sets WaitingMS and Unsent, for the link and the path together.
 func (info *ConnInfo) wait(c *conn) {
 	d, unsent := c.out.waiting()
 	info.WaitingMS, info.Unsent = d.Milliseconds(), unsent

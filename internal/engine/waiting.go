@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// newWaiter returns a waiter; its C is empty while nobody waits.
+// newWaiter returns a waiter; its C is empty while no goroutine waits.
 func (c *conn) newWaiter() *core.Waiter {
 	w, ok := c.link.n.waiters.Get().(*core.Waiter)
 	if !ok {
@@ -63,7 +63,7 @@ func (c *conn) call(ctx context.Context, begin func(w *core.Waiter) (wait bool, 
 	return err
 }
 
-// ask is call for what has a value.
+// ask is call for an operation with a value.
 func (c *conn) ask(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) (uint64, error) {
 	w := c.newWaiter()
 	c.mu.Lock()

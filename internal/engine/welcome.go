@@ -25,8 +25,8 @@ import (
 const refusalPatience = 500 * time.Millisecond
 
 // handshakesMax bounds the sessions that have not said HELLO, and handshakesEach
-// those of one node, whose certificate says which it is: a member that opens
-// sessions and says nothing must not keep the others out.
+// those of one node, as its certificate names it: a member that opens
+// sessions and sends nothing must not keep the others out.
 const (
 	handshakesMax  = 256
 	handshakesEach = 8
