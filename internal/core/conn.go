@@ -195,7 +195,7 @@ func (c *Conn[M]) Fail(code status.Code) {
 // CloseWindows freezes the memory of this end's windows and of its callers:
 // an operation of either end that would change it afterwards ends with
 // status.Reset, and so do the peer's reads. A payload that is being received
-// still goes where Handle has said.
+// still goes to the memory that Handle has returned.
 func (c *Conn[M]) CloseWindows() { c.shut = true }
 
 // Close fails the connection and gives back every window that nothing uses any

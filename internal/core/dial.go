@@ -55,7 +55,7 @@ func ReadAnswer(h wire.Header, body []byte, text func(string) string) (wire.Hell
 	return wire.Hello{}, fmt.Errorf("%w: %v instead of HELLO", status.Protocol, h.Type)
 }
 
-// NewRefusal returns the frame that tells a peer that dialed why it is refused.
+// NewRefusal returns the frame that gives a dialing peer the reason of its refusal.
 func NewRefusal(err error) wire.HelloRefuse {
 	return wire.HelloRefuse{Code: status.Of(err), VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Reason: err.Error()}
 }

@@ -9,8 +9,8 @@ type Inflow struct {
 	read, arrived uint64 // since the beginning; arrived-read <= window
 	limit         uint64 // the last limit announced to the peer
 	total         uint64 // bytes that the peer sent in all, if ended
-	ended         bool   // the peer has said that total is all
-	reset         bool   // and that no application of its own has closed
+	ended         bool   // the peer has sent total, its last count
+	reset         bool   // the peer's application has not closed in order
 	cut           bool   // the lane has ended
 	lost          bool   // the connection was cut off
 	muted         bool   // this end has closed: bytes that arrive are dropped
@@ -48,7 +48,7 @@ func (f *Inflow) Arrive(n int) bool {
 	return ok
 }
 
-// Cut records that the lane has ended. It reports false if the peer has said
+// Cut records that the lane has ended. It reports false if the peer has announced
 // that there are more bytes.
 func (f *Inflow) Cut() bool {
 	f.cut = true
@@ -87,7 +87,7 @@ func (f *Inflow) PeerClosed() bool { return f.ended && !f.reset && f.arrived == 
 // Take counts n bytes that the reader has taken.
 func (f *Inflow) Take(n int) { f.read += uint64(n) }
 
-// Grant decides whether to tell the peer a new limit. Telling it after each
+// Grant decides whether to send the peer a new limit. Sending it after each
 // quarter of the window keeps both sides busy.
 func (f *Inflow) Grant() (limit uint64, tell bool) {
 	limit = f.read + f.window

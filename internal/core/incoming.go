@@ -18,7 +18,7 @@ type incoming[M any] struct {
 	payload Payload[M] // of the frame being read; reused
 }
 
-// A Payload says where the bytes behind a frame belong. It holds references to
+// A Payload is the memory for the bytes behind a frame. It holds references to
 // the windows until PayloadDone.
 type Payload[M any] struct {
 	Spans   []rma.Span[M] // into these, in order; if there are none
@@ -26,7 +26,7 @@ type Payload[M any] struct {
 	Length  int64
 	Ordered bool // the last 64-byte line last
 
-	// Word says that no bytes follow: Value is to be stored in the word that Spans is,
+	// Word means that no bytes follow: Value is to be stored in the word that Spans is,
 	// or Atomic performed on it, which makes Value the old value. Nothing else of this
 	// Conn comes before PayloadDone.
 	Word   Word
@@ -86,7 +86,7 @@ func (c *Conn[M]) Handle(h wire.Header, body []byte) (*Payload[M], error) {
 	return nil, status.Protocol
 }
 
-// drop says how many bytes follow a frame that comes too late.
+// drop returns how many bytes follow a frame that comes too late.
 func (c *Conn[M]) drop(h wire.Header, body []byte) (*Payload[M], error) {
 	p := &c.in.payload
 	*p = Payload[M]{Spans: p.Spans[:0]}
@@ -164,7 +164,7 @@ func (c *Conn[M]) releaseAll(spans []rma.Span[M]) {
 	}
 }
 
-// PayloadDone says that p's bytes are where they belong, or why not: err is of
+// PayloadDone reports that p's bytes are in memory, or why not: err is of
 // the memory, not of the lane.
 func (c *Conn[M]) PayloadDone(p *Payload[M], err error) {
 	c.releaseAll(p.Spans)
@@ -192,7 +192,7 @@ func MemoryCode(err error) status.Code {
 	return status.Fault // an error without a code
 }
 
-// answer tells the peer that its operation has been applied or refused.
+// answer reports to the peer that its operation has been applied or refused.
 func (c *Conn[M]) answer(number uint64, code status.Code) {
 	if code == status.OK {
 		c.reply(wire.Done{Op: number}.AppendTo(c.scratch[:0]))

@@ -92,7 +92,7 @@ func refusal(code status.Code, format string, args ...any) error {
 func KeepsDialed(a, b addr.UUID) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
 // RefusesDialed decides about a session that peer dialed while self may have
-// one, or be dialing one: linked says that the pair has a link, dialed that
+// one, or be dialing one: linked means that the pair has a link, dialed that
 // self dialed it, dialing that self is about to. The session that the lower
 // UUID dialed stays; but a peer that dials although there is a link that it
 // dialed itself has lost that one.
@@ -139,7 +139,7 @@ func (p *Pulse) Hear(now time.Duration) {
 
 // Confirm records the answer to a heartbeat or probe that was sent at sent. An
 // answer that claims a future sending time is not believed. It reports whether
-// that is news, and to be told as evidence: it is the first answer on the link,
+// that is news, and to be reported as evidence: it is the first answer on the link,
 // or the first since its silence was reported.
 func (p *Pulse) Confirm(sent, now time.Duration) (news bool) {
 	if sent <= now {
@@ -175,7 +175,7 @@ type Beat struct {
 
 // Tick returns the action due at now. It is called at least once a heartbeat, and when
 // [Beat.Again] asks for it: by as much as it is late, this process stood still,
-// and that says nothing about the peer. Of a peer that is silent it asks once more
+// and that is no evidence about the peer. Of a peer that is silent it asks once more
 // between two heartbeats, at another part of the interval each time: a network
 // that comes and goes at the pace of the heartbeats would lose them all.
 func (p *Pulse) Tick(now time.Duration) (b Beat) {

@@ -138,8 +138,8 @@ func (c *Conn[M]) Next() Segment[M] {
 	return s
 }
 
-// Written says that the engine has no more use for a segment and its memory. If it
-// could not read the memory of an answer, code says why, and the answer ends with a Fail.
+// Written reports that the engine has no more use for a segment and its memory. If it
+// could not read the memory of an answer, code is the reason, and the answer ends with a Fail.
 func (c *Conn[M]) Written(s Segment[M], code status.Code) {
 	switch {
 	case s.Write != nil:
@@ -151,7 +151,7 @@ func (c *Conn[M]) Written(s Segment[M], code status.Code) {
 	}
 }
 
-// Wrote says that the first n segments have been written.
+// Wrote reports that the first n segments have been written.
 func (c *Conn[M]) Wrote(n int) {
 	if n == 1 {
 		c.Written(c.Next(), status.OK)

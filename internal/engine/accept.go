@@ -84,7 +84,7 @@ type request struct {
 	conn  *conn // set when it is accepted; guarded by the listener's mu
 }
 
-// refuse tells the requester. A whole backlog may be refused at once, which the control
+// refuse notifies the requester. A whole backlog may be refused at once, which the control
 // lane has no room for: each waits for its turn.
 func (r *request) refuse(code status.Code) {
 	r.link.spawn(func() {
@@ -118,7 +118,7 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 		lane.Cancel()
 		return
 	}
-	h, body, err := r.Next() // the requester says nothing before it is accepted
+	h, body, err := r.Next() // the requester sends nothing before it is accepted
 	if c := e.claim(req); c != nil {
 		c.readOn(r, lane, h, body, err)
 		return
@@ -178,7 +178,7 @@ func (e *endpoint) claim(r *request) *conn {
 const grantPatience = 250 * time.Millisecond
 
 // Accept waits for a request, grants it and waits for the confirmation. Once a
-// grant is under way ctx does not end it: the requester may have been told
+// grant is under way ctx does not end it: the requester may have been notified
 // already, and would lose its connection.
 func (e *endpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
 	return e.accept(ctx, true)
@@ -267,7 +267,7 @@ func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
 	}
 }
 
-// grant tells the requester of c and hands its endpoint to the acceptors when
+// grant notifies the requester of c and hands its endpoint to the acceptors when
 // the requester has confirmed.
 func (e *endpoint) grant(ep *endpoint, c *conn) {
 	err := c.grantTo(e.gone)
@@ -291,7 +291,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 	}
 	if err != nil {
 		c.fail("") // or Abort would wait for the requester
-		// The lane's end may overtake the grant; then only this tells.
+		// The lane's end may overtake the grant; then only this reports it.
 		c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
 	}
 	ep.Abort(causeUnheard)
@@ -382,7 +382,7 @@ const causeUnheard = "its listener was closed"
 
 var errRequesterGone = errors.New("the requester is gone")
 
-// grantTo tells the requester and waits until it has confirmed. The error is
+// grantTo notifies the requester and waits until it has confirmed. The error is
 // errRequesterGone, or status.Intr when gone is closed.
 func (c *conn) grantTo(gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), acceptTimeout)

@@ -29,7 +29,7 @@ var (
 	errMixed   = fmt.Errorf("tcp-plaintext is set at one of the two nodes only: %w", status.NotSupp)
 )
 
-// mayHavePath says why the connection has no path of a kind that links know from a
+// mayHavePath returns why the connection has no path of a kind that links know from a
 // version on; nil: it may have one.
 func (c *conn) mayHavePath(kind string, version uint16) error {
 	switch {

@@ -82,7 +82,7 @@ func (c *choice) attempts() (n int) {
 	return n
 }
 
-// failed says why the i-th provider did not reach the peer.
+// failed returns why the i-th provider did not reach the peer.
 func (c *choice) failed(i int, err error) {
 	c.considered[i].Reason, c.considered[i].Tried = err.Error(), true
 }
@@ -114,7 +114,7 @@ func (n *Node) dialed(provider string) []Considered {
 	return []Considered{c}
 }
 
-// why says in one line why a link has its provider.
+// why returns one line with the reason for a link's provider.
 func why(weighed []Considered) string {
 	for _, c := range weighed {
 		if c.Chosen {

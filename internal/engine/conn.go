@@ -133,7 +133,7 @@ func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
 	return lane, nil
 }
 
-// grant tells the peer how much it may send.
+// grant sends the peer its new limit.
 func (c *conn) grant(limit uint64) {
 	var b [wire.HeaderLen + 8]byte
 	c.say(wire.Credit{Limit: limit}.AppendTo(b[:0]))
@@ -196,7 +196,7 @@ func (c *conn) serve(r *wire.Reader, h wire.Header, body []byte, err error) erro
 	for n := 1; ; n++ {
 		if err != nil {
 			if c.handshaken() {
-				return nil // nothing was left to say
+				return nil // nothing was left to send
 			}
 			return err
 		}

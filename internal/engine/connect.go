@@ -200,7 +200,7 @@ func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*con
 // endedUnder reports whether a request could not be written, for err, because the
 // link has ended. By then the node has forgotten the link.
 func (l *link) endedUnder(ctx context.Context, err error) bool {
-	// A lane may have its session's end before the session says so.
+	// A lane may have its session's end before the session reports it.
 	if closeError(err) == nil && l.sess.Err() == nil || ctx.Err() != nil {
 		return false
 	}
@@ -343,7 +343,7 @@ func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool
 		return false
 	}
 	c.opsIn = lane
-	// The first frame tells the acceptor that the grant has arrived.
+	// The first frame reports to the acceptor that the grant has arrived.
 	c.core.Queue(wire.Credit{Limit: uint64(c.in.window)}.AppendTo(nil))
 	c.ops.busy = false
 	c.mu.Unlock()

@@ -238,7 +238,7 @@ func (n *Node) dialChoice(ctx context.Context, p *peerState, peer Peer, c *choic
 }
 
 // dialOver dials a peer's addresses over one provider, with left attempts to go.
-// answered says that there is no use in another provider: the peer's word counts,
+// answered means that another provider would not help: the peer's word counts,
 // whatever carried it.
 func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, c *choice, left int) (answered bool, err error) {
 	for i, address := range c.addresses {
@@ -263,7 +263,7 @@ func share(ctx context.Context, parts int) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, time.Until(end)/time.Duration(max(parts, 1)))
 }
 
-// dialAddress dials one address and shakes hands. reached says that a session
+// dialAddress dials one address and shakes hands. reached means that a session
 // was established, whatever came of it.
 func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, address string, c *choice) (reached bool, err error) {
 	begun, self := n.now(), n.Self()

@@ -25,7 +25,7 @@ type withdrawals struct {
 	why  string     // why windows are not handed out; "" while they are
 }
 
-// happened tells of windows that the peer has withdrawn.
+// happened notifies of windows that the peer has withdrawn.
 func (w *withdrawals) happened() {
 	w.mu.Lock()
 	fn := w.fn
@@ -35,8 +35,8 @@ func (w *withdrawals) happened() {
 	}
 }
 
-// end tells of the end of the connection, once, and returns when that is told.
-// Afterwards no window is found; earlier users of one have been told.
+// end notifies of the end of the connection, once, and returns after that.
+// Afterwards no window is found; earlier users of one have been notified.
 func (w *withdrawals) end() {
 	w.once.Do(func() {
 		w.mu.Lock()
@@ -64,7 +64,7 @@ func (w *withdrawals) found(err error) {
 	}
 }
 
-// rmaPath says how this end reaches the peer's windows: "direct", by the RMA "path" that
+// rmaPath returns how this end reaches the peer's windows: "direct", by the RMA "path" that
 // it has, or through the "node", and why the node.
 func (c *conn) rmaPath(hasPath bool) (path, why string) {
 	w := &c.withdrawals

@@ -371,7 +371,7 @@ func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) { return e.notes.add
 
 func (e *endpoint) changed() { e.notes.send() }
 
-// notes are the channels that want to hear of an endpoint's changes.
+// notes are the channels that are notified of an endpoint's changes.
 type notes struct {
 	mu   sync.Mutex // guards to
 	to   map[uint64]chan<- struct{}

@@ -5,7 +5,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// hit says that the connection is at a step. It is called without locks. The
+// hit reports that the connection is at a step. It is called without locks. The
 // error ends the connection.
 func (c *conn) hit(s failpoint.Step) error { return c.link.n.cfg.Faults.Hit(s) }
 

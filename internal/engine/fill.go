@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/internal/core"
 )
 
-// A payloadFill tells whether bytes behind a frame are being put into memory. The conn's mu
+// A payloadFill records whether bytes behind a frame are being put into memory. The conn's mu
 // guards it.
 type payloadFill struct {
 	on    bool
@@ -30,7 +30,7 @@ func (f *payloadFill) wait() <-chan struct{} {
 	return f.ended
 }
 
-// payloadDone tells the core that the bytes behind a frame are in memory, or why not.
+// payloadDone reports to the core that the bytes behind a frame are in memory, or why not.
 func (c *conn) payloadDone(p *core.Payload[memory], err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

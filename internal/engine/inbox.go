@@ -33,7 +33,7 @@ const (
 // reads nothing holds up no other connection.
 type inbox struct {
 	window int                // a power of two
-	credit func(limit uint64) // tells the peer its new limit; called without mu
+	credit func(limit uint64) // sends the peer its new limit; called without mu
 	notify func()             // the endpoint's readiness may have grown; called without mu
 	more   gate               // bytes arrived or the end is known
 	room   gate               // the ring, which was full, is not any more
@@ -71,7 +71,7 @@ func (b *inbox) fill(lane io.Reader) error {
 			return status.Protocol
 		}
 		if err == io.EOF {
-			return b.close() // Close, on the operations lane, says whether that was all
+			return b.close() // Close, on the operations lane, has the total to compare with
 		}
 		if err != nil {
 			return err
@@ -80,7 +80,7 @@ func (b *inbox) fill(lane io.Reader) error {
 }
 
 // close records that the lane has ended. It returns status.Protocol if the
-// peer has said that there are more bytes.
+// peer has announced more bytes.
 func (b *inbox) close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -66,7 +66,7 @@ func (n *Node) closeSessions(ctx context.Context) {
 	var closing group
 	for _, s := range sessions {
 		closing.run(func() {
-			s.CloseWindows() // Close tells the application of its end, long before it is through
+			s.CloseWindows() // Close notifies the application of its end, long before it is through
 			s.end(attach.CauseStopped(s.n.Self().Life.Node))
 		})
 	}
@@ -87,7 +87,7 @@ type parting struct {
 	acked chan struct{} // closed when the peer answered ours
 }
 
-// bye tells the peer that this node leaves and waits until it has received
+// bye notifies the peer that this node leaves and waits until it has received
 // everything sent before.
 func (l *link) bye(ctx context.Context, reason string) {
 	l.say(wire.Bye{Reason: reason}.AppendTo(nil))

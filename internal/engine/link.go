@@ -232,7 +232,7 @@ func (l *link) fail(code uint64, cause error) bool {
 	return true
 }
 
-// why says in words why the link has ended.
+// why returns the reason for the link's end as text.
 func (l *link) why() string {
 	if l.end.err == nil {
 		return "the session ended without a reason"
@@ -345,7 +345,7 @@ func (l *link) acceptLanes() {
 	}
 }
 
-// violated ends the link if err says that the peer broke the protocol.
+// violated ends the link if err is a violation of the protocol by the peer.
 func (l *link) violated(err error) {
 	if isViolation(err) {
 		l.n.log.Warn().Err(err).Stringer("peer", l.peer.Life).Msg("peer broke the protocol")

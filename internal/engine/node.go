@@ -40,7 +40,7 @@ const (
 	LinkAlive   Evidence = iota + 1 // it answered
 	LinkSilent                      // nothing came for the silence bound
 	LinkReset                       // a stateless reset: the process lost its state
-	LinkFenced                      // it says that our life, or its own that we asked for, is over
+	LinkFenced                      // it reports that our life, or its own that we asked for, is over
 	LinkRefused                     // it could not be dialed
 )
 
@@ -100,7 +100,7 @@ type Config struct {
 	// ConnMemory returns how many bytes the connections of the node may take in
 	// all, each at its maximum: see costOf. While half of them are free
 	// MessageWindow holds; then connections get less, and in the end status.NoMemory.
-	// It is asked for each connection. Nil: no bound.
+	// It is called for each connection. Nil: no bound.
 	ConnMemory func() int64
 
 	// Paths makes the sockets of paths; nil: connections stay on their links.
@@ -335,7 +335,7 @@ func (n *Node) NodeUp(p Peer) {
 		}
 		n.peers[p.Life.Node] = &peerState{Peer: p, lost: make(chan struct{})}
 		n.announceLocked()
-		// Under the lock, or a removal at the same moment could be told first.
+		// Under the lock, or a removal at the same moment could be reported first.
 		n.publishLocked(attach.Event{Kind: attach.NodeAdded, Life: p.Life, Name: p.Name})
 		n.mu.Unlock()
 		return

@@ -244,7 +244,7 @@ func deadlineOnDone(ctx context.Context, set func(time.Time) error) (undo func()
 	}
 }
 
-// failure says why a lane did not take bytes: the context, the connection's
+// failure returns why a lane did not take bytes: the context, the connection's
 // end, or, if the lane itself broke, a reset.
 func (o *outbox) failure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -18,7 +18,7 @@ type PathNetwork struct {
 	// Dial connects to the data port of a node, at the address that its link was
 	// dialed at.
 	Dial func(ctx context.Context, address string) (*net.TCPConn, error)
-	// Plaintext says that this node's applications use paths without TLS, as its
+	// Plaintext means that this node's applications use paths without TLS, as its
 	// links over tcp.
 	Plaintext bool
 	// Max bounds the paths of this node, those that are still drained behind a close
@@ -46,7 +46,7 @@ const (
 // between belong to the one that fails.
 type connPath struct {
 	anyPath           // its mu is taken before conn.mu; socket is this node's duplicate
-	want    func()    // tells the application that the peer asks; nil: it is not wanted
+	want    func()    // notifies the application that the peer asks; nil: it is not wanted
 	freed   func()    // of ours: called when nothing of the path is held any more
 	joined  bool      // both have asked
 	said    bool      // NoPath was sent, and the peer's has not come

@@ -222,7 +222,7 @@ func (l *link) confirmed(seq uint64, sent time.Duration) {
 	l.mu.Unlock()
 	l.pings.answer(seq, now-sent)
 	l.n.measured(l.peer.Life, smoothed)
-	if news { // whatever was said of the link, or of the one before it, is over
+	if news { // earlier evidence about the link, or the one before it, is void
 		l.n.report(l.peer.Life, LinkAlive)
 	}
 }

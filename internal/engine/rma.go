@@ -175,7 +175,7 @@ func (c *conn) begin(inline bool, may func() (fence.Mark, bool), f func() error)
 			c.freeWaiter(w)
 			return err
 		case pending:
-			// A failed operation makes room too; its fence tells of it.
+			// A failed operation makes room too; its fence reports it.
 			_, _ = c.await(context.Background(), w, c.bye.closing)
 		default:
 			c.freeWaiter(w)

@@ -25,7 +25,7 @@ type connRMA struct {
 	// applying is held while memory of a window is used for an operation that came
 	// through in; taken before conn.mu.
 	applying sync.Mutex
-	// withdrawing: the withdrawal of a window of the peer is told, but not done. Guarded
+	// withdrawing: the withdrawal of a window of the peer is announced, but not done. Guarded
 	// by conn.mu.
 	withdrawing bool
 }
@@ -363,7 +363,7 @@ func (p *rmaPath) whyNot() error {
 	return p.why
 }
 
-// passed returns the frame that tells the peer how much of this end's RMA path comes before
+// passed returns the frame that reports to the peer how much of this end's RMA path comes before
 // an answer (wire.RMAPassed); nil if there is none. If that is not known it ends the connection
 // and reports false: then nothing is to be sent behind it. The caller holds conn.mu.
 func (c *conn) passed() (frame []byte, ok bool) {

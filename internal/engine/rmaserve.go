@@ -122,7 +122,7 @@ func (s *rmaServer) do(r *path.RMARequest) (err error) {
 // note records the result of a request. An honest initiator's is refused only where
 // the peer has withdrawn the window meanwhile, and then its call asks; but memory that
 // cannot be used, and windows that are closed, are no fault of that call, and fences and
-// signals tell of it.
+// signals report it.
 func (s *rmaServer) note(number uint64, code status.Code) {
 	s.last = code
 	if code == status.OK {

@@ -25,13 +25,13 @@ type Named struct {
 
 // A namespace is the services of this node. Node.mu guards own.
 type namespace struct {
-	own    map[string]*endpoint // by name; told of once it listens
+	own    map[string]*endpoint // by name; announced once it listens
 	barred map[string]bool      // names of own that the host does not announce
 	lines  perMinute            // about those
 	notes  notes                // of changes of any node's services
 }
 
-// Serve takes the name. Others hear of it with Listen.
+// Serve takes the name. Listen announces it to other nodes.
 func (e *endpoint) Serve(service string) error {
 	if !addr.ValidService(service) {
 		return attach.Failure(status.Invalid, "%.80q is no name of a service: want up to %d letters, digits, '.', '-' and '_', not digits alone",
@@ -58,7 +58,7 @@ func (e *endpoint) Serve(service string) error {
 	return nil
 }
 
-// servesLocked tells of the endpoint's name, if it has one. The caller holds e.mu and not
+// servesLocked announces the endpoint's name, if it has one. The caller holds e.mu and not
 // Node.mu.
 func (e *endpoint) servesLocked() {
 	if e.listening.service != "" {
@@ -67,7 +67,7 @@ func (e *endpoint) servesLocked() {
 }
 
 // dropNameLocked gives the endpoint's name back. The caller holds e.mu and Node.mu. It
-// reports whether there was one, which servesAnew is to tell.
+// reports whether there was one, which servesAnew is to report.
 func (e *endpoint) dropNameLocked() bool {
 	name := e.listening.service
 	if name == "" || e.n.services.own[name] != e {
@@ -77,7 +77,7 @@ func (e *endpoint) dropNameLocked() bool {
 	return true
 }
 
-// servesAnew tells that this node serves other names than before.
+// servesAnew reports that this node serves other names than before.
 func (n *Node) servesAnew() {
 	n.services.notes.send()
 	if n.cfg.ServesAnew != nil {
@@ -138,7 +138,7 @@ func (n *Node) Barred(names []string) {
 	}
 }
 
-// served says whether a connect that names service, if it is not empty, is for e. The
+// served reports whether a connect that names service, if it is not empty, is for e. The
 // caller holds mu.
 func (n *Node) servedLocked(e *endpoint, service string) bool {
 	return service == "" || n.services.own[service] == e && !n.services.barred[service]

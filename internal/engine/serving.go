@@ -23,7 +23,7 @@ func (p *probe) settle() {
 	}
 }
 
-// serveOn extends the time in which operations are applied, as the pulse says.
+// serveOn extends the time in which operations are applied, as the pulse allows.
 // The caller holds mu.
 func (l *link) serveOn(now time.Duration) {
 	l.silence.Store(heard)

@@ -126,7 +126,7 @@ func (s *session) CloseWindows() {
 
 func (s *session) Close() error { return s.end(attach.CauseDetached) }
 
-// end is Close with the cause that the peers of its connections hear.
+// end is Close with the cause that the peers of its connections get.
 func (s *session) end(cause string) error {
 	s.mu.Lock()
 	if s.closing {

@@ -58,7 +58,7 @@ func (e *endpoint) receivesLater() bool {
 	return wait > 0 && !isClosed(e.hungUp)
 }
 
-// received begins the time that a slow application takes for n bytes, and tells
+// received begins the time that a slow application takes for n bytes, and notifies
 // when it is over.
 func (e *endpoint) received(n int) {
 	if n == 0 {

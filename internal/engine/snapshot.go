@@ -24,7 +24,7 @@ type PortInfo struct {
 	Overflows uint64 `json:"overflows"`
 	Refused   uint64 `json:"refused"` // connects to the listener, by access rules
 	Access    string `json:"access"`  // the node's rule for the port, or its default
-	Allow     string `json:"allow"`   // the callers that the listener allows; empty: whom the rule does
+	Allow     string `json:"allow"`   // the callers that the listener allows; empty: those of the rule
 }
 
 // ConnInfo is one connection's end at this node.
@@ -47,8 +47,8 @@ type ConnInfo struct {
 
 	// Path is how the messages get from the application to here: "call" in this
 	// process, "socket", or past the node to the other application directly, and then
-	// they are not counted: "channel", or "path", which Socket describes. Why says why
-	// it is no faster one.
+	// they are not counted: "channel", or "path", which Socket describes. Why is the reason
+	// for no faster one.
 	Path string `json:"path"`
 	Why  string `json:"why"`
 	// Socket is the connection's path; nil: it has none.
@@ -58,7 +58,7 @@ type ConnInfo struct {
 	RMASocket *PathInfo `json:"rma_socket,omitempty"`
 	// RMA is "direct" where the application uses the peer's windows itself, "path" where
 	// its operations go straight to the peer's node, by RMASocket, else "node", and
-	// RMAWhy says why.
+	// RMAWhy is the reason.
 	RMA    string `json:"rma"`
 	RMAWhy string `json:"rma_why"`
 }

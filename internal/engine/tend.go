@@ -25,7 +25,7 @@ const (
 	asideFor  = 2 * closeLinger
 )
 
-// besideVersion is the first version of the protocol in which a HELLO can say beside.
+// besideVersion is the first version of the protocol in which a HELLO can have beside.
 const besideVersion = 3
 
 // errUnused is why a link ends that is not needed.
@@ -108,7 +108,7 @@ func (n *Node) goBackLocked(p *peerState, now time.Duration) {
 func (n *Node) goBack(p *peerState, peer Peer, c *choice) {
 	err := n.dialGuarded(p, peer.Life, func(ctx context.Context) error { return n.dialChoice(ctx, p, peer, c) })
 	n.mu.Lock()
-	p.dialErr = nil // says nothing of the link that there is: without one, a dial follows
+	p.dialErr = nil // the error of this dial is not the existing link's: without one, a dial follows
 	close(p.dialing)
 	p.dialing = nil
 	p.backAt = n.now() + backEvery

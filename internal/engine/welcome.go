@@ -24,7 +24,7 @@ import (
 // refusalPatience is how long a refused peer has to read why.
 const refusalPatience = 500 * time.Millisecond
 
-// handshakesMax bounds the sessions that have not said HELLO, and handshakesEach
+// handshakesMax bounds the sessions that have not sent HELLO, and handshakesEach
 // those of one node, as its certificate names it: a member that opens
 // sessions and sends nothing must not keep the others out.
 const (
@@ -32,7 +32,7 @@ const (
 	handshakesEach = 8
 )
 
-// handshakes counts the sessions that have not said HELLO.
+// handshakes counts the sessions that have not sent HELLO.
 type handshakes struct {
 	mu   sync.Mutex // guards the fields below
 	all  int
@@ -164,7 +164,7 @@ func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id tran
 }
 
 // duplicate decides between the session over provider that p dialed and one of ours.
-// A peer that dials has lost the links that there were; one that says beside, only one
+// A peer that dials has lost the links that there were; one that sends beside, only one
 // over the same provider.
 func (n *Node) duplicate(p *peerState, self Self, provider string, beside bool) error {
 	n.mu.Lock()
@@ -221,7 +221,7 @@ func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wir
 	return nil
 }
 
-// refuse tells the peer why, and gives it refusalPatience to read that.
+// refuse sends the peer the reason, and gives it refusalPatience to read that.
 func (n *Node) refuse(sess transport.Session, err error) {
 	ctx, cancel := context.WithTimeout(contextUntil(n.done), refusalPatience)
 	defer cancel()
@@ -259,7 +259,7 @@ func sessionError(sess transport.Session, err error) error {
 	return cmp.Or(ce.Refusal(), err)
 }
 
-// isViolation reports whether err says that the peer broke the protocol, and
+// isViolation reports whether err is the peer's violation of the protocol, and
 // not that a lane, the link or the node ended.
 func isViolation(err error) bool {
 	return errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrUnknownType) ||

@@ -18,7 +18,7 @@ import (
 // Options are how a path is used.
 type Options struct {
 	Client    bool // this end opens TLS
-	Plaintext bool // no TLS; both ends must say so
+	Plaintext bool // no TLS; both ends must have the same setting
 	Binding   Binding
 	Key       *Key // of this process
 	Peer      Hash // of the key of the process at the other end
@@ -365,7 +365,7 @@ func (c *Conn) readSealed(p []byte) (int, error) {
 }
 
 // look finds out whether TLS has buffered more, without asking the socket: else
-// nothing would say that it can be read.
+// nothing would report that it can be read.
 func (c *Conn) look() {
 	if c.tls == nil || !c.seen.more() {
 		return

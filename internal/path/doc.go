@@ -7,7 +7,7 @@
 //	Key, Hash   the key of a process, and its hash, which goes over the link
 //	Conn        one end, in the process that uses it
 //
-// Each direction begins with the binding of the connection (32 bytes), which says that
+// Each direction begins with the binding of the connection (32 bytes), which means that
 // its sender is ready. When the
 // sender goes over to the path it sends the number of message bytes that it has
 // sent over the link before (8 bytes, big-endian), and then the messages: the

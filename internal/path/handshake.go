@@ -35,7 +35,7 @@ func New(ctx context.Context, f *os.File, o Options) (_ *Conn, err error) {
 	return c, nil
 }
 
-// handshake opens TLS, and then tells the peer that this end is ready and waits for
+// handshake opens TLS, and then reports to the peer that this end is ready and waits for
 // the same: neither begins to use a path that the other one cannot.
 func (c *Conn) handshake(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)

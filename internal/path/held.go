@@ -16,7 +16,7 @@ type Held struct {
 	control        func(f func(fd uintptr)) error // fails once the socket is closed
 	close          func() error
 	bare           *bareFD // nil: this process uses the socket itself
-	sent, received uint64  // as Moved has told
+	sent, received uint64  // as returned by Moved
 }
 
 // Hold keeps a duplicate of s, which it takes in any case, for a socket that an application

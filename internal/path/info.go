@@ -13,7 +13,7 @@ type Traffic struct {
 	Retransmits uint64        // packets sent again
 }
 
-// TrafficOf returns the traffic of s, zeros if the kernel does not say.
+// TrafficOf returns the traffic of s, zeros if the kernel does not report it.
 func TrafficOf(s *Held) (t Traffic) {
 	if info := s.info(); info != nil {
 		t = Traffic{Sent: info.Bytes_acked, Received: info.Bytes_received, RoundTrip: time.Duration(info.Rtt) * time.Microsecond,
@@ -56,7 +56,7 @@ func (h *Held) unread() (n uint64) {
 
 // info returns the kernel's tcp_info of the socket; nil if there is none.
 func (h *Held) info() (info *tcpInfo) {
-	// It fails only when the socket is closed: then there is nothing to say.
+	// It fails only when the socket is closed: then there is no info.
 	_ = h.control(func(fd uintptr) {
 		if got, err := infoOf(fd); err == nil {
 			info = got

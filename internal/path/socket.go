@@ -75,7 +75,7 @@ func tcpOf(f *os.File) (*net.TCPConn, error) {
 	return tcp, nil
 }
 
-// errWait says that a call would have to wait. To crypto/tls it is a time-out,
+// errWait means that a call would have to wait. To crypto/tls it is a time-out,
 // after which it goes on as if nothing had been.
 var errWait net.Error = waitError{}
 

@@ -42,7 +42,7 @@ const GreetingLen = 2 + len(Token{})
 // accepted is the acceptor's answer to a token that it knows.
 const accepted = 1
 
-// ErrRefused says that the other node does not know the token, or not any more.
+// ErrRefused means that the other node does not know the token, or not any more.
 var ErrRefused = errors.New("the other node refuses the path")
 
 // Greet opens a path on a socket that was dialed, and waits for the answer.

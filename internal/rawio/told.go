@@ -4,7 +4,7 @@ package rawio
 
 import "syscall"
 
-// The race detector learns of the order of two goroutines from calls that are told.
+// The race detector learns of the order of two goroutines from calls through package syscall.
 
 func rawRead(fd int, p []byte) (int, error) { return syscall.Read(fd, p) }
 
