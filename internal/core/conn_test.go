@@ -180,7 +180,7 @@ func TestFailWakesEveryWaiterOnce(t *testing.T) {
 }
 
 func TestMemoryIsFreedWhenTheLastUseOfItEnds(t *testing.T) {
-	// use begins a use of b's window and returns what ends it.
+	// use begins a use of b's window and returns a function that ends it.
 	for name, use := range map[string]func(a, b *end) (end func()){
 		"nothing": func(a, b *end) func() { return func() {} },
 		"a write of b that is queued": func(a, b *end) func() {

@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// What a HELLO may be answered with, and what a dialed session may begin with.
+// The valid answers to a HELLO, and the valid first frames of a dialed session.
 func TestHellosAndTheirAnswers(t *testing.T) {
 	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax}
 	answer := NewAnswer(hello, Party{}, Party{})

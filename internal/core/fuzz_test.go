@@ -47,7 +47,7 @@ func newTarget(t failer) *end {
 }
 
 // feed handles the frames in p, with their payload, until one breaks the
-// protocol. The peer reads frames, and no payload: what holds memory stays.
+// protocol. The peer reads frames, and no payload: segments with memory stay.
 func (e *end) feed(p []byte) {
 	r := wire.NewReader(bytes.NewReader(p))
 	for {
@@ -74,7 +74,7 @@ func (e *end) feed(p []byte) {
 	}
 }
 
-// cutOff ends the connection as an engine does whose lane ended.
+// cutOff ends the connection as an engine does when its lane has ended.
 func (e *end) cutOff() {
 	e.conn.Fail(status.Reset)
 	if p := e.payload; p != nil {
@@ -88,7 +88,7 @@ func (e *end) cutOff() {
 	wantNothingLeft(e.t, e.conn)
 }
 
-// wantNothingLeft checks a Conn that was closed and whose engine has stopped.
+// wantNothingLeft checks a closed Conn after its engine has stopped.
 func wantNothingLeft(t failer, c *Conn[*memory]) {
 	t.Helper()
 	for what, n := range map[string]int{"windows": c.own.Len(), "operations": c.open.len(), "waits": c.waits.Len(),

@@ -276,7 +276,7 @@ func TestTheDefaultsAreThoseOfTheSpecification(t *testing.T) {
 }
 
 // TestFloods sends each request far more often than an honest peer does, and
-// never an answer: what the end keeps for it stays bounded.
+// never an answer: the end's memory for it stays bounded.
 func TestFloods(t *testing.T) {
 	limits := Limits{Ops: 8, Windows: 4, Requests: 6}
 	for name, next := range map[string]func(i uint64) framer{
@@ -314,8 +314,8 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// drain writes the frames that are queued, into nothing, as a lane whose peer
-// reads; what holds memory stays queued.
+// drain writes the frames that are queued, into nothing, as a lane with a peer that
+// reads; segments with memory stay queued.
 func (e *end) drain() {
 	kept := e.queued()[:0]
 	for _, s := range e.queue {
@@ -352,7 +352,7 @@ func wantBounded(t failer, name string, c *Conn[*memory]) {
 }
 
 func TestEarlyDoneDoesNotMakeRoom(t *testing.T) {
-	// A peer that answers what it has not received, and does not read, must not
+	// A peer that answers operations it has not received, and does not read, must not
 	// make this end queue more and more writes.
 	v := newVictim(t, Limits{Ops: 4})
 	for range 4 {

@@ -34,7 +34,7 @@ type modelWindow struct {
 type modelOp struct {
 	kind     OpKind
 	places   []place // at the initiator; none for buf
-	buf      []byte  // what the model says is in real
+	buf      []byte  // the model's copy of real
 	real     []byte
 	remote   []place // of a read, at the target
 	offset   int64
@@ -59,8 +59,8 @@ type modelSignal struct {
 	stored bool
 }
 
-// A side is one end with its model: two pools, its windows, what it has heard
-// of the peer's, and what it began.
+// A side is one end with its model: two pools, its windows, the peer's
+// windows announced to it, and its operations.
 type side struct {
 	*end
 	name    string
@@ -72,9 +72,9 @@ type side struct {
 	ops     map[uint64]*modelOp
 	begun   uint64
 	marks   []fence.Mark
-	pending map[*Waiter]func(status.Code) // what must hold when it wakes
+	pending map[*Waiter]func(status.Code) // the check when it wakes
 	fences  []*Waiter                     // of pending, those that may be forgotten
-	receive func()                        // what finish does to the model
+	receive func()                        // the effect of finish on the model
 	answers map[uint64]status.Code        // to the requests of this side, as the peer's model sees them
 	request uint64                        // the last that this side sent
 	broken  bool                          // its lane
@@ -468,7 +468,7 @@ func (w *world) atomic(t *rapid.T, s *side) {
 	}
 }
 
-// post begins an atomic whose result nobody wants.
+// post begins an atomic without a result.
 func (w *world) post(s *side, a rma.Atomic, code status.Code) {
 	op := &modelOp{kind: OpPost, atomic: a}
 	x := w.expect(s, "posted atomic", func(_ *Waiter, code status.Code) {
@@ -509,7 +509,7 @@ func (w *world) put(t *rapid.T, s *side) {
 	w.want(s, "put", err, code, x)
 }
 
-// putCode is what a put of n bytes returns.
+// putCode is the code of a put of n bytes.
 func (w *world) putCode(s *side, p rma.Put, n int64) status.Code {
 	if p.More < 0 || p.Word%8 != 0 || n == 0 {
 		return status.Invalid
@@ -524,7 +524,7 @@ func (w *world) putCode(s *side, p rma.Put, n int64) status.Code {
 	return code
 }
 
-// applyAtomic is what an atomic does to a word.
+// applyAtomic returns the word after an atomic.
 func applyAtomic(old uint64, a rma.Atomic) uint64 {
 	v, c := a.Operand, a.Compare
 	if a.Width == 4 {
@@ -546,7 +546,7 @@ func (w *world) markSelf(_ *rapid.T, s *side) {
 	s.marks = append(s.marks, m)
 }
 
-// requestCode is what a call that asks the peer something returns.
+// requestCode is the code of a call that sends the peer a request.
 func (s *side) requestCode() status.Code {
 	if len(s.conn.requests) >= modelLimits.Requests {
 		return status.NoBufs
@@ -644,7 +644,7 @@ func (w *world) forget(t *rapid.T, s *side) {
 	delete(s.pending, x)
 }
 
-// newSignal draws a signal with values that nobody has used.
+// newSignal draws a signal with unused values.
 func (w *world) newSignal(t *rapid.T, s *side, by fence.Side) fence.Signal {
 	w.values += 2
 	return fence.Signal{By: by, Where: rapid.SampledFrom([]fence.Where{0x10, 0x20, 0x30, 0}).Draw(t, "where"),
@@ -652,7 +652,7 @@ func (w *world) newSignal(t *rapid.T, s *side, by fence.Side) fence.Signal {
 		RemoteOffset: pickOffset(t, "remote", s.mirror, 2), RemoteValue: w.values + 1}
 }
 
-// judge says what becomes of a signal over owner's operations, and enters its
+// judge returns the code of a signal over owner's operations, and enters its
 // values, provisionally, before they can be stored.
 func (w *world) judge(owner *side, sig fence.Signal) status.Code {
 	local, remote := sig.Where&fence.SignalLocal != 0, sig.Where&fence.SignalRemote != 0
@@ -764,7 +764,7 @@ func (w *world) fail(t *rapid.T, s *side) {
 	w.dead(s)
 }
 
-// dead is what the model knows of the windows of a side that has failed.
+// dead updates the model of the windows of a side that has failed.
 func (w *world) dead(s *side) {
 	for _, x := range s.windows {
 		x.retired = x.retired || x.withdrawn
@@ -772,7 +772,7 @@ func (w *world) dead(s *side) {
 	s.mirror = nil
 }
 
-// write writes a little of what s has queued, and checks where it comes from.
+// write writes a little of the queue of s, and checks its source.
 func (w *world) write(t *rapid.T, s *side) {
 	if len(s.queued()) == 0 {
 		return
@@ -846,7 +846,7 @@ func (w *world) complete(_ *rapid.T, s *side) {
 	s.finish()
 }
 
-// apply does to the model of s what a frame does.
+// apply applies a frame to the model of s.
 func (w *world) apply(s *side, p packet) {
 	flags, body := p.frame[1], p.frame[wire.HeaderLen:]
 	switch wire.Type(p.frame[0]) {
@@ -1070,7 +1070,7 @@ func (w *world) begin(t *rapid.T) {
 	w.quiesce(t)
 }
 
-// actions returns what applications, lanes and faults do, by name, and the
+// actions returns the actions of applications, lanes and faults, by name, and the
 // names as often as they are to be drawn.
 func (w *world) actions() (run map[string]func(*rapid.T, *side), names []string) {
 	run = make(map[string]func(*rapid.T, *side))

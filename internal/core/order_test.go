@@ -12,8 +12,8 @@ import (
 
 // TestOperationsOfOneEndAreAppliedInOrder begins random operations of one end,
 // each as soon as there is room and no clash, while everything else moves in a
-// random order. What they leave, and what reads return, is what it is if each
-// has ended before the next begins.
+// random order. Memory and the results of reads are the same as if each
+// had ended before the next began.
 func TestOperationsOfOneEndAreAppliedInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := newPair(t, Limits{Ops: 16})

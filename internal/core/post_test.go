@@ -14,7 +14,7 @@ import (
 
 var addOne = rma.Atomic{Op: rma.AtomicAdd, Width: 8, Operand: 1}
 
-// A posted atomic costs what a write costs: many are covered by one Done.
+// A posted atomic costs as much as a write: many are covered by one Done.
 func TestPostedAtomicsAreAnsweredByDone(t *testing.T) {
 	a, b, _, mem := newConnected(t, Limits{})
 	w := new(Waiter)
@@ -76,7 +76,7 @@ func TestAPostedAtomicThatIsRefusedFailsTheFence(t *testing.T) {
 	}
 }
 
-// TestAPutBeginsWhollyOrNotAtAll tries what is wrong with one of its two
+// TestAPutBeginsWhollyOrNotAtAll tries errors in one of its two
 // ranges: nothing is queued, and the own window is not held.
 func TestAPutBeginsWhollyOrNotAtAll(t *testing.T) {
 	const gap = 64 * page

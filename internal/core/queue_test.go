@@ -36,14 +36,14 @@ func TestDonesThatWaitTogetherGoOutAsOne(t *testing.T) {
 	if c.Writes() || c.out.bytes != 0 {
 		t.Errorf("something is to be written, %d bytes", c.out.bytes)
 	}
-	done(11) // behind what was taken out to be written
+	done(11) // behind the segment taken out to be written
 	if got, want := c.Next(), (wire.Done{Op: 11}).AppendTo(nil); !slices.Equal(got.Frames, want) {
 		t.Errorf("after all was out\n%x, want\n%x", got.Frames, want)
 	}
 }
 
-// The answers that the peer takes for an end come behind what the engine says, each of
-// them, and nothing else does.
+// Each answer that the peer takes for an end comes behind the engine's frame, and
+// nothing else does.
 func TestAnswersThatEndSomethingArePreceded(t *testing.T) {
 	c := NewConn[*memory](Limits{})
 	passed, credit := wire.RMAPassed{Bytes: 5}.AppendTo(nil), wire.Credit{Limit: 1}.AppendTo(nil)
@@ -68,8 +68,8 @@ func TestAnswersThatEndSomethingArePreceded(t *testing.T) {
 	}
 }
 
-// The lane ends once, behind what was queued before End; a lane that breaks does not end in
-// order, and lets go of what was queued.
+// The lane ends once, behind the segments queued before End; a lane that breaks does not end
+// in order, and drops its queue.
 func TestTheLaneEndsBehindWhatWasQueued(t *testing.T) {
 	c := NewConn[*memory](Limits{})
 	frame := wire.Credit{Limit: 1}.AppendTo(nil)

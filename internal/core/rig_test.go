@@ -40,10 +40,10 @@ type end struct {
 	queue []segment // queued, not written; see queued
 	lane  []packet  // written, not handled by the peer
 	woken map[*Waiter]int
-	fault error // what the memory answers from now on
+	fault error // the memory's error from now on
 	over  bool  // perform has seen the end: nothing is queued or stored any more
 
-	payload  *Payload[*memory] // whose bytes are being received
+	payload  *Payload[*memory] // the payload being received
 	bytes    []byte
 	refunded int64
 
@@ -62,7 +62,7 @@ func newPair(t failer, limits Limits) (a, b *end) {
 
 func (e *end) at(sp rma.Span[*memory]) []byte { return spanBytes(e.t, sp) }
 
-// perform takes what the Conn has queued, frame by frame, and does what it has left.
+// perform takes the Conn's queue, frame by frame, and performs its effects.
 func (e *end) perform() {
 	if fx := e.conn.Effects(); e.over && (len(e.conn.Queued()) > 0 || fx != nil && len(fx.Stores) > 0) {
 		e.t.Fatalf("something was queued or stored after Fail: %+v, %+v", e.conn.Queued(), fx)
@@ -102,7 +102,7 @@ func (e *end) perform() {
 	}
 }
 
-// queued returns what is queued and not written.
+// queued returns the segments queued and not written.
 func (e *end) queued() []segment {
 	e.perform()
 	return e.queue
@@ -128,7 +128,7 @@ func (e *end) store(at rma.Span[*memory], v uint64) error {
 	return nil
 }
 
-// word does what the frame that was handled says to a word, if it says so.
+// word performs the action on a word of the handled frame, if there is one.
 func (e *end) word() {
 	p := e.payload
 	if p == nil || p.Word == NoWord {
@@ -164,7 +164,7 @@ func spanBytes(t failer, sp rma.Span[*memory]) []byte {
 	return sp.Window.Mem.bytes[sp.Offset : sp.Offset+sp.Length]
 }
 
-// gather returns n bytes from off on of what an operation reads.
+// gather returns n bytes from off on of the memory that an operation reads.
 func gather(t failer, spans []rma.Span[*memory], buf []byte, off, n int64) []byte {
 	if len(spans) == 0 {
 		return append([]byte(nil), buf[off:off+n]...)

@@ -105,7 +105,7 @@ func (e *busyEnd) begin() {
 	case 4:
 		err = e.conn.Atomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: word, Operand: mark}, w)
 	case 5:
-		// Nobody waits for it; nothing of it remains but its values.
+		// No caller waits for it; only its values remain.
 		_ = e.conn.Signal(fence.Signal{By: fence.InitSelf, Where: fence.SignalLocal | fence.SignalRemote,
 			LocalOffset: word, LocalValue: mark, RemoteOffset: word, RemoteValue: mark})
 		return
@@ -118,8 +118,8 @@ func (e *busyEnd) begin() {
 	}
 }
 
-// TestNoBytesFollowAMalformedFrame: nobody waits for them then, also on a connection
-// that has failed, whose frames are dropped.
+// TestNoBytesFollowAMalformedFrame: the end does not wait for them, also on a failed
+// connection, which drops its frames.
 func TestNoBytesFollowAMalformedFrame(t *testing.T) {
 	for _, fail := range []bool{false, true} {
 		e := newEnd(t, Limits{})

@@ -101,7 +101,7 @@ func TestRulesDecideByTheNodeTable(t *testing.T) {
 				fab.reaches(i, 9, port, want)
 			}
 		}
-		// What the table says counts, on a link that is there: not what it said.
+		// The current table counts, on an existing link: not the earlier one.
 		fab.named(0, 1, "other", "db")
 		fab.reaches(1, 9, 2050, false)
 		fab.reaches(1, 9, 2051, true)
@@ -346,8 +346,8 @@ func TestPeerIsWhoHasConnected(t *testing.T) {
 	})
 }
 
-// A name that a rule of the host keeps this node from serving is found by nobody here, and
-// nobody connects by it; the listener's port stays.
+// A name that a rule of the host keeps this node from serving is not found here, and
+// no connect by it succeeds; the listener's port stays.
 func TestBarredNamesAreNotServed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOf(t, 2, engine.Config{})

@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// TestSteadyTrafficAllocatesNothing covers what the engine adds to a provider
+// TestSteadyTrafficAllocatesNothing covers the engine over a provider
 // that allocates nothing itself.
 func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	pa, pb := benchProviders["mem"](t)

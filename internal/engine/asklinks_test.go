@@ -53,8 +53,8 @@ func TestANodeTellsItsLinks(t *testing.T) {
 	})
 }
 
-// TestHostilePeerTellsLinks: what it says comes as it is, with its bounds kept; a question
-// that it does not answer ends with its context, and what it asks too often is not answered.
+// TestHostilePeerTellsLinks: its rows are returned as they are, within bounds; a request
+// that it does not answer ends with its context, and its too frequent requests are not answered.
 func TestHostilePeerTellsLinks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)

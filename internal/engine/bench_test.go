@@ -47,7 +47,7 @@ func benchPair(t testing.TB, pa, pb transport.Provider) (a, b attach.Endpoint) {
 	return pairWith(t, pa, pb, func(*engine.Config) {})
 }
 
-// pairWith is benchPair of nodes whose configuration is changed.
+// pairWith is benchPair of nodes with a changed configuration.
 func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Config)) (a, b attach.Endpoint) {
 	f := &fabric{}
 	for i, p := range []transport.Provider{pa, pb} {

@@ -24,8 +24,8 @@ import (
 )
 
 // TestConnectionsStayInTheirMemory makes connections until the node has no room, fills
-// every one with bytes that nobody reads, and looks at what the node then holds of
-// them; and that an end which closes makes room.
+// every one with bytes that are not read, and checks the memory that the node then holds
+// for them; and that an end which closes makes room.
 func TestConnectionsStayInTheirMemory(t *testing.T) {
 	const limit = 32 << 20
 	bubble.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestConnectionsStayInTheirMemory(t *testing.T) {
 	})
 }
 
-// wantRoom wants nodes to have promised most of what they may.
+// wantRoom wants nodes to have promised most of their limit.
 func wantRoom(t *testing.T, fab *fabric, limit int64) {
 	t.Helper()
 	for i, n := range fab.nodes {
@@ -113,8 +113,8 @@ func exchange(t *testing.T, a, b attach.Endpoint) {
 	}
 }
 
-// TestConnectsThatFailTakeNoMemory: a request that is refused, given up, or taken by
-// nobody gives back what it was promised.
+// TestConnectsThatFailTakeNoMemory: a request that is refused, given up, or not
+// accepted gives back the memory promised to it.
 func TestConnectsThatFailTakeNoMemory(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOf(t, 2, engine.Config{ConnMemory: func() int64 { return 16 << 20 }})
@@ -173,7 +173,7 @@ func TestAWindowFitsWhatIsFree(t *testing.T) {
 	})
 }
 
-// TestGreedyUsersLeaveRoom: who attaches as often as it may and takes what it can get
+// TestGreedyUsersLeaveRoom: a user that attaches as often as it may and takes all it can
 // each time leaves the next user connections, and the one behind that too.
 func TestGreedyUsersLeaveRoom(t *testing.T) {
 	const limit = 24 << 20 // of a node of 64 MiB
@@ -199,7 +199,7 @@ func TestGreedyUsersLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestPageOfConnectionsIsTrue counts what fits, and holds docs/quotas.md to it.
+// TestPageOfConnectionsIsTrue counts the connections that fit, and holds docs/quotas.md to it.
 func TestPageOfConnectionsIsTrue(t *testing.T) {
 	text, err := os.ReadFile("../../docs/quotas.md")
 	if err != nil {
@@ -220,8 +220,8 @@ func TestPageOfConnectionsIsTrue(t *testing.T) {
 	}
 }
 
-// TestWritesThatNobodyWaitsForStayInTheirMemory cuts a link and writes on: what the
-// node holds for that is bounded, the caller waits then, and nothing is counted any more
+// TestWritesThatNobodyWaitsForStayInTheirMemory cuts a link and writes on: the
+// node's memory for that is bounded, the caller waits then, and nothing is counted any more
 // when the writes have ended, well or with the link.
 func TestWritesThatNobodyWaitsForStayInTheirMemory(t *testing.T) {
 	const limit, piece = 64 << 20, 1 << 20

@@ -17,7 +17,7 @@ type streamNet struct {
 	plaintext bool
 }
 
-// newStreamNet returns what makes one.
+// newStreamNet returns a function that makes one.
 func newStreamNet(plaintext bool) func(*testing.T, uint64) chaosNet {
 	return func(t *testing.T, s uint64) chaosNet { return streamNet{newPacketNet(t, s).(packetNet), plaintext} }
 }
@@ -32,7 +32,7 @@ func (n streamNet) provider(i int) (transport.Provider, error) {
 		Dial: func(ctx context.Context, to string) (net.Conn, error) { return n.Dial(ctx, packetHost(i), to) }})
 }
 
-// kill ends a process, whose machine resets its streams, or the machine itself.
+// kill ends a process, and its machine resets the streams, or the machine itself.
 func (n streamNet) kill(i int, rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		for j := range chaosNodes {

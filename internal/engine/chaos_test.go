@@ -27,8 +27,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A chaos is a cluster whose nodes die, come back, are cut off from each other
-// and removed at random, with applications that check what they were promised:
+// A chaos is a cluster of nodes that die, come back, are cut off from each other
+// and removed at random, with applications that check the guarantees:
 //
 //   - delivered bytes are a prefix of the sent ones, and all after an orderly close;
 //   - after a fence or a signal the bytes before it are in the target's memory;
@@ -80,10 +80,10 @@ const (
 	regionLen  = 16 * rma.PageSize
 )
 
-// A chaosNet is what the nodes of a chaos talk over, at one address each.
+// A chaosNet is the network of a chaos, with one address for each node.
 type chaosNet interface {
 	provider(i int) (transport.Provider, error)
-	kill(i int, rng *rand.Rand) // without a word
+	kill(i int, rng *rand.Rand) // without a leave message
 	cut(i, j int)
 	heal()
 	close()

@@ -26,7 +26,7 @@ type named struct {
 	dials  int
 }
 
-// errMute breaks a provider whose dials nobody answers.
+// errMute breaks a provider: its dials get no answer.
 var errMute = errors.New("no answer")
 
 func (p *named) Name() string { return p.name }
@@ -43,7 +43,7 @@ func (p *named) Dial(ctx context.Context, address string) (transport.Session, er
 	return p.Provider.Dial(ctx, address)
 }
 
-// dials starts two nodes whose providers have the names, and lets the first dial
+// dials starts two nodes with providers of those names, and lets the first dial
 // the second, which announces offered.
 func dials(t *testing.T, broken map[string]error, offered []string, names ...string) (link LinkInfo, tried map[string]int, err error) {
 	cluster := addr.UUID{1}
@@ -139,8 +139,8 @@ func TestProvidersAreTriedInOrder(t *testing.T) {
 	}
 }
 
-// TestDialsThatNobodyAnswers: who connects hears in DialTimeout that a node cannot
-// be reached, however many ways there are, and the last way has its share of it.
+// TestDialsThatNobodyAnswers: a connect fails within DialTimeout when the node cannot
+// be reached, however many providers there are, and the last one has its share of it.
 func TestDialsThatNobodyAnswers(t *testing.T) {
 	const bound = 2400 * time.Millisecond // the default of DialTimeout with the others'
 	for name, c := range map[string]struct {
@@ -164,7 +164,7 @@ func TestDialsThatNobodyAnswers(t *testing.T) {
 	}
 }
 
-// What is the only one that this node may use and does not work is an error, not a
+// A broken provider that is the only one allowed to this node is an error, not a
 // reason to use another.
 func TestOnlyProviderDoesNotWork(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestNoProviderInCommon(t *testing.T) {
 	})
 }
 
-// TestAddressesOfAPeerAreBounded: what a peer says of itself must not end
+// TestAddressesOfAPeerAreBounded: a peer's data about itself must not end
 // this process. Of one that names too many, no more than maxAddresses are dialed.
 func TestAddressesOfAPeerAreBounded(t *testing.T) {
 	for count, want := range map[int]struct {

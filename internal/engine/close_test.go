@@ -22,7 +22,7 @@ import (
 )
 
 // TestSessionsOfAClosedNodeHaveEnded begins one when the node has been closed:
-// nobody would end it, nor the calls that wait in it.
+// nothing would end it, nor the calls that wait in it.
 func TestSessionsOfAClosedNodeHaveEnded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		n := newFabric(t, 1).nodes[0]
@@ -131,8 +131,8 @@ func TestCloseWakesAConnectThatDials(t *testing.T) {
 	})
 }
 
-// cutRequest returns a listener with a waiting request whose requester does
-// not hear of its grant.
+// cutRequest returns a listener with a waiting request; its requester does
+// not get the grant.
 func cutRequest(t *testing.T, fab *fabric) attach.Endpoint {
 	l, at := fab.listener(1, 1)
 	go fab.open(0).Connect(context.Background(), at)
@@ -278,8 +278,8 @@ func TestAcceptTakesAWaitingRequestThoughItsContextIsDone(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForOperations: what an end has begun before it closes is done
-// when it is closed, also what waits for a read.
+// TestCloseWaitsForOperations: operations that an end has begun before it closes are done
+// when it is closed, also those that wait for a read.
 func TestCloseWaitsForOperations(t *testing.T) {
 	each(t, func(t *testing.T, fab *fabric, j int) {
 		a, b := fab.pair(0, j)

@@ -189,7 +189,7 @@ func TestNonBlockingConnectReportsItsResultOnce(t *testing.T) {
 
 func TestSlowReceiverHoldsUpNobodyElse(t *testing.T) {
 	each(t, func(t *testing.T, fab *fabric, j int) {
-		for range 4 { // several that nobody reads
+		for range 4 { // several without a reader
 			a, _ := fab.pair(0, j)
 			go a.Send(context.Background(), make([]byte, 4<<20))
 		}
@@ -259,8 +259,8 @@ func TestSilentLinkIsReportedThenGivenUp(t *testing.T) {
 	})
 }
 
-// TestLinkThatAnswersTakesEvidenceBack: what was said against a peer would be
-// repeated for ever if nobody said that it answers again.
+// TestLinkThatAnswersTakesEvidenceBack: evidence against a peer would be
+// repeated for ever without a report that it answers again.
 func TestLinkThatAnswersTakesEvidenceBack(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
@@ -279,8 +279,8 @@ func TestLinkThatAnswersTakesEvidenceBack(t *testing.T) {
 	})
 }
 
-// refuses lets a node 9 answer the first link of node 0 with m. What comes of that
-// link at node 9 is to be read from the channel.
+// refuses lets a node 9 answer the first link of node 0 with m. The channel has the
+// error of that link at node 9.
 func (f *fabric) refuses(t *testing.T, m wire.HelloRefuse) <-chan error {
 	t.Helper()
 	p, err := f.hub.Provider("refuses", transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
@@ -302,7 +302,7 @@ func (f *fabric) refuses(t *testing.T, m wire.HelloRefuse) <-chan error {
 }
 
 // TestAnotherVersionIsNoEvidence: a peer that refuses a link for its version has
-// answered. What would be held against it would never be taken back, because there
+// answered. Evidence against it would never be taken back, because there
 // never is a link.
 func TestAnotherVersionIsNoEvidence(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -421,7 +421,7 @@ func TestManyRefusalsLeaveTheLinkAlone(t *testing.T) {
 	})
 }
 
-// A controlGate holds up what is written to the first lane of each session, the control
+// A controlGate holds up writes to the first lane of each session, the control
 // lane, while it is shut and until open is closed.
 type controlGate struct {
 	shut atomic.Bool

@@ -31,7 +31,7 @@ func TestRandomCrossings(t *testing.T) {
 	}
 }
 
-// setting returns the number in an environment variable, or what is done without.
+// setting returns the number in an environment variable, or the usual one.
 func setting(t *testing.T, name string, usual int) int {
 	t.Helper()
 	text := os.Getenv(name)
@@ -108,7 +108,7 @@ func crossAll(t *testing.T, rng *rand.Rand, nodes int) {
 }
 
 // TestManyConnectionsLeaveNoMemory opens and closes ten thousand connections
-// one after another: what the nodes hold afterwards is what they held before.
+// one after another: the nodes hold no more memory afterwards than before.
 func TestManyConnectionsLeaveNoMemory(t *testing.T) {
 	const warm = 1000
 	count := 10_000
@@ -135,7 +135,7 @@ func TestManyConnectionsLeaveNoMemory(t *testing.T) {
 			time.Sleep(time.Minute) // whatever waits for a while has waited
 			synctest.Wait()
 			runtime.GC()
-			runtime.GC() // what pools held
+			runtime.GC() // memory of pools
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			return m.HeapAlloc, runtime.NumGoroutine()

@@ -26,7 +26,7 @@ type ended struct {
 }
 
 // TestOnlyTheApplicationsCloseIsAnEnd lets a writer's connection end in every way, and
-// looks at what its reader sees behind the last byte, and in every other call.
+// checks the result of its reader's call behind the last byte, and of every other call.
 func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 	stopped := func(e *ended) string { return attach.CauseStopped(addr.NodeID(e.j)) }
 	for name, c := range map[string]struct {
@@ -85,7 +85,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 	}
 }
 
-// wantLost checks that err, and what calls return, is a loss for that cause.
+// wantLost checks that err, and the error of each call, is a loss for that cause.
 func (e *ended) wantLost(t *testing.T, cause string, err error) {
 	t.Helper()
 	_, sendErr := e.a.Send(context.Background(), []byte("x"))

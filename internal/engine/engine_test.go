@@ -25,7 +25,7 @@ import (
 // A fabric is some nodes over the memory provider, with the test as membership.
 type fabric struct {
 	t     *testing.T
-	base  engine.Config                               // of every node, but for what is its own
+	base  engine.Config                               // of every node, but for its own fields
 	wrap  func(transport.Provider) transport.Provider // around every node's provider; nil for none
 	hub   *mem.Hub
 	nodes []*engine.Node
@@ -35,7 +35,7 @@ type fabric struct {
 	seen map[int][]engine.Evidence
 }
 
-// evidence returns what node i reported.
+// evidence returns the evidence reported by node i.
 func (f *fabric) evidence(i int) []engine.Evidence {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func newFabricOn(t *testing.T, net mem.Config, n int, base engine.Config) *fabri
 	return newFabricWrapped(t, net, n, base, nil)
 }
 
-// newFabricWrapped starts n nodes whose provider is what wrap makes of one.
+// newFabricWrapped starts n nodes, each with a provider returned by wrap.
 func newFabricWrapped(t *testing.T, net mem.Config, n int, base engine.Config, wrap func(transport.Provider) transport.Provider) *fabric {
 	f := &fabric{t: t, base: base, wrap: wrap, hub: mem.NewHub(net), seen: make(map[int][]engine.Evidence)}
 	for i := range n {

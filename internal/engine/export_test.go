@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 )
 
-// What tests of package engine_test look at.
+// For the tests of package engine_test.
 var (
 	CostOf = costOf
 )
@@ -21,7 +21,7 @@ func WindowFor(most int, session, user, all, limit int64) (int, bool) {
 	return windowFor(most, promised{session, user, all}, limit)
 }
 
-// SetPassTime sets passTime and returns what sets it back.
+// SetPassTime sets passTime and returns a function that sets it back.
 func SetPassTime(d time.Duration) (undo func()) {
 	old := passTime
 	passTime = d
@@ -31,7 +31,7 @@ func SetPassTime(d time.Duration) (undo func()) {
 // CloseWindows is endpoint.closeWindows.
 func CloseWindows(ep attach.Endpoint) { ep.(*endpoint).closeWindows() }
 
-// LoseCount makes the node unable to count what has been written to ep's RMA path.
+// LoseCount makes the node unable to count the bytes written to ep's RMA path.
 func LoseCount(ep attach.Endpoint) {
 	p := &ep.(*endpoint).conn.rma.out
 	p.mu.Lock()

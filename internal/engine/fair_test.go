@@ -21,10 +21,10 @@ const (
 	floodPiece = 128 << 10 // of one send or write
 	floodDepth = 4         // writes under way of one connection
 	// floodLong is how much all connections together move while their shares are
-	// compared, in bytes: many times what all that may be under way is.
+	// compared, in bytes: many times all that may be under way.
 	floodLong = 96 << 20
-	// floodWait is how much they may move while one small write waits: what may be
-	// under way when it comes is, for each connection, a message window and the
+	// floodWait is how much they may move while one small write waits: the bytes that may be
+	// under way when it comes are, for each connection, a message window and the
 	// writes of its depth. That goes by on the way there and on the way back.
 	floodWait = 2 * floodPairs * (engine.MessageWindow + floodDepth*floodPiece)
 )
@@ -88,7 +88,7 @@ func (f *flood) write(k int, near attach.Endpoint, loff, roff int64) error {
 	return nil
 }
 
-// counts returns what each connection has moved of one kind.
+// counts returns the bytes of one kind that each connection has moved.
 func counts(of *[floodPairs]atomic.Int64) (n [floodPairs]int64) {
 	for k := range of {
 		n[k] = of[k].Load()
@@ -112,8 +112,8 @@ func (f *flood) pass(n int64, done func() bool) {
 
 func never() bool { return false }
 
-// checkShares fails unless each connection had at least a tenth of what the one
-// with the most had.
+// checkShares fails unless each connection had at least a tenth of the bytes of the
+// one with the most.
 func checkShares(t *testing.T, what string, before, after [floodPairs]int64) {
 	t.Helper()
 	var got [floodPairs]int64
@@ -131,7 +131,7 @@ func checkShares(t *testing.T, what string, before, after [floodPairs]int64) {
 	t.Logf("%s: %v", what, got)
 }
 
-// fairNets are what connections share.
+// fairNets are the networks that connections share.
 var fairNets = map[string]func(*testing.T, uint64) chaosNet{
 	"mem": newMemNet, "quic": newPacketNet, "tcp": newStreamNet(false), "tcp plaintext": newStreamNet(true),
 }
@@ -156,7 +156,7 @@ func flooded(t *testing.T, net chaosNet, check func(f *flood, near, far attach.E
 	check(f, near, far, mem)
 }
 
-// shares lets the flood move n bytes, and checks who had how many.
+// shares lets the flood move n bytes, and checks the share of each connection.
 func (f *flood) shares(n int64) {
 	f.t.Helper()
 	messages, writes := counts(&f.arrived), counts(&f.written)
@@ -167,7 +167,7 @@ func (f *flood) shares(n int64) {
 
 // TestConnectionsShareALink has eight connections flood one link with messages and
 // bulk writes. Each gets on, and no small write has to wait for the end of the
-// flood. What is compared is how many bytes came through, not how fast.
+// flood. The test compares bytes moved, not rates.
 func TestConnectionsShareALink(t *testing.T) {
 	for name, network := range fairNets {
 		t.Run(name, func(t *testing.T) {
@@ -191,9 +191,9 @@ func TestConnectionsShareALink(t *testing.T) {
 	}
 }
 
-// TestConnectionsShareLossyStreams is the same where what is lost holds up now one
-// stream of the link and now another one: who had to wait then is not the last from
-// then on.
+// TestConnectionsShareLossyStreams is the same where losses hold up now one
+// stream of the link and now another one: a connection that had to wait is not the last
+// from then on.
 func TestConnectionsShareLossyStreams(t *testing.T) {
 	for _, name := range []string{"tcp", "tcp plaintext"} {
 		t.Run(name, func(t *testing.T) {

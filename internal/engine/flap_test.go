@@ -105,7 +105,7 @@ func flap(t *testing.T, seed uint64, cfg engine.Config) {
 	}
 }
 
-// mend ends what cut began; the rules of all pairs hold again.
+// mend undoes cut; the rules of all pairs hold again.
 func (n packetNet) mend(i, j int) {
 	open := netsim.Rules{Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond}
 	n.SetRules(packetHost(i), packetHost(j), open)

@@ -204,7 +204,7 @@ func TestUnlimitedCreditCostsBoundedMemory(t *testing.T) {
 			accepted += n
 			synctest.Wait()
 		}
-		if accepted > 1<<20 { // the window, and what the lane holds
+		if accepted > 1<<20 { // the window, and the bytes in the lane
 			t.Errorf("%d bytes wait for a peer that reads nothing", accepted)
 		}
 	})

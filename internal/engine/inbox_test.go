@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// A chunked is a lane whose bytes come in chunks.
+// A chunked is a lane that delivers its bytes in chunks.
 type chunked struct {
 	chunks chan []byte
 	rest   []byte
@@ -58,7 +58,7 @@ func (u *tube) raise(limit uint64) {
 	u.more.signal()
 }
 
-// send sends total bytes, each what its place is modulo 251, in chunks of up to most,
+// send sends total bytes, each its position modulo 251, in chunks of up to most,
 // and then says that these were all.
 func (u *tube) send(t *testing.T, random *rand.Rand, total, most int) {
 	for sent := 0; sent < total; {
@@ -135,7 +135,7 @@ func readFor(in *inbox, p []byte, d time.Duration) (int, error) {
 	return in.read(ctx, p)
 }
 
-// TestReadersShareAStream: none of several waits for what is there, and all hear of
+// TestReadersShareAStream: none of several waits while bytes are at hand, and all get
 // the end.
 func TestReadersShareAStream(t *testing.T) {
 	for seed := range uint64(20) {

@@ -23,7 +23,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// A notary says which leases prove what, and has a log that can be read.
+// A notary proves leases, and has a log that can be read.
 type notary struct {
 	mu    sync.Mutex // guards the fields below
 	shown []string
@@ -80,7 +80,7 @@ func leased(t *testing.T, leases [2][]byte, until ...time.Time) (nodes [2]*engin
 	return nodes, peers, notaries
 }
 
-// TestLinksProveTheLeaseOfBothEnds: a certificate says whose key it is, and only the
+// TestLinksProveTheLeaseOfBothEnds: a certificate names the owner of a key, and only the
 // lease that the host has given it that this life is that node's.
 func TestLinksProveTheLeaseOfBothEnds(t *testing.T) {
 	long := append([]byte("a"), make([]byte, wire.MaxLease-1)...)
@@ -123,8 +123,8 @@ func TestLinksProveTheLeaseOfBothEnds(t *testing.T) {
 	}
 }
 
-// TestALinkEndsWithThePeersCertificate: whose certificate has ended and who did not
-// renew it is cut off, on a link that exists too.
+// TestALinkEndsWithThePeersCertificate: a peer that has not renewed its ended certificate
+// is cut off, on an existing link too.
 func TestALinkEndsWithThePeersCertificate(t *testing.T) {
 	for name, c := range map[string]struct {
 		session, known, renewed time.Duration // ends of certificates from the beginning; 0: not known
@@ -205,7 +205,7 @@ func TestALinkThatEndsSaysWhy(t *testing.T) {
 	})
 }
 
-// TestAPeersReasonsArePrintable: what a peer says ends up in logs and terminals.
+// TestAPeersReasonsArePrintable: a peer's reasons end up in logs and terminals.
 func TestAPeersReasonsArePrintable(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)

@@ -19,7 +19,7 @@ import (
 // TestALeavingNodeChangesNoWindow lets a peer write into a window all the time while
 // the window's node leaves, which lasts for some round trips. As soon as the
 // application can know of the end nothing changes any more, the peer's writes end
-// with ECONNRESET, and it still gets what it is owed.
+// with ECONNRESET, and it still gets the bytes it is owed.
 func TestALeavingNodeChangesNoWindow(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond}, 2, engine.Config{})

@@ -52,7 +52,7 @@ func blockers(fab *fabric, busy addr.Addr) []blocker {
 	}
 }
 
-// waitFenced writes, and waits for what one side has begun.
+// waitFenced writes, and waits for the operations that one side has begun.
 func waitFenced(a attach.Endpoint, by fence.Side) error {
 	if err := a.WriteTo(0, 4096, 0, 0); err != nil {
 		return err
@@ -73,8 +73,8 @@ func endless(a attach.Endpoint) error {
 	}
 }
 
-// hungUp waits for the end of a connection as poll does, and returns what a send
-// says then.
+// hungUp waits for the end of a connection as poll does, and returns the error of a send
+// then.
 func hungUp(a attach.Endpoint) error {
 	changed := make(chan struct{}, 1)
 	defer a.Notify(changed)()
@@ -100,13 +100,13 @@ func polled(ep attach.Endpoint, dst addr.Addr) error {
 
 // TestNodeLossEndsEverythingAndThenTells has a call of every kind wait for node
 // 1, of which nothing arrives any more, and takes the node away: all of them end
-// at once with the right errno, and what the node's applications are told comes
-// behind. What arrived before is still received, an accept that waits for
-// anybody goes on, and so does all that has to do with other nodes.
+// at once with the right errno, and the node's applications are notified
+// afterwards. Bytes that arrived before are still received, an accept of any
+// peer goes on, and so does all that has to do with other nodes.
 func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
-		busy, at := fab.listener(1, 8) // nobody accepts
+		busy, at := fab.listener(1, 8) // no acceptor
 		defer busy.Close()
 		calls := blockers(fab, at)
 		ends := make([]attach.Endpoint, len(calls))
@@ -184,8 +184,8 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 	})
 }
 
-// pairWithWindows returns node 0's end of a connection to node 1 whose two ends
-// have a window each.
+// pairWithWindows returns node 0's end of a connection to node 1; both ends
+// have a window.
 func (f *fabric) pairWithWindows(t *testing.T) attach.Endpoint {
 	t.Helper()
 	a, b := f.pair(0, 1)
@@ -197,7 +197,7 @@ func (f *fabric) pairWithWindows(t *testing.T) attach.Endpoint {
 	return a
 }
 
-// lastWords receives what a lost node had sent, and then the loss.
+// lastWords receives the bytes that a lost node had sent, and then the loss.
 func lastWords(t *testing.T, ep attach.Endpoint) {
 	t.Helper()
 	buf := make([]byte, 100)

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A slowLane takes nothing at once: what is written to it goes the way of flush.
+// A slowLane takes nothing at once: all bytes written to it go through flush.
 type slowLane struct {
 	transport.SendLane
 	got    []byte
@@ -27,7 +27,7 @@ func (l *slowLane) Write(p []byte) (int, error) {
 
 func (l *slowLane) SetWriteDeadline(time.Time) error { return nil }
 
-// TestTrySendBesideAFlush: while what an earlier one has left is written, and at the
+// TestTrySendBesideAFlush: while the rest of an earlier one is written, and at the
 // very end of that, a non-blocking send is accepted if there is room, and comes
 // behind it. Behind a blocking send it is not.
 func TestTrySendBesideAFlush(t *testing.T) {

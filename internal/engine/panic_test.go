@@ -21,7 +21,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/mem"
 )
 
-// A trap is a provider one of whose calls panics, or those of its sessions.
+// A trap is a provider with one call that panics, its own or of its sessions.
 type trap struct {
 	transport.Provider
 	at atomic.Pointer[string] // which one; nil: none
@@ -75,7 +75,7 @@ func (s *trapped) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 func TestAPanicEndsTheLinkAndNothingElse(t *testing.T) {
 	guard.Catch(t)
 	for _, at := range []string{"dial", "open a lane", "accept a lane", "datagram"} {
-		for _, side := range []int{1, 2} { // who has the trap: node 1 is dialed by node 2
+		for _, side := range []int{1, 2} { // the node with the trap: node 1 is dialed by node 2
 			if at == "dial" && side == 1 {
 				continue
 			}

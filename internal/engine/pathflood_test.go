@@ -19,7 +19,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// A pathHostile is a hostile whose victim makes paths, and counts its dials of the
+// A pathHostile is a hostile with a victim that makes paths, and counts its dials of the
 // hostile's data port, which nothing answers.
 type pathHostile struct {
 	*hostile
@@ -38,7 +38,7 @@ func newPathHostile(t *testing.T, version uint16) *pathHostile {
 	return h
 }
 
-// frames counts what the victim sends on its operations lane, until that ends.
+// frames counts the frames that the victim sends on its operations lane, until that ends.
 func (h *pathHostile) frames() (count func() map[wire.Type]int) {
 	var mu sync.Mutex
 	got := make(map[wire.Type]int)

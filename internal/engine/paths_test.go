@@ -25,8 +25,8 @@ type pathed struct {
 	net engine.PathNetwork
 }
 
-// newPathed starts two nodes. show is called with each socket that was dialed and what
-// accepts it; nil: the right node does.
+// newPathed starts two nodes. show is called with the far end of each dialed
+// socket; nil: the right node accepts it.
 func newPathed(t *testing.T, show func(p *pathed, far *net.TCPConn)) *pathed {
 	p := &pathed{}
 	if show == nil {
@@ -109,8 +109,8 @@ func TestAPathJoinsTheTwoApplications(t *testing.T) {
 	}
 }
 
-// TestAPathEndsWithItsConnection: what arrived before the end can be read, and nothing
-// that is sent later, by a peer that goes on sending.
+// TestAPathEndsWithItsConnection: bytes that arrived before the end can be read, and none
+// that are sent later, by a peer that goes on sending.
 func TestAPathEndsWithItsConnection(t *testing.T) {
 	for name, end := range map[string]func(p *pathed, a, b attach.Endpoint){
 		"node removed": func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].NodeLost(p.peers[1].Life, "crashed") },
@@ -161,7 +161,7 @@ func TestAPathEndsWithItsConnection(t *testing.T) {
 }
 
 // TestACloseDeliversWhatThePathHas: the bytes and the end arrive, although this end has
-// bytes that nobody reads.
+// unread bytes.
 func TestACloseDeliversWhatThePathHas(t *testing.T) {
 	p := newPathed(t, nil)
 	a, b := p.pair(0, 1)
@@ -251,8 +251,8 @@ func TestAPathThatThePeerDoesNotWant(t *testing.T) {
 	}
 }
 
-// TestAPathIsTriedAgain: what has failed for a passing reason works later, and what can
-// never work is not tried.
+// TestAPathIsTriedAgain: a path that has failed for a passing reason works later, and one
+// that can never work is not tried.
 func TestAPathIsTriedAgain(t *testing.T) {
 	p := newPathed(t, nil)
 	dial := p.net.Dial
@@ -464,7 +464,7 @@ func TestADialEndsWithItsPath(t *testing.T) {
 			if err := <-asked; err == nil {
 				t.Error("there is a path")
 			}
-			far.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // half of what the dial has
+			far.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // half of the dial's time
 			if _, err := io.Copy(io.Discard, far); err != nil {
 				t.Errorf("the socket goes on: %v", err)
 			}
@@ -472,7 +472,7 @@ func TestADialEndsWithItsPath(t *testing.T) {
 	}
 }
 
-// TestATokenOpensOnePathOnce: who has seen one opens nothing with it.
+// TestATokenOpensOnePathOnce: a host that has seen one opens nothing with it.
 func TestATokenOpensOnePathOnce(t *testing.T) {
 	var greeting []byte
 	p := newPathed(t, func(p *pathed, far *net.TCPConn) {

@@ -11,7 +11,7 @@ import (
 
 // TestAsManyReadsAsAllowed keeps as many reads under way as the limit allows: a peer
 // that has its answer, and reads again, is not refused because this end still holds
-// what the answer was read from.
+// the memory that the answer was read from.
 func TestAsManyReadsAsAllowed(t *testing.T) {
 	const size, readers = 1 << 20, 3 * engineOps
 	for _, provider := range []string{"tcp-plain", "mem"} {

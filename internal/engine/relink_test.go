@@ -19,8 +19,8 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/mem"
 )
 
-// A watched is a provider whose sessions the test can end. What its sessions say
-// of their end is late, if asked: a reader of a lane hears of it before, as with
+// A watched is a provider with sessions that the test can end. Its sessions report
+// their end late, if asked: a reader of a lane gets it before, as with
 // QUIC.
 type watched struct {
 	transport.Provider
@@ -82,8 +82,8 @@ func (p *watched) end(code uint64) {
 	}
 }
 
-// relinking runs f in a bubble with two nodes, 5 ms from each other, whose sessions
-// the test can end.
+// relinking runs f in a bubble with two nodes, 5 ms from each other, with sessions
+// that the test can end.
 func relinking(t *testing.T, late time.Duration, f func(t *testing.T, fab *fabric, sessions []*watched)) {
 	bubble.Test(t, func(t *testing.T) {
 		var all []*watched
@@ -113,7 +113,7 @@ func connecting(fab *fabric, at addr.Addr) (attach.Endpoint, <-chan error) {
 
 // TestAConnectOutlivesItsLink ends the link of a connect that waits to be accepted:
 // if its end does not speak of the node's, the connect goes on over another one, and
-// who accepts sees it once.
+// the acceptor sees it once.
 func TestAConnectOutlivesItsLink(t *testing.T) {
 	for name, tt := range map[string]struct {
 		by   int // the node that ends it
@@ -224,8 +224,8 @@ func passes(t *testing.T, a, b attach.Endpoint) {
 	}
 }
 
-// TestAResetNodeKeepsNoGhosts: of what ended while a node had no life its
-// applications hear when it has one again, once; of those that live, nothing.
+// TestAResetNodeKeepsNoGhosts: the applications are notified of nodes that ended while
+// theirs had no life when it has one again, once; of live nodes they are not.
 func TestAResetNodeKeepsNoGhosts(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)

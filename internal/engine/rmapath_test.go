@@ -51,7 +51,7 @@ func initiates(t *testing.T, ep attach.Endpoint) *initiator {
 	return &initiator{t: t, Conn: c}
 }
 
-// send writes a request and what follows it.
+// send writes a request and its payload.
 func (i *initiator) send(r path.RMARequest, payload []byte) error {
 	i.last++
 	if r.Number == 0 {
@@ -91,7 +91,7 @@ func (i *initiator) refusal(first, n uint64) status.Code {
 	return status.Code(a.Code)
 }
 
-// A farMemory is a connection whose end a has an RMA path to b's windows.
+// A farMemory is a connection with an RMA path from end a to b's windows.
 type farMemory struct {
 	*pathed
 	a, b attach.Endpoint
@@ -151,7 +151,7 @@ func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 			{path.RMARequest{Kind: path.RMAAtomic, Offset: off, Op: 99, Width: 8}, status.Invalid},
 			{path.RMARequest{Kind: path.RMAAtomic, Offset: off + 4, Op: uint8(rma.AtomicAdd), Width: 8}, status.Invalid},
 			{path.RMARequest{Kind: path.RMAAtomic, Offset: uint64(readable), Op: uint8(rma.AtomicAdd), Width: 8}, status.Access},
-			{path.RMARequest{Kind: path.RMASignal, Offset: off, Length: 5, Flags: path.RMABehind}, status.Access}, // as what is before it
+			{path.RMARequest{Kind: path.RMASignal, Offset: off, Length: 5, Flags: path.RMABehind}, status.Access}, // as the one before it
 			{path.RMARequest{Kind: path.RMASignal, Offset: off, Length: 5}, status.OK},
 		} {
 			tt.r.Flags |= path.RMATell
@@ -242,8 +242,8 @@ func (f *farMemory) behind(n int, do func()) {
 }
 
 // TestThePeersCallsComeBehindThePath: a mark over the peer's operations, a signal behind
-// them, the end of a window and the close all come behind what the initiator has in the
-// socket, and none of that is refused.
+// them, the end of a window and the close all come behind the operations in the initiator's
+// socket, and none of those is refused.
 func TestThePeersCallsComeBehindThePath(t *testing.T) {
 	const pieces = 100
 	for from := range 2 {
@@ -339,7 +339,7 @@ func TestAnInitiatorThatTakesNoAnswers(t *testing.T) {
 }
 
 // TestALongReadIsProgress: a peer's call waits behind a read that takes longer than no
-// progress may, as long as the initiator takes what comes.
+// progress may, as long as the initiator takes the bytes.
 func TestALongReadIsProgress(t *testing.T) {
 	const pass = 500 * time.Millisecond
 	defer engine.SetPassTime(pass)()
@@ -369,8 +369,8 @@ func TestALongReadIsProgress(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotCountedTellsNothing: a node that cannot count what was written to an RMA path
-// ends the connection, and says nothing that has to come behind those operations.
+// TestWhatIsNotCountedTellsNothing: a node that cannot count the bytes written to an RMA path
+// ends the connection, and sends no frame that has to come behind those operations.
 func TestWhatIsNotCountedTellsNothing(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	engine.LoseCount(f.a)

@@ -68,7 +68,7 @@ func slowWay(t *testing.T, net chaosNet, rate int) {
 	}
 }
 
-// networkOf returns what net sends over.
+// networkOf returns the network that net sends over.
 func networkOf(net chaosNet) *netsim.Network {
 	if s, ok := net.(streamNet); ok {
 		return s.Network

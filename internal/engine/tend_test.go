@@ -41,7 +41,7 @@ type forked struct {
 	logs      [2]*lines
 }
 
-// lines are what a node has logged.
+// lines are the log of a node.
 type lines struct {
 	mu  sync.Mutex // guards all
 	all bytes.Buffer

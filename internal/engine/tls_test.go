@@ -78,7 +78,7 @@ func (q *quicker) overTCP(i int, plaintext bool) transport.Provider {
 	return p
 }
 
-// member returns what node i shows, and how it tells others.
+// member returns node i's TLS configuration, and its function to identify peers.
 func (q *quicker) member(i int) (config func() *tls.Config, identify func(tls.ConnectionState) (transport.Identity, error)) {
 	der, key := q.sign(&x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), KeyUsage: x509.KeyUsageDigitalSignature}, q.cert)
 	config = func() *tls.Config {

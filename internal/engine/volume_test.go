@@ -61,8 +61,8 @@ func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
 }
 
 // TestManyTransfersAreExactOverABadNetwork writes and reads windows of two nodes, in
-// both directions, over such a network: what is read back, and what the peer's memory
-// has, are the bytes that were written last. VOLUME_RMA is how many bytes.
+// both directions, over such a network: the bytes read back, and those in the peer's
+// memory, are the bytes that were written last. VOLUME_RMA is how many bytes.
 func TestManyTransfersAreExactOverABadNetwork(t *testing.T) {
 	usual := 64 << 20
 	if raceEnabled {
@@ -103,7 +103,7 @@ func TestManyTransfersAreExactOverABadNetwork(t *testing.T) {
 const maxTransfer = 1 << 20
 
 // transfer writes random parts of a window and reads others back until each bytes
-// are moved. Reads are of this initiator too: they return what it wrote before.
+// are moved. Reads are of this initiator too: they return the bytes it wrote before.
 func transfer(t *testing.T, ep attach.Endpoint, off int64, far []byte, each int64, rng *rand.Rand) {
 	model, buf := make([]byte, maxTransfer), make([]byte, maxTransfer)
 	for round, moved := 0, int64(0); moved < each; round++ {
@@ -137,7 +137,7 @@ func badNet(t *testing.T, seed uint64) packetNet {
 	return net
 }
 
-// wasBad fails if the network did not do what it was to.
+// wasBad fails unless packets were lost, duplicated, reordered and corrupted.
 func (p packetNet) wasBad(t *testing.T) {
 	t.Helper()
 	k := p.Counters()
@@ -247,7 +247,7 @@ func drain(t *testing.T, ep attach.Endpoint, stream uint64, count int, rng *rand
 	}
 }
 
-// received reads what an endpoint receives.
+// received reads the bytes that an endpoint receives.
 type received struct{ ep attach.Endpoint }
 
 func (r received) Read(p []byte) (int, error) { return r.ep.Recv(context.Background(), p) }

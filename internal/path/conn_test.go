@@ -171,7 +171,7 @@ func readRandomly(ctx context.Context, c *Conn, r *rand.Rand) (got []byte, err e
 	}
 }
 
-// What TLS has buffered shows as readable, although the socket has nothing.
+// Bytes that TLS has buffered are readable, although the socket has none.
 func TestWhatIsBufferedIsReady(t *testing.T) {
 	forms(t, func(t *testing.T, plaintext bool) {
 		a, b := pair(t, plaintext)
@@ -196,7 +196,7 @@ func TestWhatIsBufferedIsReady(t *testing.T) {
 	})
 }
 
-// A peer that does not read stops the sender; what it accepted goes out by itself.
+// A peer that does not read stops the sender; accepted bytes are written without a call.
 func TestTryWriteStopsAndGoesOn(t *testing.T) {
 	forms(t, func(t *testing.T, plaintext bool) {
 		a, b := pair(t, plaintext)
@@ -269,7 +269,7 @@ func TestHandshakeEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// What arrived before a shutdown can be read, and no later byte can.
+// Bytes that arrived before a shutdown can be read, and no later byte can.
 func TestShutdownLeavesWhatHasArrived(t *testing.T) {
 	forms(t, func(t *testing.T, plaintext bool) {
 		a, b := pair(t, plaintext)
@@ -297,8 +297,8 @@ func TestShutdownLeavesWhatHasArrived(t *testing.T) {
 	})
 }
 
-// What the peer has sent before it closed can be read, although what this end had still to
-// send cannot go out any more.
+// Bytes that the peer sent before it closed can be read, although this end's pending bytes
+// cannot be sent any more.
 func TestReadingOutlivesWriting(t *testing.T) {
 	forms(t, func(t *testing.T, plaintext bool) {
 		a, b := pair(t, plaintext)
@@ -319,7 +319,7 @@ func TestReadingOutlivesWriting(t *testing.T) {
 	})
 }
 
-// In steady state a message costs no memory, but for what crypto/tls makes for each record
+// In steady state a message costs no memory, but for the allocations of crypto/tls for each record
 // that it waits for.
 func TestMessagesAllocateNothing(t *testing.T) {
 	forms(t, func(t *testing.T, plaintext bool) {

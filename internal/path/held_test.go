@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestAHeldSocketIsInNoPoller: what an application sends and receives does not wake the
+// TestAHeldSocketIsInNoPoller: an application's sends and receives do not wake the
 // node that holds a duplicate of its socket.
 func TestAHeldSocketIsInNoPoller(t *testing.T) {
 	used, h := held(t)
@@ -63,7 +63,7 @@ func polled(t *testing.T, fd int) bool {
 }
 
 // TestAHeldSocketEnds: the node ends a socket of which an application has a duplicate, and
-// reads what is left of it.
+// reads the rest of its bytes.
 func TestAHeldSocketEnds(t *testing.T) {
 	peer, h := held(t)
 	if _, err := peer.Write([]byte("left")); err != nil {

@@ -90,7 +90,7 @@ func FuzzRMAAnswer(f *testing.F) {
 }
 
 // TestAnRMAPathIsServed: an application's end of a path and a node's understand each
-// other, and what the node has taken is what has been sent, when it waits again.
+// other, and the node has taken all bytes sent when it waits again.
 func TestAnRMAPathIsServed(t *testing.T) {
 	for name, o := range map[string]struct{ client, plain bool }{
 		"node opens": {client: true}, "application opens": {}, "plaintext": {plain: true},
@@ -163,8 +163,8 @@ func TestAnRMAPathIsServed(t *testing.T) {
 	}
 }
 
-// TestANodeBeginsBehindItsInitiator: what has heard the start of a node is served by it. One
-// that the initiator's start has not reached gives the path up, and says that nothing of it
+// TestANodeBeginsBehindItsInitiator: an initiator that has the start of a node is served by it.
+// A node without the initiator's start gives the path up, and reports that no byte of it
 // was used.
 func TestANodeBeginsBehindItsInitiator(t *testing.T) {
 	fa, fb := sockets(t)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWhatIsWrittenIsCounted: at every moment the count is between what had been written
+// TestWhatIsWrittenIsCounted: at every moment the count is between the bytes written
 // when it began and when it had ended, at both sides of a socket.
 func TestWhatIsWrittenIsCounted(t *testing.T) {
 	for name, dialer := range map[string]bool{"dialer": true, "acceptor": false} {
