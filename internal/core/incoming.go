@@ -35,7 +35,7 @@ type Payload[M any] struct {
 
 	op     *Op[M] // of a read of this end; nil for an operation of the peer
 	last   bool
-	posted bool // no result is wanted
+	posted bool // the caller gets no result
 	number uint64
 }
 
@@ -245,7 +245,7 @@ func (c *Conn[M]) newReply() *Reply[M] {
 	return r
 }
 
-// replied takes a reply back.
+// replied recycles a reply.
 func (c *Conn[M]) replied(r *Reply[M], code status.Code) {
 	c.releaseAll(r.Spans)
 	if code != status.OK {

@@ -29,8 +29,8 @@ func NewHello(self, peer Party) wire.Hello {
 	}
 }
 
-// NewAnswer returns the HELLO with which self answers h, which CheckHello has let pass:
-// it names the version that both speak.
+// NewAnswer returns the HELLO with which self answers h, which CheckHello has accepted:
+// it has the highest version that both support.
 func NewAnswer(h wire.Hello, self, peer Party) wire.Hello {
 	a := NewHello(self, peer)
 	a.Answer = true
@@ -101,7 +101,7 @@ func RefusesDialed(self, peer addr.UUID, linked, dialed, dialing bool) bool {
 	return ours && KeepsDialed(self, peer)
 }
 
-// PulseTimes are the times of a link's signs of life. All are positive.
+// PulseTimes are the intervals and bounds of a link's heartbeats. All are positive.
 type PulseTimes struct {
 	Heartbeat time.Duration // between two heartbeats
 	Fence     time.Duration // how long a confirmation of both lives lasts
@@ -160,7 +160,7 @@ func (p *Pulse) ServingUntil() time.Duration { return p.confirmed + p.times.Fenc
 // still. Only the answer to something sent less than Fence ago restores one.
 func (p *Pulse) Doubt(now time.Duration) { p.confirmed = min(p.confirmed, now-p.times.Fence-1) }
 
-// Silent returns how long nothing has come.
+// Silent returns the time since the last arrival.
 func (p *Pulse) Silent(now time.Duration) time.Duration { return now - p.heard }
 
 // A Beat is the action of a link at a tick.

@@ -377,7 +377,7 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	return true
 }
 
-// causeUnheard is that of a connection which no acceptor took.
+// causeUnheard is the cause of the end of a connection that no acceptor took.
 const causeUnheard = "its listener was closed"
 
 var errRequesterGone = errors.New("the requester is gone")

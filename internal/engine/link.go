@@ -243,9 +243,9 @@ func (l *link) why() string {
 // errNewLink is why a link ends that its peer has replaced.
 var errNewLink = errors.New("peer established a new link")
 
-// anotherLinkMayDo reports whether a link that ended with cause says nothing of
+// anotherLinkMayDo reports whether the end of a link with cause is no evidence of
 // its peer's end: the peer gave it up, or has a newer one. Silence, a lost state,
-// a fence and a leave do.
+// a fence and a leave are evidence.
 func anotherLinkMayDo(cause error) bool {
 	ce := closeError(cause)
 	switch {

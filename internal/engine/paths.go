@@ -169,7 +169,7 @@ func (c *conn) applyPath(h wire.Header, body []byte) error {
 func (c *conn) onPath(f wire.Path) error {
 	p := &c.path
 	p.mu.Lock()
-	if p.said || p.over { // it has crossed our NoPath
+	if p.said || p.over { // it has crossed this end's NoPath
 		p.mu.Unlock()
 		return nil
 	}
@@ -215,7 +215,7 @@ func (c *conn) joinPathLocked() {
 	}
 }
 
-// dialPath dials the peer's data port and shows the token that the peer has made.
+// dialPath dials the peer's data port and sends the token that the peer has made.
 func (c *conn) dialPath(ours *wire.Path, token path.Token, over <-chan struct{}) {
 	s, err := c.dialSocket(token, over)
 	if err != nil {
@@ -225,7 +225,7 @@ func (c *conn) dialPath(ours *wire.Path, token path.Token, over <-chan struct{})
 	c.settlePath(ours, s)
 }
 
-// dialSocket dials the peer's data port and shows token there, until over is closed: a path
+// dialSocket dials the peer's data port and sends token there, until over is closed: a path
 // that has ended does not count any more, and holds no descriptor.
 func (c *conn) dialSocket(token path.Token, over <-chan struct{}) (*net.TCPConn, error) {
 	ctx, stop := context.WithTimeout(contextUntil(over), pathDial)

@@ -61,7 +61,7 @@ func (e *endpoint) RMAPath(ctx context.Context, key path.Hash) (attach.PathSocke
 	return c.awaitRMA(ctx)
 }
 
-// notAsked notes why the path was not asked for, unless it had been.
+// notAsked records why the path was not asked for, unless it had been.
 func (p *rmaPath) notAsked(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -356,7 +356,7 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 	return true
 }
 
-// whyNot is why there is no path, as far as it was asked for.
+// whyNot returns the recorded reason why there is no path; nil: none is recorded.
 func (p *rmaPath) whyNot() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -403,7 +403,7 @@ func (p *rmaPath) took(bytes uint64) {
 	p.movedLocked()
 }
 
-// goesOn notes that an operation which is not applied yet makes progress.
+// goesOn records progress of an operation that is not applied yet.
 func (p *rmaPath) goesOn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -418,13 +418,13 @@ func (p *rmaPath) movedLocked() {
 }
 
 // passTime is how long the reader of the operations lane waits for operations that the
-// peer's application has written to its RMA path, while none comes.
+// peer's application has written to its RMA path, without progress.
 var passTime = 10 * time.Second
 
 var errNotPassed = errors.New("the operations that the peer's application has written to its RMA path do not come")
 
 // onRMAPassed waits until the peer's operations in the first n bytes of its RMA path have
-// been applied, or the path has ended: then so has the connection, or soon.
+// been applied, or the path has ended: then the connection has ended or is about to.
 func (c *conn) onRMAPassed(n uint64) error {
 	p := &c.rma.in
 	late := time.NewTimer(passTime)

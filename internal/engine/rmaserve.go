@@ -67,8 +67,8 @@ func (c *conn) serveRMA(s *net.TCPConn, o path.RMAOptions) {
 	}
 }
 
-// rmaGrace is how long a path that has ended is the end of its connection that is still
-// to be told.
+// rmaGrace is how long after its RMA path a connection may end in order. Then the node
+// ends it with an error.
 const rmaGrace = time.Second
 
 func (s *rmaServer) run() error {
@@ -119,10 +119,10 @@ func (s *rmaServer) do(r *path.RMARequest) (err error) {
 		Value: old, Bad: s.bad, BadCode: uint16(s.badCode)}, nil)
 }
 
-// note records the result of a request. An honest initiator's is refused only where
-// the peer has withdrawn the window meanwhile, and then its call asks; but memory that
-// cannot be used, and windows that are closed, are no fault of that call, and fences and
-// signals report it.
+// note records the result of a request. An honest initiator's is refused when the
+// peer has withdrawn the window meanwhile; then its call asks with a nop. Memory that
+// cannot be used, and closed windows, are no fault of that call: fences and
+// signals report them.
 func (s *rmaServer) note(number uint64, code status.Code) {
 	s.last = code
 	if code == status.OK {
@@ -140,8 +140,8 @@ func (s *rmaServer) note(number uint64, code status.Code) {
 }
 
 // asked returns the code of the first of the requests that a nop asks about that was
-// refused. Of those before the last one that has been dropped it is not known any more which
-// were: to fail one that was applied, while its window went, is the lesser evil.
+// refused. A request not newer than the last one dropped from the ring may have been refused:
+// asked fails it, even if it was applied while its window was withdrawn.
 func (s *rmaServer) asked(r *path.RMARequest) status.Code {
 	if r.Length > 0 && s.dropped.number >= r.Offset {
 		return s.dropped.code
