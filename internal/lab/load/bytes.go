@@ -6,8 +6,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// What applications send and write follows from the connection and the position, so
-// that its receiver compares alone.
+// The bytes that applications send and write follow from the connection and the
+// position: a receiver verifies them by itself.
 
 // mix returns a number that depends on all bits of x.
 func mix(x uint64) uint64 {
@@ -23,7 +23,7 @@ func Nonce(seed uint64, app history.Source, n uint64) uint64 {
 	return mix(seed^uint64(app.Slot)<<48^uint64(app.Run)<<32^n) | 1
 }
 
-// keyOf is what the bytes depend on that an end sends.
+// keyOf returns the key of the bytes that an end sends.
 func keyOf(sender history.ConnEnd) uint64 {
 	if sender.Side == history.Server {
 		return mix(^sender.Conn)
@@ -47,8 +47,8 @@ func fill(p []byte, sender history.ConnEnd, pos int64) {
 	}
 }
 
-// verify returns the index of the first byte of p that is not what [fill] puts there,
-// -1 if there is none.
+// verify returns the index of the first byte of p that differs from the output of
+// [fill], -1 if there is none.
 func verify(p []byte, sender history.ConnEnd, pos int64) int {
 	key := keyOf(sender)
 	var word [8]byte
@@ -68,7 +68,7 @@ func verify(p []byte, sender history.ConnEnd, pos int64) int {
 	return -1
 }
 
-// A tag is what every 8-byte word of a window holds: who wrote it.
+// A tag is the content of every 8-byte word of a window: it identifies the writer.
 //
 //	63      36 35          12 11        0
 //	+---------+--------------+-----------+

@@ -73,7 +73,7 @@ func (l *lender) takeBack(off int64) Step {
 // finds it as it was.
 func (e *End) borrow(off int64) Step {
 	dst, read := make([]byte, borrows*lentSize), 0
-	over := Step{Over: true} // what becomes of a lent window says nothing of the connection
+	over := Step{Over: true} // a failure on a lent window is no failure of the connection
 	var next func(Result) Step
 	next = func(r Result) Step {
 		if r.Status != "" {

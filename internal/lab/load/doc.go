@@ -1,13 +1,13 @@
-// Package load decides what the applications of a lab do: what is sent and written
-// when, what has to be found at the other end, and what of it a history tells. It has
-// no clock, goroutine, lock or I/O. The simulation and the applications of real labs
-// drive it alike.
+// Package load decides the operations of a lab's applications: the bytes that they send
+// and write and when, the bytes that the other end has to find, and the records that go
+// to the history. It has no clock, goroutine, lock or I/O. It drives the simulation and
+// the applications of real labs alike.
 //
-// An [End] is one end of a connection. What it does are its [Task]s, which run beside
-// each other: each is a chain of [Step]s, a call that the driver makes and the function
-// that takes the [Result] to the next step. So a task is a state machine, whose state
-// is the function that comes next. A driver makes the calls of one task one after the
-// other, in any goroutine, and keeps two functions of one end from running at a time.
+// An [End] is one end of a connection. Its work is a set of [Task]s, which run beside
+// each other. Each is a chain of [Step]s: a call that the driver makes and the function
+// that maps its [Result] to the next step. So a task is a state machine, whose state is
+// the next function. A driver makes the calls of one task one after the other, in any
+// goroutine, and runs at most one function of an end at a time.
 //
 //	step := task.First
 //	for step.Then != nil {

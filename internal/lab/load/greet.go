@@ -15,8 +15,8 @@ const (
 	answerSize = 8
 )
 
-// Greet returns the task that greets the other end, for an end whose Local is set. The
-// end is open behind it, or is to be closed without a record.
+// Greet returns the task that greets the other end. It requires Local to be set.
+// Afterwards the end is open, or is to be closed without a record.
 func (e *End) Greet() Task {
 	if e.ID.Side == history.Server {
 		return Task{First: recvFull(helloSize, e.welcome)}

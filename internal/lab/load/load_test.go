@@ -154,8 +154,8 @@ func TestHalfAWord(t *testing.T) {
 	}
 }
 
-// TestAForeignWordIsSeenAtOnce scans a window in which a word of another connection
-// stands, which is written over soon: that it was there is what counts.
+// TestAForeignWordIsSeenAtOnce scans a window that holds a word of another connection,
+// which is soon overwritten. The scan still reports it.
 func TestAForeignWordIsSeenAtOnce(t *testing.T) {
 	w, env := newScanned(t)
 	other := history.ConnEnd{Conn: 6, Side: history.Client}
@@ -188,8 +188,8 @@ func TestStepsAreTakenOnBeats(t *testing.T) {
 	})
 }
 
-// TestLostTimeIsLost: a loop that could not step for a while does not hurry afterwards,
-// but for what a beat brings along.
+// TestLostTimeIsLost: a loop that could not step for a while does not catch up, except
+// for the steps of one beat.
 func TestLostTimeIsLost(t *testing.T) {
 	const beat, every = 50 * time.Millisecond, 10 * time.Millisecond
 	p := (&Plan{Beat: beat}).Each(every, 0)
@@ -210,8 +210,8 @@ type wire struct {
 	flip  int
 }
 
-// run makes the calls of two tasks, one of each end, until both are over: a receive
-// waits for what it wants, and behind the other's end finds that it has closed.
+// run makes the calls of two tasks, one of each end, until both are over. A receive waits
+// for its bytes; once the task of the other end is over, it finds the connection closed.
 func (w *wire) run(tasks [2]Step) {
 	over := [2]bool{}
 	for !over[0] || !over[1] {

@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// A Verb is what an operation does.
+// A Verb is the kind of an operation.
 type Verb int
 
 // The verbs.
@@ -71,7 +71,7 @@ func (g geometry) slotsEnd() int { return g.slots * g.max }
 func (g geometry) slotAt(n uint64) int { return int(n%uint64(g.slots)) * g.max }
 
 // An Operation is one RMA operation of one end. It follows from the connection, the
-// side and its number, so that the target knows what to look for.
+// side and its number, so that the target can verify it.
 type Operation struct {
 	Verb Verb
 	Len  int // bytes, whole words; of a read at most
@@ -79,7 +79,7 @@ type Operation struct {
 	off  int // in the peer's window
 }
 
-// What operations are drawn from, with equal weights each.
+// The verbs are drawn from these lists, with equal weights.
 var (
 	writeVerbs = [...]Verb{VWrite, VWrite, VWrite, VWrite, Write, Write, Write, SyncWrite, OrderedWrite, fetchAdd}
 	readVerbs  = [...]Verb{VRead, Read}
@@ -144,7 +144,7 @@ func (g geometry) visible(window []byte, load func([]byte) uint64, end history.C
 	return 0, true
 }
 
-// What the two ends of a connection with operations tell each other.
+// The frames between the two ends of a connection with operations.
 const (
 	frameSize   = 32
 	frameWindow = 'W' // id, offset, length of the sender's window

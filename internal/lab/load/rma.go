@@ -49,8 +49,8 @@ type stage struct {
 
 func (s *stage) signalAt() int { return len(s.mem.Bytes()) - 8 }
 
-// operate opens a window for the peer, writes to and reads from the peer's, and checks
-// what the peer says it has written.
+// operate opens a window for the peer, writes to and reads from the peer's window, and
+// checks the operations that the peer reports as written.
 func (e *End) operate() Step {
 	g := newGeometry(e.plan.RMA)
 	w, err := e.newWindow(g)
@@ -127,8 +127,8 @@ func (o *operator) begin() Step {
 	}}
 }
 
-// end ends the task. What no fence has completed is not known. What the ended
-// connection has begun may still use the stage: the engine holds its pages.
+// end ends the task. The status of operations that no fence has completed is not known.
+// Operations of the ended connection may still use the stage: the engine holds its pages.
 func (o *operator) end(r Result) Step {
 	for _, p := range o.reads {
 		o.done(p.n, "", -1)
@@ -213,7 +213,7 @@ func (o *operator) write(op Operation, then func(Result) Step) Step {
 	return s
 }
 
-// read reads a slot of the peer's window, which nobody else writes: it has to find the
+// read reads a slot of the peer's window that only this end writes. It has to find the
 // last write before it and nothing of a later one, because operations of an endpoint
 // are applied in order.
 func (o *operator) read(op Operation, then func(Result) Step) Step {
@@ -240,7 +240,7 @@ func (o *operator) read(op Operation, then func(Result) Step) Step {
 }
 
 // found returns the index of the first word of a slot at off that is not of operation
-// last, -1 if there is none. A slot that last, 0, says nobody has written holds the
+// last, -1 if there is none. If last is 0, the slot was never written and holds the
 // window's own fill.
 func (o *operator) found(p []byte, off int, last uint64) int {
 	writer, fill := writerOf(o.e.ID), fillOf(o.peerID)
@@ -270,8 +270,8 @@ func (o *operator) add(op Operation, then func(Result) Step) Step {
 	}}
 }
 
-// fence waits until all operations so far have completed, checks what they read, and
-// tells the peer to look. Every eighth time it also waits for what the peer has begun.
+// fence waits until all operations so far have completed, checks the bytes that they read, and
+// notifies the peer. Every eighth fence also waits for the operations that the peer has begun.
 func (o *operator) fence(then func(Result) Step) Step {
 	upto := o.n
 	return fenceWait(false, func(r Result) Step {
@@ -340,8 +340,8 @@ func (o *operator) signal(Result) Step {
 	return Step{Call: c, Then: o.orEnd(o.wait)}
 }
 
-// Look looks at the words that signals are stored in, as a thread that spins on them
-// may, and returns what is to be done about it.
+// Look reads the words that signals are stored in, as a spinning thread may, and
+// returns the tasks that follow.
 func (e *End) Look() []Task {
 	e.lookForSignal()
 	s := e.stage

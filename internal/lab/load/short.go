@@ -67,7 +67,7 @@ func (e *End) takeEnd(n int64) Step {
 	return recvFull(1, func(r Result) Step { return e.nothing(n, r) })
 }
 
-// nothing tells of bytes from pos on that nobody has sent.
+// nothing records bytes from pos on that the peer never sent.
 func (e *End) nothing(pos int64, r Result) Step {
 	if n := int64(len(r.Data)); n > 0 {
 		e.env.Put(&history.Received{ConnEnd: e.ID, Range: history.Range{From: pos, To: pos + n}, Bad: at(pos)})
@@ -75,9 +75,9 @@ func (e *End) nothing(pos int64, r Result) Step {
 	return ended(r)
 }
 
-// park makes calls that wait, until the connection ends: the client sends to a server
-// that does not receive, and receives and polls for what never comes; the server polls
-// for the end.
+// park makes calls that block until the connection ends. The client sends to a server
+// that does not receive, and receives and polls for data that never arrives. The server
+// polls for the end.
 func (e *End) park() (tasks []Task) {
 	call := func(c Call, then func(Result) Step) {
 		c.AtOnce = true

@@ -17,12 +17,12 @@ type Task struct {
 	Begins bool
 }
 
-// A Step is a call, and what comes after it.
+// A Step is a call and the function that continues after it.
 type Step struct {
 	Call Call
 	Then func(Result) Step // nil: the task is over
-	// Over of a task that is over: nothing more was to begin. Otherwise the end is to
-	// be closed: it has done what it is for, or a call has failed.
+	// Over, of a task that is over: only the task has ended. Otherwise the end is to be
+	// closed: it has finished its work, or a call has failed.
 	Over bool
 	Also []Task // that begin now, beside this one
 }
@@ -33,7 +33,7 @@ var done = Step{}
 // ended ends a task behind the result of its last call.
 func ended(r Result) Step { return Step{Over: r.Over && r.Status == ""} }
 
-// A Do is what a [Call] does.
+// A Do is the operation of a [Call].
 type Do int
 
 // The calls.
@@ -46,8 +46,8 @@ const (
 	Register             // Call.Len bytes of Call.Mem at Call.From; Result.N is the offset
 	Unregister           // Call.Len bytes at Call.Offset
 	Transfer             // Call.RMA
-	FetchAdd             // add 1 at Call.Remote; Result.N is what was there
-	Mark                 // of what this end has begun, or the peer; Result.Mark
+	FetchAdd             // add 1 at Call.Remote; Result.N is the old value
+	Mark                 // of the operations that this end, or the peer, has begun; Result.Mark
 	Wait                 // for Call.Mark
 	Signal               // Call.Value at Call.Remote, and at Call.Offset if it is not 0
 )
@@ -56,7 +56,7 @@ const (
 var names = [...]string{Send: "send", Recv: "recv", Poll: "poll", Register: "register", Unregister: "unregister",
 	FetchAdd: "atomic", Mark: "fence_mark", Wait: "fence_wait", Signal: "fence_signal"}
 
-// A Call is what a step asks of its driver.
+// A Call is a request of a step to its driver.
 type Call struct {
 	Do     Do
 	Pace   *Pacer
@@ -72,7 +72,7 @@ type Call struct {
 	RMA    Operation
 	Buf    []byte // memory of a transfer; RMA.Verb may use the window at Offset instead
 	Sync   bool   // of a transfer
-	Peer   bool   // a mark of what the peer has begun
+	Peer   bool   // a mark of the operations that the peer has begun
 	Mark   any
 	Value  uint64
 	AtOnce bool // it may block for long: it is written when it begins
@@ -107,11 +107,11 @@ type Memory interface {
 	Close() error
 }
 
-// An Env is the application around an end, for what does not wait.
+// An Env is the application around an end. Its functions do not block.
 type Env interface {
 	Now() time.Duration
-	Put(history.Body)                                     // writes what has happened now
-	Bug(format string, args ...any)                       // writes that a promise was broken which no other record tells
+	Put(history.Body)                                     // writes that something has happened now
+	Bug(format string, args ...any)                       // writes that a promise was broken that no record shows
 	Nonce() uint64                                        // a number that no other connection or window of the run has
 	Alloc(n int) (Memory, error)                          // n is a number of whole pages
 	Load(word []byte) uint64                              // a word that the peer may be writing
@@ -119,7 +119,7 @@ type Env interface {
 	Slow() int                                            // messages a second that each connection receives; 0: all
 }
 
-// A Plan is what the applications of a run do.
+// A Plan is the workload of the applications of a run.
 type Plan struct {
 	Messages Messages `json:"messages"`
 	RMA      RMA      `json:"rma"`
@@ -135,14 +135,14 @@ type Plan struct {
 	Beat time.Duration `json:"beat"`
 }
 
-// Messages says what is sent on every pair in each direction; Rate 0: nothing.
+// Messages is the traffic of messages on every pair in each direction; Rate 0: none.
 type Messages struct {
 	Min  int64   `json:"min"` // bytes
 	Max  int64   `json:"max"`
 	Rate float64 `json:"rate"` // a second
 }
 
-// RMA says what is written and read on every pair in each direction; Rate 0: nothing.
+// RMA is the traffic of operations on every pair in each direction; Rate 0: none.
 type RMA struct {
 	Min    int64   `json:"min"` // bytes of an operation
 	Max    int64   `json:"max"`
@@ -153,7 +153,7 @@ type RMA struct {
 	Signal int     `json:"signal"` // a signal after so many operations; 0: never
 }
 
-// PlanOf returns what a scenario's workload asks for.
+// PlanOf returns the plan of a scenario's workload.
 func PlanOf(w *scenario.Workload) Plan {
 	p := Plan{Windows: float64(w.Windows), Waiters: w.Waiters, Connects: float64(w.Connects),
 		ConnectSize: cmp.Or(int64(w.ConnectSize), pieceSize), Parked: 4 << 20, Receive: 64 << 10}
@@ -182,7 +182,7 @@ func (p *Plan) Kinds() []Kind {
 	return kinds
 }
 
-// A Kind is what a connection is for: the first byte that its client sends.
+// A Kind is the purpose of a connection: the first byte that its client sends.
 type Kind byte
 
 // The kinds.
@@ -198,7 +198,7 @@ type End struct {
 	ID            history.ConnEnd
 	Kind          Kind
 	Local, Remote addr.Life
-	// LocalPort, RemotePort and Peer are what the endpoint says, set before [End.Greet].
+	// LocalPort, RemotePort and Peer are those of the endpoint, set before [End.Greet].
 	LocalPort, RemotePort addr.Port
 	Peer                  addr.NodeID
 	Open                  bool   // both ends have greeted each other
@@ -211,8 +211,8 @@ type End struct {
 	stage   *stage
 }
 
-// NewEnd returns the end of a client, or of a server, which learns by the greeting
-// what the connection is for.
+// NewEnd returns the end of a client, or, if kind is 0, of a server, which learns the
+// kind from the greeting.
 func NewEnd(env Env, plan *Plan, kind Kind) *End {
 	e := &End{Kind: kind, env: env, plan: plan, ID: history.ConnEnd{Side: history.Server}}
 	if kind != 0 {
@@ -221,7 +221,7 @@ func NewEnd(env Env, plan *Plan, kind Kind) *End {
 	return e
 }
 
-// Tasks returns what an open end does.
+// Tasks returns the tasks of an open end.
 func (e *End) Tasks() []Task {
 	switch e.Kind {
 	case Stream:
@@ -253,7 +253,7 @@ func (e *End) Closed() *history.Closed {
 	return &history.Closed{ConnEnd: e.ID, How: how}
 }
 
-// Flush writes what was sent and received and is not written yet.
+// Flush writes the sent and received ranges that are not written yet.
 func (e *End) Flush() {
 	for _, t := range e.tellers {
 		t.flush()

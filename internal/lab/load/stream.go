@@ -9,7 +9,7 @@ import (
 const (
 	// tellEvery bounds how long bytes that were sent or received stay unwritten.
 	tellEvery = 50 * time.Millisecond
-	// offerAhead is for how long an end says in advance what it will send.
+	// offerAhead is for how long an end announces its sends in advance.
 	offerAhead = 250 * time.Millisecond
 )
 
@@ -131,7 +131,7 @@ func (t *teller) add(from, to int64, now time.Duration) {
 	}
 }
 
-// flush writes what is not written.
+// flush writes the range that is not written yet.
 func (t *teller) flush() {
 	if t.r.From < t.r.To {
 		t.put(t.r)
@@ -139,5 +139,5 @@ func (t *teller) flush() {
 	t.r.From = t.r.To
 }
 
-// skip passes over what another record tells.
+// skip passes over bytes up to to, which another record covers.
 func (t *teller) skip(to int64) { t.r = history.Range{From: to, To: to} }

@@ -10,15 +10,15 @@ import (
 const (
 	guardSize = pageSize // before and behind every window
 	guardByte = 0xA5
-	// MaxGraves bounds the windows that an application keeps after their connection
-	// has ended, to scan them: nobody may write them any more.
+	// MaxGraves bounds the windows that an application keeps after their connection has
+	// ended. It scans them: no peer may write to them any more.
 	MaxGraves = 32
 	// maxWriters bounds the ends that an application remembers.
 	maxWriters = 1 << 14
 )
 
 // A Window is memory that a peer writes to, filled with a tag of its own, between two
-// guard pages that nobody may touch.
+// guard pages that no peer may touch.
 type Window struct {
 	ID     uint64
 	Offset int64 // in the end's registered space
@@ -60,8 +60,8 @@ func (w *Window) Len() int { return w.g.window }
 // Free gives the memory back: the window is not looked at any more.
 func (w *Window) Free() { _ = w.mem.Close() } // unmaps; there is nothing to do about a failure
 
-// lookForSignal writes down a new value of the signal word, and whether what it covers
-// is there.
+// lookForSignal writes down a new value of the signal word, and whether the operations
+// that the signal covers are there.
 func (w *Window) lookForSignal() {
 	v := w.env.Load(w.bytes[w.g.signalAt():])
 	if v == w.signal {
@@ -71,7 +71,7 @@ func (w *Window) lookForSignal() {
 	w.env.Put(&history.SignalSeen{ConnEnd: w.owner, Value: v, Missing: w.check(&w.covered, v)})
 }
 
-// checkTold writes down whether what the peer has told to be there is there.
+// checkTold writes down whether the operations that the peer has reported as written are there.
 func (w *Window) checkTold(upto uint64) {
 	w.env.Put(&history.Checked{ConnEnd: w.owner, Upto: upto, Missing: w.check(&w.told, upto)})
 }
@@ -108,16 +108,15 @@ func (w *Window) Scan() *Scan {
 		word := w.env.Load(w.bytes[i:])
 		s.r.Words++
 		s.r.Sum = (s.r.Sum ^ word) * 0x100000001B3
-		if i < w.g.slotsEnd() && !s.place(tag(word), i) { // else a control word, or what no slot takes
+		if i < w.g.slotsEnd() && !s.place(tag(word), i) { // else a control word, or the rest behind the slots
 			s.torn = append(s.torn, i)
 		}
 	}
 	return s
 }
 
-// place accounts for the word at byte i, if it is one that belongs there. Another one
-// may be half of an operation's and half of what was there before: transfers are not
-// atomic.
+// place accounts for the word at byte i, if it belongs there. A word that does not may
+// be half new and half old: transfers are not atomic.
 func (s *Scan) place(t tag, i int) bool {
 	w := s.w
 	switch t.writer() {
@@ -127,7 +126,7 @@ func (s *Scan) place(t tag, i int) bool {
 		if !w.g.fits(t, i) {
 			return false
 		}
-	default: // half a word is nobody's
+	default: // half a word has no known writer
 		if _, known := w.env.Writer(t.writer(), w.owner.Conn); !known {
 			return false
 		}
@@ -143,8 +142,8 @@ func (s *Scan) Torn() bool {
 	return len(s.torn) > 0
 }
 
-// Record returns what was seen. Words that are still torn are misplaced, or of an
-// unknown writer.
+// Record returns the result of the scan. Words that are still torn are misplaced, or of
+// an unknown writer.
 func (s *Scan) Record() *history.Scan {
 	for _, i := range s.torn {
 		switch t := tag(s.w.env.Load(s.w.bytes[i:])); t.writer() {
@@ -165,7 +164,7 @@ func (s *Scan) Record() *history.Scan {
 	return &s.r
 }
 
-// attribute counts a word for who has written it.
+// attribute counts a word for its writer.
 func (s *Scan) attribute(t tag) {
 	k := slices.Index(s.writers, t.writer())
 	if k < 0 {
@@ -189,8 +188,8 @@ type Known struct {
 	Life addr.Life
 }
 
-// Writers are the ends of the connections that an application has had, so that it can
-// say whose words it finds.
+// Writers are the ends of the connections that an application has had. They identify
+// the writers of words in its windows.
 type Writers struct {
 	ends  map[uint32][]Known
 	order []uint32 // oldest first
