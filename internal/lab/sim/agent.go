@@ -13,9 +13,8 @@ import (
 // a time.Time.
 var start = time.Unix(1_000_000_000, 0)
 
-// An agent is the shell of membership in one fabricd: it owns the deciding
-// machines, does what they ask for and tells them what happened. It follows
-// membership.Agent.
+// An agent is the shell of membership in one fabricd: it owns the deciding machines,
+// performs their effects and feeds them events. It follows membership.Agent.
 type agent struct {
 	w  *world
 	p  *proc
@@ -33,8 +32,8 @@ type agent struct {
 	lines  map[lifeKey]*line
 	order  []*line // of lines, by their first use
 	beatAt time.Duration
-	rumour map[lifeKey]verdict.Rumour // what gossip says of each start
-	banned map[addr.UUID]bool         // at the host: whom it does not admit
+	rumour map[lifeKey]verdict.Rumour // the last rumour of gossip about each start
+	banned map[addr.UUID]bool         // at the host: nodes that it does not admit
 
 	pace     pacer
 	ticked   time.Duration
@@ -62,7 +61,7 @@ type step struct {
 	member verdict.MemberInput
 }
 
-// A controlEnd is what one end of a control session or lifeline says of itself.
+// A controlEnd is the identity that one end of a control session or lifeline reports.
 type controlEnd struct {
 	uuid  addr.UUID
 	epoch uint64
@@ -120,7 +119,7 @@ type pacer struct {
 	timer  int           // counts its settings: an old one does nothing
 	stale  bool          // something happened that may have a deadline
 	lines  time.Duration // when a lifeline will have been silent for too long; 0: none
-	doubt  time.Duration // somebody's life is in doubt until then; 0: nobody's
+	doubt  time.Duration // a life is in doubt until then; 0: none
 }
 
 // beat returns the first beat after now.
@@ -164,8 +163,7 @@ func (a *agent) arm() {
 	}
 }
 
-// hurry notes that somebody's life is in doubt. Lifelines are watched more
-// closely then.
+// hurry notes that a life is in doubt. Lifelines are watched more closely then.
 func (a *agent) hurry() {
 	if a.pace.doubt == 0 {
 		a.pace.lines = a.w.now // look at them at once
@@ -193,8 +191,8 @@ func (a *agent) tick() {
 func (a *agent) feedHost(in verdict.HostInput)     { a.feed(step{host: in}) }
 func (a *agent) feedMember(in verdict.MemberInput) { a.feed(step{member: in}) }
 
-// feed steps a machine, performs what it asks for, and goes on with what that
-// causes at once.
+// feed steps a machine, performs its effects, and continues with the steps that these
+// cause at once.
 func (a *agent) feed(s step) {
 	a.todo = append(a.todo, s)
 	if len(a.todo) > 1 {
@@ -267,8 +265,8 @@ func (a *agent) perform(x verdict.Action, fromHost bool) {
 	}
 }
 
-// remember writes our own life, synced, before what follows in the step. A
-// write that fails does no harm but that the next start knows less.
+// remember writes our own life, synced, before the later effects of the step. A write
+// that fails is harmless, except that the next start knows less.
 func (a *agent) remember(x verdict.Remember) {
 	if x.Life != (addr.Life{}) && !a.p.step(failpoint.LeaseGranted) || a.at.disk.broken() {
 		return
@@ -410,7 +408,7 @@ func (a *agent) handle() {
 	a.p.after(handlerTime(a.p), a.handle)
 }
 
-// depart ends what tells others that this node is here, and then the process.
+// depart closes the lifelines, which show peers that this node is here, and then ends the process.
 func (a *agent) depart() {
 	a.departed = true
 	for _, l := range a.order {

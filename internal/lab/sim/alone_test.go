@@ -9,20 +9,20 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// An AlonePoint is what a cluster of so many nodes has come to without its host. Times
-// are of the slowest node.
+// An AlonePoint is the result of a cluster of so many nodes without its host. Times are
+// of the slowest node.
 type AlonePoint struct {
 	Nodes   int
 	Idle    float64       // messages per node and second, as in ScalePoint
-	Crash   time.Duration // from kill −9 of a node to NODE_REMOVED at everybody else
+	Crash   time.Duration // from kill −9 of a node to NODE_REMOVED at every other node
 	Silence time.Duration // from SIGSTOP to the same
 	Return  time.Duration // from the start of the host to NODE_ADDED of all everywhere
 	False   int           // removals of nodes that nothing was done to
 }
 
-// Alone kills the host of a cluster of so many nodes, 4 at least, and measures what
-// happens while it is away: one node is killed and another one stopped for 35 s. Then
-// the host is back, and with it the stopped node.
+// Alone kills the host of a cluster of so many nodes, 4 at least, and measures its
+// absence: one node is killed and another one stopped for 35 s. Then the host is back,
+// and with it the stopped node.
 func Alone(nodes int, d scenario.Detection, seed uint64) (AlonePoint, error) {
 	s := &scaleRun{w: newWorld(seed, nodes, timingOf(d), Options{}), out: &ScalePoint{}, removed: make(map[addr.Life]int)}
 	s.w.log.keep = s.see
@@ -78,8 +78,8 @@ func (s *scaleRun) alone(p *AlonePoint) (err error) {
 	return s.comeBack(p)
 }
 
-// comeBack starts the host again. What the stopped node tells of the others, whom it
-// could not reach, is nobody's false removal.
+// comeBack starts the host again. The stopped node's reports about nodes that it could
+// not reach are no false removals.
 func (s *scaleRun) comeBack(p *AlonePoint) (err error) {
 	w, was := s.w, s.out.False
 	w.until(w.now + time.Second)

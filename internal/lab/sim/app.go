@@ -25,9 +25,9 @@ const (
 	settleTime            = 20 * time.Millisecond
 )
 
-// An app is the application of a slot: it keeps connections of several kinds to
-// its peers and writes down what happens to it. A fabricd that is gone ends
-// every call; it attaches again when there is one.
+// An app is the application of a slot: it keeps connections of several kinds to its
+// peers and records the results. A fabricd that is gone ends every call; the
+// application attaches again when there is one.
 type app struct {
 	w   *world
 	p   *proc
@@ -120,7 +120,7 @@ func (a *app) endCalls(s *session, err error) {
 	}
 }
 
-// view writes who lives, as the node says in this moment.
+// view writes the lives in the node's table at this moment.
 func (a *app) view() {
 	s, before := a.s, a.told
 	a.p.after(settleTime, func() {
@@ -194,8 +194,8 @@ func (a *app) begin(c history.Call, e *appEnd, atOnce bool, then func(int64, err
 	return o
 }
 
-// finish writes that a call has returned, unless it is a success that nobody
-// waits to read of.
+// finish writes that a call has returned, unless it succeeded and its beginning is not
+// written.
 func (a *app) finish(o *appCall, n int64, err error) {
 	o.over = true
 	if i := slices.Index(a.calls, o); i >= 0 {
@@ -258,7 +258,7 @@ func (a *app) talk() {
 // on reports whether the session that began something is still there.
 func (a *app) on(s *session) bool { return a.s == s && !a.ending && !s.leaving && !s.closing }
 
-// listen listens and accepts. Nobody connects where it is not busy.
+// listen listens and accepts. No client connects to a port that is not busy.
 func (a *app) listen(port addr.Port, busy bool) {
 	s := a.s
 	ep := s.open()
@@ -370,7 +370,7 @@ func (a *app) finishUp() {
 	}
 }
 
-// wind ends what a session is doing.
+// wind ends the calls, listeners and connections of a session.
 func (a *app) wind(s *session) {
 	s.leaving = true
 	for _, e := range slices.Clone(a.ends) {
@@ -397,7 +397,7 @@ func (a *app) leave(s *session, then func()) {
 	})
 }
 
-// last writes what is left at the very end.
+// last writes the calls and windows that are left at the very end.
 func (a *app) last() {
 	if a.p.dead {
 		return

@@ -71,7 +71,7 @@ func (e *appEnd) drop() {
 	}
 }
 
-// run does what the connection is for until it ends, closes it and calls after.
+// run runs the tasks of the connection until it ends, closes it and calls after.
 func (e *appEnd) run(after func()) {
 	e.after = after
 	e.tasks++ // run itself
@@ -184,7 +184,7 @@ func (e *appEnd) fence(c load.Call, r *load.Result, answer func(int64, error)) {
 	}, answer)
 }
 
-// receive receives behind what has come: all that the call wants, or what is there.
+// receive receives behind the bytes in come: all that the call wants, or those available.
 func (e *appEnd) receive(c load.Call, come []byte, then func(load.Result)) {
 	var got []byte
 	e.call(c, func(done func(int64, error)) {
@@ -269,7 +269,7 @@ func (e *appEnd) taskEnded(over bool) {
 	}
 }
 
-// cancel ends what the end is doing.
+// cancel ends the calls and tasks of the end.
 func (e *appEnd) cancel() {
 	if e.canceled {
 		return
@@ -337,7 +337,7 @@ func (e *appEnd) wrapUp() {
 	}
 	a.put(e.Closed())
 	if w := e.TakeWindow(); w != nil {
-		if p := e.s.n.p; p.leaving && !p.dead { // it completes what is under way
+		if p := e.s.n.p; p.leaving && !p.dead { // it completes the operations under way
 			a.p.after(leaveTime, func() { a.bury(w) })
 		} else {
 			a.bury(w)
@@ -367,8 +367,8 @@ func (e *appEnd) probe() {
 	}, func(int64, error) {})
 }
 
-// bury keeps a window whose connection has ended: nobody may write it any more.
-// The oldest of too many is looked at a last time and given up.
+// bury keeps a window whose connection has ended: no peer may write to it any more. The
+// oldest of too many is scanned a last time and given up.
 func (a *app) bury(w *load.Window) {
 	a.put(&history.WindowGone{ID: w.ID})
 	a.scan(w)
@@ -379,7 +379,7 @@ func (a *app) bury(w *load.Window) {
 	}
 }
 
-// scan writes down what is in a window. Nothing is half written here.
+// scan writes down the content of a window. Here no word is half written.
 func (a *app) scan(w *load.Window) { a.put(w.Scan().Record()) }
 
 // errnoName returns the status of a [load.Result] for an error.
@@ -393,15 +393,15 @@ func errnoName(err error) string {
 	return history.Errno(status.Of(err).Errno())
 }
 
-// Now, Put and what follows are what package load needs of an application.
+// The methods from Now on implement [load.Env].
 
 // Now returns the virtual time.
 func (a *app) Now() time.Duration { return a.w.now }
 
-// Put writes what has happened now.
+// Put writes that something has happened now.
 func (a *app) Put(b history.Body) { a.put(b) }
 
-// Bug writes that a promise was broken which no other record tells.
+// Bug writes that a promise was broken which no other record shows.
 func (a *app) Bug(format string, args ...any) { a.w.watch.at(a.src, format, args...) }
 
 // Nonce returns a number that no other connection or window of the run has.
@@ -416,7 +416,7 @@ type slab []byte
 // Bytes returns the memory.
 func (s slab) Bytes() []byte { return s }
 
-// Close does nothing: who still refers to the memory has it.
+// Close does nothing: the garbage collector frees the memory.
 func (s slab) Close() error { return nil }
 
 // Alloc returns memory that can be registered.

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A Churned is what a [Churn] has come to.
+// A Churned is the result of a [Churn].
 type Churned struct {
 	Lives   uint64        // that began
 	Events  uint64        // beginnings and ends of lives that were told, at all nodes
@@ -18,11 +18,11 @@ type Churned struct {
 	Virtual time.Duration // that passed
 }
 
-// Churn runs a cluster whose nodes come and go until so many lives have begun,
-// and checks every event: exactly one beginning and one end of a life at
-// everybody who was told of it, in the order of generations, and no ID with two
-// lives. Nodes are killed, stopped, cut off and replaced, on disks that fail;
-// every few seconds the cluster gets time to be whole again, and has to be.
+// Churn runs a cluster whose nodes come and go until so many lives have begun, and
+// checks every event: each node that is notified of a life gets exactly one beginning
+// and one end of it, in the order of generations, and no ID has two lives. Nodes are
+// killed, stopped, cut off and replaced, on disks that fail; every few seconds the
+// cluster gets time to be whole again, and has to be.
 func Churn(seed uint64, nodes int, lives uint64) (Churned, error) {
 	w := newWorld(seed, nodes, verdict.Fast(), Options{})
 	w.log.keep = func(r history.Record) bool {
@@ -67,7 +67,7 @@ func (c *churn) fault() {
 	m := w.machines[c.stay+w.rng.IntN(len(w.machines)-c.stay)]
 	short := between(w.rng, 5*time.Millisecond, 1500*time.Millisecond)
 	switch w.rng.IntN(12) {
-	case 0, 1, 2, 3, 4: // the same node again, faster than anybody notices
+	case 0, 1, 2, 3, 4: // the same node again, faster than any detection
 		w.kill(m, history.DidKill, "")
 		w.after(between(w.rng, time.Millisecond, 50*time.Millisecond), func() { w.boot(m) })
 	case 5:

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
-// TestHoursOfComingAndGoingLeaveNothing is P21 with SIM_HOURS=24: who stays for a
-// day keeps no more than after an hour.
+// TestHoursOfComingAndGoingLeaveNothing is P21 with SIM_HOURS=24: a node that stays for
+// a day keeps no more than after an hour.
 func TestHoursOfComingAndGoingLeaveNothing(t *testing.T) {
 	span := hours
 	if s := os.Getenv("SIM_HOURS"); s != "" {

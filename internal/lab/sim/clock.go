@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A clock is virtual time and what is to happen. Events of one moment happen in
-// the order in which they were asked for.
+// A clock is virtual time and the queue of future events. Events of one moment happen
+// in the order in which they were asked for.
 type clock struct {
 	now   time.Duration
 	asked uint64

@@ -13,19 +13,19 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A memory is what an application registers.
+// A memory is a buffer that an application registers.
 type memory struct {
 	bytes []byte
 	freed bool // the node has given it back
 
-	stored func() // called when a word was stored; nil: nobody looks
+	stored func() // called when a word was stored; nil: no caller watches it
 }
 
 type span = rma.Span[*memory]
 
-// A conn is one end of a connection: an operations lane and a message lane in
-// each direction, on one link. It follows engine's conn. What waits for the
-// peer is a function that is called later.
+// A conn is one end of a connection: an operations lane and a message lane in each
+// direction, on one link. It follows engine's conn. A wait for the peer is a function
+// that is called later.
 type conn struct {
 	link *link
 	ep   *endpoint
@@ -84,12 +84,12 @@ func newConn(l *link, ep *endpoint, id wire.ConnID) *conn {
 	return c
 }
 
-// soon runs f behind what this process does now.
+// soon runs f after the current step of this process.
 func (c *conn) soon(f func()) { c.link.n.p.hand(f) }
 
 func (c *conn) step(s failpoint.Step) bool { return c.link.n.p.step(s) }
 
-// perform does what the core has left to be done.
+// perform performs the core's effects.
 func (c *conn) perform() {
 	e := c.core.Effects()
 	if e == nil {
@@ -129,7 +129,7 @@ func (c *conn) storeWord(at span, v uint64) {
 	}
 }
 
-// doWord does what p says to a word.
+// doWord performs the operation of p on a word.
 func (c *conn) doWord(p *core.Payload[*memory]) {
 	if p.Word == core.StoreWord {
 		c.storeWord(p.Spans[0], p.Value)
@@ -152,7 +152,7 @@ func (c *conn) bytes(sp span) []byte {
 	return m.bytes[sp.Offset : sp.Offset+sp.Length]
 }
 
-// kick does what the core has left, and writes what is queued as far as the lane takes it.
+// kick performs the core's effects, and writes queued frames until the lane is full.
 func (c *conn) kick() {
 	c.perform()
 	if c.core.Fill() > 1 {
@@ -227,7 +227,7 @@ func (c *conn) serve(r *frames) {
 	c.pump()
 }
 
-// pump applies what has arrived on the operations lane, as far as it may.
+// pump applies the operations that have arrived on the operations lane, as far as it may.
 func (c *conn) pump() {
 	if c.ended || c.in == nil || c.link.n.p.dead {
 		return

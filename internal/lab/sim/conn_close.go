@@ -57,8 +57,8 @@ func (c *conn) sendClose(f wire.Close) {
 // closeLinger bounds how long a close waits for the peer.
 const closeLinger = 10 * time.Second
 
-// close ends the connection, and says so to the peer with bye: operations complete,
-// what was sent is delivered, then the windows go.
+// close ends the connection, and notifies the peer with bye: operations complete, sent
+// bytes are delivered, then the windows go.
 func (c *conn) close(bye wire.Close, done func()) {
 	c.closing = true
 	for _, x := range slices.Clone(c.calls) {
@@ -115,7 +115,7 @@ func (c *conn) drain(done func()) {
 	c.kick()
 }
 
-// giveUp ends a call whose caller waits no longer.
+// giveUp ends a call that its caller has abandoned.
 func (c *conn) giveUp(x *pending) {
 	c.core.Forget(&x.Waiter)
 	if i := slices.Index(c.calls, x); i >= 0 {

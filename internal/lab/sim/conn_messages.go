@@ -77,8 +77,8 @@ func (c *conn) wakeReaders() {
 	}
 }
 
-// read takes what is there, at most n bytes. It reports false if there is
-// nothing yet.
+// read takes the bytes that have arrived, at most n. It reports false if there are none
+// yet.
 func (c *conn) read(n int) (p []byte, err error, ok bool) {
 	if c.inflow.Muted() {
 		return nil, status.Reset, true
@@ -193,7 +193,7 @@ func (o *outbox) finish() {
 	}
 }
 
-// abort drops the lane and what was not written: the connection is gone.
+// abort drops the lane and its unwritten bytes: the connection is gone.
 func (o *outbox) abort() {
 	o.stop(status.Reset)
 	o.cut = true

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// What opens a control session or a lifeline, and answers it.
+// The items that open a control session or a lifeline, and answer it.
 type (
 	controlHello struct {
 		lifeline bool
@@ -29,8 +29,8 @@ func (a *agent) end() controlEnd {
 	return e
 }
 
-// accept takes a TCP connection that somebody has opened. Its first item says
-// what it is for.
+// accept takes a TCP connection that a node has opened. Its first item states its
+// purpose.
 func (a *agent) accept(e *tcpEnd) {
 	e.received = func(m any) {
 		h, ok := m.(controlHello)
@@ -51,7 +51,7 @@ func (a *agent) accept(e *tcpEnd) {
 	}
 }
 
-// admits decides about an opening: who is meant, and whose life is over.
+// admits decides about an opening: whether this node is meant, and whether the opener's life is over.
 func (a *agent) admits(h controlHello) bool {
 	switch {
 	case a.departed, a.banned[h.from.uuid], h.from.uuid == a.self.uuid && h.from.epoch == a.self.epoch,
@@ -83,9 +83,9 @@ func (a *agent) outdated(peer controlEnd, l grantLease) bool {
 	return true
 }
 
-// open dials m and opens a control session or a lifeline to the node that to
-// names. done gets the end and what the other said; on failure the end is nil,
-// and fenced says that our life is over there.
+// open dials m and opens a control session or a lifeline to the node that to names.
+// done gets the end and the peer's identity. On failure the end is nil, and fenced
+// reports that the peer holds our life to be over.
 func (a *agent) open(m *machine, lifeline bool, to lifeKey, limit time.Duration, done func(e *tcpEnd, peer controlEnd, fenced bool)) {
 	over := false
 	finish := func(e *tcpEnd, peer controlEnd, fenced bool) {
@@ -120,8 +120,8 @@ func (a *agent) open(m *machine, lifeline bool, to lifeKey, limit time.Duration,
 	})
 }
 
-// attach gives a session its ID. What it delivers goes to the host's machine or
-// to the member.
+// attach gives a session its ID. Its messages go to the host's machine or to the
+// member.
 func (a *agent) attach(e *tcpEnd, peer controlEnd, atHost bool) verdict.SessionID {
 	a.lastID++
 	id := a.lastID
@@ -245,18 +245,18 @@ func (w *world) machineAt(addresses []string) *machine {
 	return w.byAddress[addresses[0]]
 }
 
-// A sight is what reach met.
+// A sight is the result of reach.
 type sight uint8
 
 const (
-	sawNobody     sight = iota // nobody answered
-	sawFence                   // it said that our life is over
+	sawNobody     sight = iota // no node answered
+	sawFence                   // the node answered that our life is over
 	sawNewer                   // another start of it answered
 	sawNoSuchLife              // it answered, and is not that life: it is another one, or none
 	sawAlive                   // it answered
 )
 
-// reach opens a lifeline to exactly the life that n names, and says what it met.
+// reach opens a lifeline to exactly the life that n names, and reports the result.
 func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met sight)) {
 	m := a.w.machineAt(n.Addresses())
 	if m == nil {
@@ -280,7 +280,7 @@ func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpE
 	})
 }
 
-// sees compares who answered with who was meant.
+// sees compares the node that answered with the one that was meant.
 func (a *agent) sees(n verdict.Contact, peer controlEnd) sight {
 	l, _ := decodeLease(peer.lease)
 	switch {
@@ -294,7 +294,7 @@ func (a *agent) sees(n verdict.Contact, peer controlEnd) sight {
 	return sawAlive
 }
 
-// release ends a lifeline that was opened to see whether somebody is there.
+// release ends a lifeline that was opened to probe whether a node is there.
 func (a *agent) release(e *tcpEnd) {
 	if e != nil {
 		e.received, e.ended = func(any) {}, func(verdict.DownCause) {}

@@ -145,7 +145,7 @@ func (n *node) sayHello(e *quicEnd, self, peer core.Party, limit time.Duration, 
 	})
 }
 
-// proof is what the certificate of the other end says.
+// proof is the identity in the certificate of the other end.
 func (e *quicEnd) proof() core.Proof {
 	o := e.peer().p
 	return core.Proof{UUID: o.at.disk.uuid, Host: o.at.host}
@@ -308,8 +308,7 @@ type frames struct {
 	from *laneSource
 }
 
-// A laneSource lets a Reader, whose buffer is large, read one lane after
-// another.
+// A laneSource lets a Reader, which has a large buffer, read one lane after another.
 type laneSource struct{ *lane }
 
 func (w *world) newFrames(l *lane) *frames {

@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A disk is the state directory of a machine: what is in it survives the
-// process. A write is there when it is synced, and not before.
+// A disk is the state directory of a machine: its content survives the process. A write
+// counts once it is synced, and not before.
 type disk struct {
 	uuid     addr.UUID
 	resetKey uint64
@@ -59,8 +59,8 @@ func (d *disk) store(x verdict.Persist) {
 	}
 }
 
-// A grantLease is what a lease says. Nobody in the simulation forges one, so
-// that it carries no signature.
+// A grantLease is the content of a lease. No node in the simulation forges one, so it
+// carries no signature.
 type grantLease struct {
 	uuid  addr.UUID
 	epoch uint64
@@ -92,8 +92,8 @@ func decodeLease(b []byte) (l grantLease, ok bool) {
 	return l, true
 }
 
-// prove leaves of what a member says on its session what its lease proves. It
-// reports false for what a session refuses.
+// prove reduces the claims of a member's message to those that its lease proves. It
+// reports false for a message that a session refuses.
 func prove(m verdict.Message, peer controlEnd) (verdict.Message, bool) {
 	switch m := m.(type) {
 	case verdict.Join:

@@ -1,38 +1,36 @@
 // Package sim runs whole clusters on virtual time, in one goroutine. The same
 // schedule and seed give the same history, byte for byte.
 //
-// What decides is the product's own code: the host and the members of package
-// verdict, endpoint states, connections, credit, pulses and HELLOs of package
-// core, with rma, fence, portmap and the wire's codec below it. What the
-// simulation adds is a shell around them: machines with disks, processes that
-// are killed, stopped and crash at a step, a network, and applications that run
-// the scenario's workload, as package load decides it, and write what happens to
-// them.
+// The decisions are the product's own code: the host and the members of package
+// verdict, endpoint states, connections, credit, pulses and HELLOs of package core,
+// with rma, fence, portmap and the wire's codec below it. The simulation adds a shell
+// around them: machines with disks, processes that are killed, stopped and crash at a
+// step, a network, and applications that run the scenario's workload, as package load
+// decides it, and record the results.
 //
 //	scenario.Schedule --> Run --> []history.Record --> package check
 //
 // # The network
 //
-// Each directed pair of machines has a path for each plane of traffic. Control
-// sessions and lifelines are TCP: kernels go on sending when a process stands
-// still, and tell of its death. Links are QUIC as quic-go speaks it and our
-// provider uses it: a congestion window that heartbeats wait for too, probes at
-// intervals that double, the last packets sent again while a heartbeat finds no
-// answer. A dead process says nothing, what is not acknowledged is sent again by
-// a process that runs, and a process that does not know a session resets it. A
-// write is one packet whatever its length, acknowledgements are not held back,
-// and nothing is paced. Rules are those of package faults.
-// Gossip is no protocol here but a source of rumours, with the delays that were
-// measured of it, and false ones when a node comes back.
+// Each directed pair of machines has a path for each plane of traffic. Control sessions
+// and lifelines are TCP: kernels retransmit while a process stands still, and report
+// its death. Links are QUIC as quic-go speaks it and our provider uses it: a congestion
+// window that heartbeats wait for too, probes at intervals that double, the last
+// packets sent again while a heartbeat finds no answer. A dead process is silent, a
+// running process retransmits unacknowledged packets, and a process that does not know
+// a session resets it. A write is one packet whatever its length, acknowledgements are
+// not held back, and nothing is paced. Rules are those of package faults. Gossip is no
+// protocol here but a source of rumours, with the delays that were measured of it, and
+// false ones when a node comes back.
 //
 // # Where it is not the product
 //
-// The shells of membership and engine are goroutines around the deciding code
-// and cannot run here: where one of them waits, the simulation has a function that
-// is called later. A mistake in the order of locks, in a goroutine's end or in a
-// buffer of the shells does not show here: the tests of those packages, and the
-// runs on processes, are for that. What a connection queues and leaves to be done,
-// and what a HELLO, its answer and its refusal say, is package core's for both.
+// The shells of membership and engine are goroutines around the deciding code and
+// cannot run here: where one of them waits, the simulation has a function that is
+// called later. A mistake in the order of locks, in a goroutine's end or in a buffer of
+// the shells does not show here: the tests of those packages, and the runs on
+// processes, cover that. Package core provides the queue and the effects of a
+// connection, and the contents of a HELLO, its answer and its refusal, for both.
 // Repeated by hand, and to be kept alike, is:
 //
 //   - agent.go and control.go: the shell of membership;

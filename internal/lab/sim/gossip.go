@@ -8,10 +8,10 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A gossip is the source of rumours: what memberlist would tell each node of
-// each other one, with the delays that were measured of it (reliability.md
-// 1.2), and with the false ones that follow the return of a node that was away.
-// It carries no bytes; only who can reach whom matters.
+// A gossip is the source of rumours: memberlist's reports to each node about each other
+// one, with the delays that were measured of it (reliability.md 1.2), and with the
+// false ones that follow the return of a node that was away. It carries no bytes; only
+// reachability matters.
 type gossip struct {
 	w     *world
 	rng   *rand.Rand
@@ -32,7 +32,7 @@ func deathDelay(t verdict.Timing) [2]time.Duration {
 	return [2]time.Duration{5 * time.Second, 10 * time.Second}
 }
 
-// A knownPeer is what one process hears of another.
+// A knownPeer is the gossip state that one process has of another.
 type knownPeer struct {
 	subject *proc
 	reached bool // gossip gets from one to the other
@@ -58,7 +58,7 @@ func (g *gossip) changed() {
 	})
 }
 
-// look compares who can reach whom with what it was before.
+// look compares reachability with that of the last look.
 func (g *gossip) look() {
 	once := between(g.rng, g.delay[0], g.delay[1]-150*time.Millisecond)
 	g.draw()
@@ -190,7 +190,7 @@ func (g *gossip) reaches(p, o *proc) bool {
 	}
 	a, b := g.direct[p.at.index], g.direct[o.at.index]
 	if p.paused {
-		return true // what it would hear when it goes on
+		return true // it hears the others once it continues
 	}
 	if a[o.at.index/64]&(1<<(o.at.index%64)) != 0 {
 		return true
@@ -225,14 +225,14 @@ func (a *agent) hear(o *proc, r verdict.Rumour) {
 	}
 }
 
-// tellRumour tells the member what gossip thinks of a life, if anything.
+// tellRumour feeds the member the rumour about a life, if there is one.
 func (a *agent) tellRumour(n verdict.Node) {
 	if r, ok := a.rumour[lifeKey{n.UUID, n.Epoch}]; ok {
 		a.feedMember(verdict.Gossip{Life: n.Life, Rumour: r})
 	}
 }
 
-// sendLossReport sends the word that this node does not hear the host, in one packet.
+// sendLossReport sends the report that this node does not hear the host, in one packet.
 func (a *agent) sendLossReport(x verdict.SendLossReport) {
 	life := a.member.Self().Life
 	for _, m := range a.w.machines {

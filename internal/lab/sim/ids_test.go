@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
-// TestAnIDGoesOnAfterItsQuarantine lets IDs run out: who comes then gets the ID of a
+// TestAnIDGoesOnAfterItsQuarantine lets IDs run out: a new node then gets the ID of a
 // lost node, as its next generation and ten minutes after its end.
 func TestAnIDGoesOnAfterItsQuarantine(t *testing.T) {
 	path := filepath.Join("testdata", "ids-run-out.yaml")

@@ -18,8 +18,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
-// judge runs a scenario with a seed and returns what is wrong. Where the run went
-// round in circles, it is what was wrong until then that says why.
+// judge runs a scenario with a seed and returns the problems. Where the run was cut
+// short as an endless loop, it adds the problems until then.
 func judge(t testing.TB, s *scenario.Scenario, seed uint64) []string {
 	t.Helper()
 	res, err := sim.Run(s.Resolve(seed), sim.Options{})
@@ -32,8 +32,8 @@ func judge(t testing.TB, s *scenario.Scenario, seed uint64) []string {
 	return check.Run(res.History, s).Problems()
 }
 
-// untilCut leaves out what is wrong with every history that was cut short: it has no
-// end, and faults that nobody took back.
+// untilCut drops the problems of every history that was cut short: it has no end, and
+// faults that were not taken back.
 func untilCut(problems []string) []string {
 	return slices.DeleteFunc(quietly(problems), func(p string) bool { return strings.HasPrefix(p, "whole:") })
 }
@@ -84,10 +84,9 @@ func number(t testing.TB, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestHunt looks for anything that is wrong in a minute's worth of runs, and
-// ends with the first it finds. It is what finds mutants: SIM_HUNT=1 runs all of
-// it and not just two scenarios, SIM_ONLY names the scenario to begin with, or
-// the random one: random-29.
+// TestHunt looks for any problem in a minute's worth of runs, and ends with the first
+// one. The mutants are found by it: SIM_HUNT=1 runs all of it and not just two
+// scenarios, SIM_ONLY names the scenario to begin with, or the random one: random-29.
 func TestHunt(t *testing.T) {
 	first, whole := os.Getenv("SIM_ONLY"), os.Getenv("SIM_HUNT") != ""
 	all := suite(t)

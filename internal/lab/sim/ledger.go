@@ -5,12 +5,12 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A ledger is what membership of one process has told its node since it has its
-// life. It sees what must never be told: a life twice, an end without a
+// A ledger holds the events that membership of one process has reported to its node
+// since it has its life. It detects forbidden ones: a life twice, an end without a
 // beginning, an older life after a newer one.
 type ledger struct {
 	self addr.Life
-	in   map[addr.NodeID]addr.Generation // who lives
+	in   map[addr.NodeID]addr.Generation // the live nodes
 	out  map[addr.NodeID]addr.Generation // the newest life of each ID that is over
 }
 

@@ -53,7 +53,7 @@ func (a *agent) lineBound() time.Duration {
 	return a.w.timing.Silence + a.w.timing.Check
 }
 
-// doubtful reports whether somebody's life is in doubt, the host's included.
+// doubtful reports whether any life is in doubt, the host's included.
 func (a *agent) doubtful() bool { return a.pace.doubt != 0 || a.member.Alone() }
 
 // beatEvery returns the time between two signs of life on lifelines.
@@ -69,8 +69,8 @@ func (a *agent) beatEvery() time.Duration {
 const lineRetry = time.Second
 
 // tendLines opens the lifelines that should be there, closes those that need not,
-// tells the member who is alive and who silent, and forgets the lines of lives that
-// are gone.
+// reports live and silent nodes to the member, and forgets the lines of lives that are
+// gone.
 func (a *agent) tendLines() {
 	if a.departed || a.p.dead {
 		return
@@ -113,7 +113,7 @@ func (a *agent) tendLines() {
 	a.order = kept
 }
 
-// tellLine turns what the lifeline gave since the last tick into evidence.
+// tellLine turns the signs of life on the lifeline since the last tick into evidence.
 func (a *agent) tellLine(l *line, n verdict.Node) {
 	if l.up == nil {
 		return
@@ -215,9 +215,9 @@ func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 	})
 }
 
-// tellMet feeds the member what reach met. A node that does not show the life may
-// not have its grant yet: it is fenced if it has shown that life before, or does
-// not show it for as long as it might be silent.
+// tellMet feeds the member the result of reach. A node that does not show the life may
+// not have its grant yet: it is fenced if it has shown that life before, or does not
+// show it for as long as it might be silent.
 func (a *agent) tellMet(l *line, n verdict.Node, met sight) {
 	denied := l.denied
 	l.denied = denial{}

@@ -31,7 +31,7 @@ type link struct {
 	probing  bool
 	nonce    uint64
 	probed   time.Duration // when the probe under way was sent
-	stalled  []*conn       // whose next operation waits for a confirmation
+	stalled  []*conn       // connections whose next operation waits for a confirmation
 	onDown   []func()
 }
 
@@ -61,7 +61,7 @@ func (l *link) start(ctrl *lane, in *frames) {
 	}
 }
 
-// sessionEnded fails the link and says what the end of its session proves.
+// sessionEnded fails the link and reports the evidence in the end of its session.
 func (l *link) sessionEnded(how transport.CloseError) {
 	if !l.fail(transport.CodeOK, how.Error()) {
 		return
@@ -124,8 +124,8 @@ func (l *link) violated(err error) {
 	}
 }
 
-// accept reads the first frame of a lane that the peer opened, and then what it
-// is for.
+// accept reads the first frame of a lane that the peer opened, which states the lane's
+// purpose.
 func (l *link) accept(in *lane) {
 	r := l.n.w.newFrames(in)
 	in.more = func() {
@@ -232,14 +232,14 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
 }
 
-// confirm takes an answer to what was sent at sent.
+// confirm takes an answer to a heartbeat that was sent at sent.
 func (l *link) confirm(sent time.Duration) {
 	if l.pulse.Confirm(sent, l.n.w.now) {
 		l.n.report(l.peer.Life, verdict.LinkAlive)
 	}
 }
 
-// tick does what the link's pulse asks for.
+// tick performs the requests of the link's pulse.
 func (l *link) tick() {
 	if l.down {
 		return
@@ -312,7 +312,7 @@ func (l *link) startProbe() {
 	l.say(wire.Probe{Nonce: l.nonce, From: l.self, To: l.peer.Life}.AppendTo(nil))
 }
 
-// resume lets those go on who waited for a confirmation. If the answer itself
+// resume continues the connections that waited for a confirmation. If the answer itself
 // was late, they ask again.
 func (l *link) resume(again bool) {
 	if len(l.stalled) == 0 || !again && !l.pulse.Serving(l.n.w.now) {

@@ -48,11 +48,11 @@ type rule struct {
 	fired    uint64 // packets that it touched
 }
 
-// bound is a rule on one path: what is counted and drawn for this path alone.
+// A bound is a rule on one path, with the counters and random numbers of this path alone.
 type bound struct {
 	*rule
 	rng  *rand.Rand
-	free time.Duration // when the line, whose rate is limited, has sent what waits
+	free time.Duration // when the line, whose rate is limited, has sent its queue
 }
 
 func newNetwork(w *world) *network {
@@ -98,7 +98,7 @@ func (n *network) remove(r *rule) {
 	}
 }
 
-// A crossing is what becomes of one packet.
+// A crossing is the fate of one packet.
 type crossing struct {
 	lost  bool
 	delay time.Duration
@@ -169,8 +169,8 @@ func (r *rule) stopsPacket(c faults.Carrier, size int) bool {
 	return r.Cut || r.HalfOpen || r.Hold || c == faults.Packets && (r.BlockUDP || r.MTU > 0 && size > r.MTU)
 }
 
-// bend does to a packet what the rule says short of stopping it. It reports
-// whether the packet may be overtaken.
+// bend applies the rule to a packet, short of blocking it. It reports whether the
+// packet may be overtaken.
 func (r *bound) bend(c *crossing, now time.Duration, size int) (apart bool) {
 	hit := func(p faults.Probability) bool {
 		return p > 0 && r.rng.Float64() < float64(p)
@@ -215,7 +215,7 @@ func (r *bound) jitter() time.Duration {
 	return time.Duration(r.rng.Float64() * j)
 }
 
-// limit lets a packet wait for the line. What the buffer does not hold is lost.
+// limit makes a packet wait for the line. A packet that does not fit into the buffer is lost.
 func (r *bound) limit(c *crossing, now time.Duration, size int) {
 	perByte := float64(time.Second) / float64(r.Rate)
 	buffer := r.Buffer

@@ -21,9 +21,9 @@ const (
 	messageWindow  = 32 << 10
 )
 
-// A node is the shell of the engine in one fabricd: links, endpoints and what
-// moves between them. It follows engine.Node. Everything happens on one
-// goroutine, so that a link that has failed is quiet at once.
+// A node is the shell of the engine in one fabricd: links, endpoints and the frames
+// between them. It follows engine.Node. Everything happens on one goroutine, so that a
+// link that has failed is quiet at once.
 type node struct {
 	w *world
 	p *proc
@@ -41,7 +41,7 @@ type node struct {
 	sent      uint64 // heartbeats and their answers
 }
 
-// A peerState is what the node knows of one live peer.
+// A peerState is the node's state of one live peer.
 type peerState struct {
 	party     core.Party
 	at        *machine
@@ -129,7 +129,7 @@ func (n *node) setSelf(life addr.Life) {
 	n.publish(nodeEvent{kind: verdict.EventSelf, life: life, uuid: n.self.UUID})
 }
 
-// announce wakes those who wait for a change of the node table.
+// announce wakes the callers that wait for a change of the node table.
 func (n *node) announce() {
 	waiting := n.changes
 	n.changes = nil
@@ -221,7 +221,7 @@ func (n *node) live(id addr.NodeID) (*peerState, error) {
 	return p, nil
 }
 
-// wake lets those look again who wait for a link to p.
+// wake wakes the callers that wait for a link to p.
 func (p *peerState) wake(n *node) {
 	waiting := p.waiting
 	p.waiting = nil

@@ -23,9 +23,9 @@ type scaleLine struct {
 	values []float64
 }
 
-// ScalePlot draws what [Scale] has measured, as figures for a page: times of joining
-// and of detection, and messages, over the number of nodes, in the order of
-// nodes. It needs two points at least.
+// ScalePlot draws the results of [Scale] as figures for a page: times of joining and of
+// detection, and messages, over the number of nodes, in the order of nodes. It needs
+// two points at least.
 func ScalePlot(points []ScalePoint) []byte {
 	xs := make([]float64, len(points))
 	get := func(f func(p ScalePoint) float64) []float64 {

@@ -16,8 +16,8 @@ type proc struct {
 	dead    bool
 	paused  bool
 	leaving bool // it was asked to end in order
-	// What waits for a process that stands still: what arrived, and the timers
-	// that were due. Each keeps its order.
+	// The queues of a process that stands still: arrivals, and the timers that were
+	// due. Each keeps its order.
 	waiting, late []func()
 
 	// Of a fabricd.
@@ -31,9 +31,9 @@ type proc struct {
 	epoch    uint64
 	// lifeEnded is when its last life ended: it was reset, or died.
 	lifeEnded time.Duration
-	onKill    func() // what the kernel tells others of its death
+	onKill    func() // the kernel's reports of its death to others
 
-	// What gossip tells it of the others.
+	// The reports of gossip to it about the others.
 	heard map[*proc]*knownPeer
 	known []*knownPeer // of heard, in order
 }
@@ -67,14 +67,14 @@ func (p *proc) after(d time.Duration, f func()) {
 	})
 }
 
-// hand runs f behind what p does now, in the same moment: another goroutine.
+// hand runs f after the current step of p, in the same moment: another goroutine.
 func (p *proc) hand(f func()) { p.after(0, f) }
 
 // stop freezes the process.
 func (p *proc) stop() { p.paused = true }
 
-// proceed lets it go on. What waited comes at once; arrivals and timers mix as
-// the scheduler likes.
+// proceed continues it. The queues run at once; arrivals and timers mix at random, as
+// under a scheduler.
 func (p *proc) proceed() {
 	p.paused = false
 	for len(p.waiting)+len(p.late) > 0 && !p.paused && !p.dead {

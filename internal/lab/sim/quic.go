@@ -148,8 +148,8 @@ func (e *quicEnd) arrive(f func()) {
 	}
 }
 
-// unknown is what a process answers to a packet of a session that it does not
-// know: a stateless reset, if it has the key of the process that was here.
+// unknown answers a packet of a session that the process does not know: with a
+// stateless reset, if it has the key of the process that was here.
 func (e *quicEnd) unknown(now *proc) {
 	if now.resetKey != e.p.resetKey {
 		return
@@ -176,7 +176,7 @@ func (e *quicEnd) tell(how transport.CloseError) {
 	}
 }
 
-// end ends this end because of what the peer, or nobody, said.
+// end ends this end because the peer closed or reset it, or by timeout.
 func (e *quicEnd) end(how transport.CloseError) {
 	if e.over {
 		return
@@ -222,7 +222,7 @@ func (e *quicEnd) send(p []byte) {
 	e.advance()
 }
 
-// open opens a lane to the peer, who sees it with its first bytes.
+// open opens a lane to the peer, which sees it with its first bytes.
 func (e *quicEnd) open() *lane {
 	l := &lane{from: e, index: len(e.opened)}
 	e.opened = append(e.opened, l)
@@ -278,7 +278,7 @@ type lane struct {
 	more     func() // something has arrived
 }
 
-// A piece is what one write hands over.
+// A piece is the data of one write.
 type piece struct {
 	bytes []byte
 	last  bool
@@ -306,7 +306,7 @@ func (l *lane) write(p []byte) bool {
 	return true
 }
 
-// close ends the lane behind what was written.
+// close ends the lane behind the written bytes.
 func (l *lane) close() {
 	if !l.closed && !l.stopped {
 		l.closed = true
@@ -408,8 +408,8 @@ func (l *lane) cancel() {
 	})
 }
 
-// drop drops it at the reading end: what comes is thrown away, and the writer
-// is told to stop.
+// drop drops it at the reading end: arriving bytes are thrown away, and the writer is
+// asked to stop.
 func (l *lane) drop() {
 	if l.dropped || l.eof {
 		l.dropped = true

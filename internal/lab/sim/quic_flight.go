@@ -27,9 +27,9 @@ const (
 	maxDatagrams = 97
 )
 
-// A frame is what has to arrive at the peer. Each travels in packets of its own,
-// and as one packet whatever its length: a loss hits all of it. In the window it
-// counts as long as it is.
+// A frame is a unit that has to arrive at the peer. Each travels in packets of its own,
+// and as one packet whatever its length: a loss hits all of it. In the window it counts
+// as long as it is.
 type frame struct {
 	size    int
 	once    bool   // it is not sent again: a datagram
@@ -48,10 +48,10 @@ type packet struct {
 	number uint64
 	sent   time.Duration
 	flying bool // neither acknowledged nor given up
-	got    bool // by the peer, who drops further copies
+	got    bool // by the peer, which drops further copies
 }
 
-// A flight is what one end has under way, and what it has received.
+// A flight is the packets that one end has under way, and those that it has received.
 type flight struct {
 	again, queue []*frame // to be sent: those that were lost, and new ones
 	datagrams    []*frame // which go first
@@ -72,7 +72,7 @@ type flight struct {
 
 	latest, smoothed, deviation, least time.Duration // round trips
 
-	received  []*packet // whose acknowledgement has not arrived, in their order
+	received  []*packet // packets that were received and whose acknowledgement has not arrived, in their order
 	confirmed int       // packets before received
 }
 
@@ -94,7 +94,7 @@ func (e *quicEnd) control(arrived func()) { e.enqueue(&frame{size: 40, arrived: 
 // advance sends as much as the window takes.
 func (e *quicEnd) advance() {
 	if e.sending {
-		return // the call that is at work sees what was added
+		return // the call that is at work sends the new frames too
 	}
 	e.sending = true
 	for e.bytes < e.window && !e.over {
@@ -204,8 +204,8 @@ func (e *quicEnd) land(p *packet) {
 	}
 }
 
-// grow widens the window for a packet that has arrived, if the window was what
-// the sender waited for.
+// grow widens the window for a packet that has arrived, if the window limited the
+// sender.
 func (e *quicEnd) grow(p *packet, before int) {
 	limited := before+burst >= e.window || e.window < e.slow && before > e.window/2
 	switch {
@@ -294,7 +294,7 @@ func (e *quicEnd) arm() {
 	})
 }
 
-// look does what is due.
+// look runs the timer that is due.
 func (e *quicEnd) look() {
 	if at := e.due(); at == 0 {
 		return

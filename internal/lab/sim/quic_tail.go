@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// What our provider adds to quic-go (internal/transport/quic, tail.go and
-// watch.go, whose constants these are): it sends the last packets of a session
-// again while a datagram finds no acknowledgement, and behind the end of one.
+// Our provider extends quic-go (internal/transport/quic, tail.go and watch.go, which
+// define these constants): it sends the last packets of a session again while a
+// datagram finds no acknowledgement, and behind the end of one.
 const (
 	tailPackets = 20
 	tailBytes   = 4 << 10
@@ -25,7 +25,7 @@ type tail struct {
 	kept   [tailPackets]keptPacket
 	oldest int
 	asking bool // a datagram waits for an acknowledgement
-	before int  // what acks was then
+	before int  // the value of acks then
 	draws  *rand.Rand
 }
 
@@ -44,8 +44,8 @@ func (e *quicEnd) put(size int, probe bool, arrived func()) {
 	e.wire(size, arrived)
 }
 
-// resend sends the tail again, the oldest packet first, as it was: the peer
-// drops what it has seen.
+// resend sends the tail again unchanged, the oldest packet first: the peer drops
+// duplicates.
 func (e *quicEnd) resend() {
 	back := func(i int) keptPacket { return e.kept[(e.oldest-1-i+tailPackets)%tailPackets] }
 	n := 0

@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// twoEnds returns both ends of a session between two machines whose round trip
-// was measured, and a function that cuts the way between them.
+// twoEnds returns both ends of a session between two machines with a measured round
+// trip, and a function that cuts the path between them.
 func twoEnds(t *testing.T) (w *world, a, b *quicEnd, cut func() (open func())) {
 	t.Helper()
 	w = newWorld(1, 2, verdict.Timing{}, Options{})
@@ -44,9 +44,9 @@ func crowd(e *quicEnd) {
 	}
 }
 
-// TestProbesWaitTwiceAsLong holds the model to what quic-go does behind a full
-// congestion window: packets 27, 81, 190, 408, 844, 1715 and 3457 ms after the
-// last one, on a way whose round trip is short.
+// TestProbesWaitTwiceAsLong holds the model to quic-go's probes behind a full
+// congestion window: packets 27, 81, 190, 408, 844, 1715 and 3457 ms after the last
+// one, on a path with a short round trip.
 func TestProbesWaitTwiceAsLong(t *testing.T) {
 	w, a, _, cut := twoEnds(t)
 	cut()

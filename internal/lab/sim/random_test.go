@@ -34,7 +34,7 @@ func Random(seed uint64) *scenario.Scenario {
 	for range 2 + g.rng.IntN(8) {
 		g.fault()
 	}
-	// A host whose disk fails does not start; somebody starts it again.
+	// A host whose disk fails does not start: this action starts it again.
 	g.add(scenario.At(scenario.Duration(randomFaults+longestFault+2*time.Second)),
 		scenario.Do{Node: &scenario.Node{ID: scenario.NodeSet{{Name: scenario.SetAll}}, Do: scenario.Start}})
 	within := scenario.Duration(5 * time.Second)
@@ -155,7 +155,7 @@ func (g *generator) app(at scenario.Span) {
 	g.add(at, scenario.Do{App: x})
 }
 
-// link bends or cuts what some slots say to others.
+// link delays, drops or cuts traffic from some slots to others.
 func (g *generator) link(at scenario.Span) {
 	from := g.some()
 	var to []int
@@ -223,7 +223,7 @@ func (g *generator) crash(at scenario.Span) {
 		switch s.Step {
 		case failpoint.JoinAsked, failpoint.JoinAnswered, failpoint.TokenRedeemed, failpoint.TokenStored,
 			failpoint.FileBegun, failpoint.FileWritten, failpoint.FileSynced, failpoint.FileRenamed:
-			return true // of what the simulation does not have
+			return true // the simulation does not have these
 		}
 		return false
 	})

@@ -10,7 +10,7 @@ import (
 // A recorder keeps the history of a run.
 type recorder struct {
 	off     bool                      // nothing is kept
-	keep    func(history.Record) bool // what is; nil: everything
+	keep    func(history.Record) bool // selects the kept records; nil: all
 	records []history.Record
 	seqs    map[history.Source]uint64
 }
@@ -33,7 +33,7 @@ func (w *world) put(src history.Source, b history.Body) {
 	r.records = append(r.records, rec)
 }
 
-// did writes what became of a process.
+// did writes a change of a process's state.
 func (w *world) did(target history.Source, did history.Did, detail string) {
 	code := 0
 	if did == history.DidExit && detail != "left" {
@@ -63,7 +63,7 @@ func Sum(records []history.Record) ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
-// count writes what the engine of a process holds.
+// count writes the resources that the engine of a process holds.
 func (w *world) count(p *proc, phase history.Phase) {
 	if p == nil || p.dead {
 		return

@@ -8,9 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
-// TestRevoke holds a ban to its figure: within a second from the command no node
-// of 200 has a link, a lifeline or a session of the banned one, and nobody else
-// is removed.
+// TestRevoke holds a ban to its figure: within a second from the command no node of 200
+// has a link, a lifeline or a session of the banned one, and no other node is removed.
 func TestRevoke(t *testing.T) {
 	sizes := []struct{ nodes, runs int }{{8, 20}, {32, 5}, {200, 3}}
 	if !manyNodes || testing.Short() {

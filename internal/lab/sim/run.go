@@ -13,12 +13,12 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// Options say how a schedule is run. The zero value is what the suite uses.
+// Options configure the run of a schedule. The zero value is that of the suite.
 type Options struct {
-	// Messages and Operations bound the workload, per second of virtual time
-	// and over all pairs: what a scenario asks beyond them is scaled down, for
-	// interleavings show in few operations as they do in many. 0: 160 and 120.
-	// Negative: as the scenario says.
+	// Messages and Operations bound the workload, per second of virtual time and over
+	// all pairs: a scenario that asks for more is scaled down, for interleavings show
+	// in few operations as they do in many. 0: 160 and 120. Negative: as the scenario
+	// says.
 	Messages, Operations int
 	// Sizes bounds a message, an operation and a window, in bytes; the window
 	// is 16 times as large. 0: 2 KiB. Negative: as the scenario says.
@@ -49,10 +49,10 @@ const (
 	restLimit  = 8 * time.Second
 )
 
-// Run runs a schedule, whose seed decides everything random. It is a pure
-// function: the same schedule gives the same history, byte for byte. The error
-// says that the simulation cannot do what the schedule asks for, or that no
-// cluster came together; what a cluster did wrong is in the history.
+// Run runs a schedule, whose seed decides everything random. It is a pure function: the
+// same schedule gives the same history, byte for byte. The error means that the
+// simulation does not support the schedule, or that no cluster came together; faults of
+// a cluster are in the history.
 func Run(s *scenario.Schedule, opts Options) (Result, error) {
 	sc := s.Scenario
 	r := &runner{s: s, w: newWorld(s.Seed, sc.Cluster.Nodes, timingOf(sc.Cluster.Detection), opts)}
@@ -78,7 +78,7 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 		r.finish()
 	}
 	if w.stuck() {
-		w.now = w.last // what the run was until then can be judged
+		w.now = w.last // the run until then can be judged
 		err := fmt.Errorf("%d things happened at %v: something goes round in circles", maxAtOnce, w.now)
 		w.put(history.Lab, &history.End{Why: err.Error()})
 		return r.result(), err
@@ -111,7 +111,7 @@ type runner struct {
 	open []*action     // begun, and not ended
 }
 
-// check refuses what the simulation has no word for.
+// check refuses actions that the simulation does not support.
 func (r *runner) check() error {
 	for _, a := range r.s.Actions {
 		var what string
@@ -133,7 +133,7 @@ func (r *runner) check() error {
 	return nil
 }
 
-// newPlan returns what applications do, within the bounds of the options.
+// newPlan returns the workload of the applications, within the bounds of the options.
 func newPlan(sc *scenario.Scenario, opts Options) plan {
 	p := plan{Plan: load.PlanOf(&sc.Workload), peers: make([][]int, sc.Cluster.Nodes)}
 	pairs := sc.Workload.Pairs.Of(sc.Cluster.Nodes)

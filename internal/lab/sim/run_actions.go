@@ -306,8 +306,8 @@ func (r *runner) restart(m *machine, f *scenario.Fault) {
 	}
 }
 
-// arm sets a trap at a step. A delay stops the whole process for its time,
-// where a real one holds up only who is there.
+// arm sets a trap at a step. A delay stops the whole process for its time, where a real
+// one holds up only the goroutine at that step.
 func (r *runner) arm(a *action, m *machine, f *scenario.Fault) {
 	w := r.w
 	info, _ := failpoint.FindStep(string(f.Step))

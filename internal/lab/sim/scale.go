@@ -12,14 +12,14 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// A ScalePoint is what a cluster of so many nodes has come to, over several
-// seeds. Times are of the slowest node.
+// A ScalePoint is the result of a cluster of so many nodes, over several seeds. Times
+// are of the slowest node.
 type ScalePoint struct {
 	Nodes int `json:"nodes"`
 	Runs  int `json:"runs"`
 
-	// Join is from the moment in which all nodes but the host start at once to
-	// the moment in which everybody knows everybody.
+	// Join is from the moment in which all nodes but the host start at once to the
+	// moment in which every node knows every other.
 	Join Spread `json:"join"`
 	// Crash is from kill −9 of a node, Silence from the last packet of one that
 	// is cut off, to NODE_REMOVED at everybody else.
@@ -85,7 +85,7 @@ type scaleRun struct {
 	silence time.Duration
 	back    time.Duration
 	removed map[addr.Life]int // how many were told of the end of a life
-	expect  addr.Life         // whose end is to be told
+	expect  addr.Life         // the life whose end is to be reported
 }
 
 // see follows the events without keeping them.

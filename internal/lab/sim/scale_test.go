@@ -39,10 +39,10 @@ func TestOneOfManyWithoutAHost(t *testing.T) {
 	alone(t, nodes, 1)
 }
 
-// TestScale holds clusters of growing size to what the design promises: a crash
-// is seen in well under a second, silence within the profile's bound, a storm
-// of joins is over in seconds, and nobody else is removed. With SIM_SCALE=all, as
-// `make chaos` has it, up to 200 nodes, and also without a host.
+// TestScale holds clusters of growing size to the design: a crash is seen in well under
+// a second, silence within the profile's bound, a storm of joins is over in seconds,
+// and no other node is removed. With SIM_SCALE=all, as `make chaos` has it, up to 200
+// nodes, and also without a host.
 func TestScale(t *testing.T) {
 	sizes := []int{8, 32, 63}
 	if os.Getenv("SIM_SCALE") == "all" {

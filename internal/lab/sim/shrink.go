@@ -15,7 +15,7 @@ import (
 func Shrink(s *scenario.Schedule, fails func(*scenario.Schedule) bool, most int) *scenario.Scenario {
 	k := &shrinker{seed: s.Seed, fails: fails, left: most, best: s.Fixed(nil)}
 	if !k.try(k.best) {
-		return s.Scenario // fixed, it does not fail: what is random in it matters
+		return s.Scenario // fixed, it does not fail: the random part matters
 	}
 	k.actions()
 	k.workload()
@@ -68,7 +68,7 @@ func (k *shrinker) actions() {
 	}
 }
 
-// workload leaves out what applications do.
+// workload leaves out parts of the workload.
 func (k *shrinker) workload() {
 	for _, less := range []func(*scenario.Workload){
 		func(w *scenario.Workload) { w.RMA = nil },

@@ -41,7 +41,7 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// TestShrinkKeeps: what does not fail is given back as it is.
+// TestShrinkKeeps: a schedule that does not fail is returned unchanged.
 func TestShrinkKeeps(t *testing.T) {
 	whole := sim.Random(1).Resolve(1)
 	if got := sim.Shrink(whole, func(*scenario.Schedule) bool { return false }, 10); got != whole.Scenario {

@@ -56,7 +56,7 @@ func run(t testing.TB, s *scenario.Scenario, seed uint64) []history.Record {
 	return res.History
 }
 
-// TestSameSeedSameHistory is what every other use of a seed rests on.
+// TestSameSeedSameHistory tests the basis of every other use of a seed.
 func TestSameSeedSameHistory(t *testing.T) {
 	s := decode(t, broken)
 	seeds := uint64(twiceSeeds)

@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A Stayed is what a [Stay] has come to.
+// A Stayed is the result of a [Stay].
 type Stayed struct {
 	Lives uint64 // that began
 	// Sizes is how many elements the lists and tables of the host and of a member
@@ -48,8 +48,8 @@ func Stay(seed uint64, nodes int, hours int) (Stayed, error) {
 	return out, nil
 }
 
-// size counts what the product keeps in a fabricd: the deciding machines, and what
-// the shells around them hold.
+// size counts the elements that a fabricd keeps: in the deciding machines, and in the
+// shells around them.
 func (p *proc) size() int {
 	n, a := p.node, p.agent
 	size := len(n.listeners) + len(n.peers) + len(n.links) + len(n.sessions) + len(n.changes) +

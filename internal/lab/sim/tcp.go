@@ -7,8 +7,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// How a kernel sends again what was not acknowledged: first a tail probe, then
-// timeouts that double.
+// A kernel's retransmission of unacknowledged bytes: first a tail probe, then timeouts
+// that double.
 const (
 	tcpProbe = 15 * time.Millisecond
 	tcpFirst = 200 * time.Millisecond
@@ -153,7 +153,7 @@ func (e *tcpEnd) end(cause verdict.DownCause) {
 	e.ended(cause)
 }
 
-// shut closes the socket: the kernel sends what is left, and the end.
+// shut closes the socket: the kernel sends the queued bytes, and the end.
 func (e *tcpEnd) shut() {
 	if !e.open {
 		return
@@ -163,7 +163,7 @@ func (e *tcpEnd) shut() {
 	e.hand(tcpFin{})
 }
 
-// close ends the connection on purpose, after what was sent. The owner hears
+// close ends the connection on purpose, behind the sent items. The owner is notified
 // when the peer has ended it too, or after a second.
 func (e *tcpEnd) close() {
 	if !e.open || e.ending {
@@ -180,7 +180,7 @@ func (e *tcpEnd) abort() {
 	e.end(verdict.DownClosed)
 }
 
-// cut ends it because the network says so: a reset that nobody sent.
+// cut ends it because of the network: a reset that neither end sent.
 func (e *tcpEnd) cut() {
 	if e.open {
 		e.open = false
@@ -194,14 +194,13 @@ type dialResult uint8
 
 const (
 	dialed    dialResult = iota
-	refused              // nobody listens there
+	refused              // no process listens there
 	timedOut             // no answer
 	forbidden            // answered with a refusal
 )
 
-// dialTCP opens a connection to a machine within limit. Once both kernels have
-// it, done gets the dialing end, whose peer's process has got the connection by
-// its accept.
+// dialTCP opens a connection to a machine within limit. Once both kernels have it, done
+// gets the dialing end. The peer's process gets the other end by its accept.
 func (w *world) dialTCP(p *proc, to *machine, limit time.Duration, done func(*tcpEnd, dialResult)) {
 	d := &dial{w: w, p: p, to: to, done: done, until: w.now + limit}
 	p.after(limit, func() { d.finish(nil, timedOut) })
@@ -214,7 +213,7 @@ type dial struct {
 	p     *proc
 	to    *machine
 	until time.Duration
-	mine  *tcpEnd // of a connection whose TLS is under way
+	mine  *tcpEnd // of a connection that is in its TLS handshake
 	over  bool
 	done  func(*tcpEnd, dialResult)
 }

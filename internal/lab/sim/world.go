@@ -14,13 +14,12 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A world is a whole cluster on virtual time: machines, the network between
-// them, and the history of what happens there. Everything random comes from its
-// seed, so a seed is a run.
+// A world is a whole cluster on virtual time: machines, the network between them, and
+// the history of the run. Everything random comes from its seed, so a seed is a run.
 type world struct {
 	clock
 	seed    uint64
-	rng     *rand.Rand // of what is of nobody in particular
+	rng     *rand.Rand // of draws that belong to no single object
 	opts    Options
 	timing  verdict.Timing
 	partial verdict.PartialPolicy
@@ -62,7 +61,7 @@ type trap struct {
 	chance  float64
 	rng     *rand.Rand
 	until   time.Duration // 0: no end
-	spring  func(p *proc) // what happens
+	spring  func(p *proc) // the effect
 	sprung  uint64
 	stopped bool
 }
@@ -236,23 +235,23 @@ func (w *world) whole() bool {
 	return true
 }
 
-// A plan is what applications do, in this run.
+// A plan is the workload of the applications in this run.
 type plan struct {
 	load.Plan
-	peers [][]int // by slot: whom its application connects to
+	peers [][]int // by slot: the peers that its application connects to
 }
 
-// A watch sees what no history tells: what two honest nodes, an engine or a
-// disk must never do. What it finds is written as a line of a log that no run
-// may have.
+// A watch detects violations that no history shows: states that two honest nodes, an
+// engine or a disk must never reach. It writes each as a line of a log that no run may
+// have.
 type watch struct {
 	w     *world
-	owner map[addr.Life]lifeKey // whose a life was
-	// unwritten are the lives whose end the disk refused: it is told all the same.
+	owner map[addr.Life]lifeKey // the start that each life was granted to
+	// unwritten are the lives whose end the disk refused: it is reported all the same.
 	unwritten map[addr.Life]bool
 	bugs      int
-	// lives and events count the lives that began, and what nodes were told of
-	// their beginnings and ends.
+	// lives and events count the lives that began, and the reports of beginnings and
+	// ends to nodes.
 	lives, events uint64
 }
 
@@ -301,8 +300,8 @@ func (x *watch) stored(a *agent, p verdict.Persist) {
 	}
 }
 
-// granted checks a Grant as it leaves the host: it is on disk, and nobody else
-// ever had it.
+// granted checks a Grant as it leaves the host: it is on disk, and no other node ever
+// had it.
 func (x *watch) granted(a *agent, s verdict.SessionID, g verdict.Grant) {
 	who := lifeKey{g.UUID, g.Epoch}
 	old, ok := x.owner[g.Life]
@@ -320,8 +319,8 @@ func (x *watch) granted(a *agent, s verdict.SessionID, g verdict.Grant) {
 	}
 }
 
-// event checks what membership of a node tells of removals: at the host, they
-// are on disk.
+// event checks the removals that membership of a node reports: at the host, they are on
+// disk.
 func (x *watch) event(a *agent, e verdict.Event) {
 	a.told.check(a, e)
 	if e.Kind != verdict.EventRemoved || a.host == nil || e.Node.Life.Node == addr.Host || x.unwritten[e.Node.Life] {
