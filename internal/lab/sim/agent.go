@@ -111,8 +111,8 @@ func (a *agent) run() {
 	a.setTimer(0)
 }
 
-// A pace says when the loop ticks: at beats, Timing.Tick apart, and when
-// something has a deadline before the next beat.
+// A pacer schedules the ticks of the loop: at beats, Timing.Tick apart, and at a
+// deadline before the next beat.
 type pacer struct {
 	origin time.Duration // of the beats
 	armed  time.Duration // when the timer goes off

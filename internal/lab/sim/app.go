@@ -181,7 +181,7 @@ func (a *app) event(s *session, ev nodeEvent) {
 	}
 }
 
-// begin tells that a call is about to be made. With atOnce it is written now.
+// begin registers a call that is about to be made. With atOnce it is written now.
 func (a *app) begin(c history.Call, e *appEnd, atOnce bool, then func(int64, error)) *appCall {
 	a.lastID++
 	c.ID, c.Began = a.lastID, int64(a.w.now)

@@ -356,8 +356,8 @@ func (e *appEnd) callOf(name string) history.Call {
 	return c
 }
 
-// probe makes a call towards a life that the application has just been told is
-// removed: it has to fail.
+// probe makes a call towards a life whose removal was just reported to the application:
+// it has to fail.
 func (e *appEnd) probe() {
 	if e.closed {
 		return

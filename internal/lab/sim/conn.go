@@ -213,7 +213,7 @@ func (c *conn) writePiece() bool {
 	return true
 }
 
-// written says that a segment is written, or will not be.
+// written marks a segment as written, or as given up.
 func (c *conn) written(s core.Segment[*memory]) {
 	c.segment, c.writing = core.Segment[*memory]{}, false
 	c.core.Written(s, status.OK)

@@ -302,7 +302,7 @@ func (a *agent) release(e *tcpEnd) {
 	}
 }
 
-// redial sees for the host whether the process of a life is still there.
+// redial checks for the host whether the process of a life is still there.
 func (a *agent) redial(x verdict.Redial) {
 	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met sight) {
 		outcome := verdict.RedialFailed
@@ -317,7 +317,7 @@ func (a *agent) redial(x verdict.Redial) {
 	})
 }
 
-// probe sees whether a life answers on the data path.
+// probe checks whether a life answers on the data path.
 func (a *agent) probe(x verdict.Probe) {
 	answered := false
 	answer := func(reached bool) {

@@ -286,7 +286,7 @@ func (n *node) answerHello(e *quicEnd, p *peerState, hello wire.Hello, r *frames
 	l.start(ctrl, r)
 }
 
-// refuse tells the peer why, and gives it a moment to read that.
+// refuse sends the peer the reason, and gives it a moment to read that.
 func (n *node) refuse(e *quicEnd, err error) {
 	l := e.open()
 	l.write(core.NewRefusal(err).AppendTo(nil))
@@ -294,7 +294,7 @@ func (n *node) refuse(e *quicEnd, err error) {
 	n.p.after(500*time.Millisecond, func() { e.close(transport.RefusalCode(err), err.Error()) })
 }
 
-// isViolation reports whether err says that the peer broke the protocol.
+// isViolation reports whether err means that the peer broke the protocol.
 func isViolation(err error) bool {
 	return errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrUnknownType) ||
 		errors.Is(err, status.Protocol) && !errors.Is(err, transport.ErrClosed)

@@ -50,9 +50,9 @@
 //
 //   - control messages and leases go as values, not through their codec, TLS
 //     and signatures;
-//   - TCP goes on without acknowledgements: where one direction is cut, what is sent
-//     the other way arrives, for as long as its sender lives, and a node that nobody
-//     reaches is heard until it gives up; kernels stop it after a round trip or two;
+//   - TCP goes on without acknowledgements: where one direction is cut, bytes sent the
+//     other way arrive, for as long as their sender lives, and an unreachable node is
+//     heard until it gives up; kernels stop it after a round trip or two;
 //   - the loss of a node is handled in one moment, so that nothing runs between
 //     the end of its operations and the event;
 //   - applications are attached by function calls; their sockets, memory maps

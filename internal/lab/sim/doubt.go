@@ -10,7 +10,7 @@ import (
 // doubtEvery is the time between two doubts about one life.
 const doubtEvery = time.Second
 
-// tellDoubt tells all others that this node hears nothing of a life that it watches.
+// tellDoubt notifies all other nodes that this one hears nothing of a life that it watches.
 func (a *agent) tellDoubt(l *line, n verdict.Node) {
 	if !a.member.Alone() || !a.member.Watches(n.Life) || l.doubted != 0 && a.w.now-l.doubted < doubtEvery {
 		return
@@ -30,11 +30,11 @@ func (a *agent) tellDoubt(l *line, n verdict.Node) {
 	}
 }
 
-// lookAt sees whether something answers or refuses where a life was.
+// lookAt checks whether a node answers or refuses at the address of a life.
 func (a *agent) lookAt(x verdict.Look) {
 	l := a.line(lifeKey{x.UUID, x.Epoch})
 	if l.dialing {
-		return // the look that is under way tells
+		return // the look under way reports
 	}
 	l.dialing = true
 	limit := a.w.timing.Check

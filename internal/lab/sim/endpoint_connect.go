@@ -108,7 +108,7 @@ func (e *endpoint) granted(c *conn, f wire.Accept, r *frames) bool {
 		return false
 	}
 	c.in = r
-	// The first frame tells the acceptor that the grant has arrived.
+	// The first frame notifies the acceptor that the grant has arrived.
 	c.core.Queue(wire.Credit{Limit: messageWindow}.AppendTo(nil))
 	c.busy = false
 	e.state = core.Connected
@@ -160,8 +160,8 @@ func (n *node) incoming(l *link, f wire.Connect, r *frames) {
 	e.requester(req)
 }
 
-// requester looks at the lane of a request that may not be accepted yet: its
-// requester says nothing before, but may give up.
+// requester looks at the lane of a request that may not be accepted yet: the peer sends
+// nothing on it before, but may give up.
 func (e *endpoint) requester(req *request) {
 	if req.conn != nil {
 		req.conn.serve(req.r)
@@ -241,7 +241,7 @@ func (e *endpoint) grantOne() bool {
 // acceptTimeout bounds the wait for a requester to confirm a grant.
 const acceptTimeout = 3 * time.Second
 
-// grant tells the requester and hands the endpoint over when it has confirmed.
+// grant notifies the requester and hands the endpoint over when it has confirmed.
 func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 	over := false
 	finish := func(ok bool) {
@@ -285,7 +285,7 @@ func (e *endpoint) grantEnded(ep *endpoint, c *conn, ok bool) {
 	}
 	if !ok {
 		c.fail(status.Reset) // or close would wait for the requester
-		// The lane's end may overtake the grant; then only this tells.
+		// The lane's end may overtake the grant; then only this frame notifies the peer.
 		c.link.say(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
 	}
 	ep.end(wire.Close{Reset: true}, func(error) {})

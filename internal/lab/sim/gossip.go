@@ -45,8 +45,8 @@ func newGossip(w *world) *gossip {
 	return &gossip{w: w, rng: stream(w.seed, "gossip"), delay: deathDelay(w.timing)}
 }
 
-// changed has everybody's reach looked at again, once for all changes of this
-// moment.
+// changed schedules another look at the reachability of all nodes, once for all changes
+// of this moment.
 func (g *gossip) changed() {
 	if g.quiet {
 		return
@@ -86,8 +86,8 @@ func (g *gossip) look() {
 	}
 }
 
-// draw makes the map of the members that gossip directly, by machine. Without
-// any rule everybody does.
+// draw makes the map of the members that gossip directly, by machine. Without any rule
+// all do.
 func (g *gossip) draw() {
 	n := len(g.w.machines)
 	g.direct = nil
@@ -142,7 +142,7 @@ func (g *gossip) compare(p *proc, a *knownPeer, once time.Duration) {
 	g.rumour(p, a, late, verdict.RumouredDead)
 }
 
-// rumour tells p in d, unless the reach has changed by then.
+// rumour reports r to p in d, unless the reach has changed by then.
 func (g *gossip) rumour(p *proc, a *knownPeer, d time.Duration, r verdict.Rumour) {
 	n := a.changes
 	g.w.after(d, func() {

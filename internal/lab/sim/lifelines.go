@@ -18,9 +18,9 @@ type line struct {
 	shown   addr.Life     // that the peer showed on the last lifeline
 	denied  denial        // the first of the last looks in a row that did not find a life
 	alive   time.Duration // when up last gave a sign of life
-	told    time.Duration // the value of alive that the member was told of
-	silent  time.Duration // when it was last told of silence; 0: it is not silent
-	doubted time.Duration // when the others were last told that this node doubts the life; 0: never
+	told    time.Duration // the value of alive that was last reported to the member
+	silent  time.Duration // when silence was last reported to it; 0: it is not silent
+	doubted time.Duration // when this node last sent the others its doubt of the life; 0: never
 }
 
 // A denial is when a peer was first found not to be a life.
@@ -143,8 +143,8 @@ func (a *agent) tellLine(l *line, n verdict.Node) {
 	}
 }
 
-// tellAlive tells of a sign of life, if the lifeline speaks for that life, or that
-// the peer is a later one.
+// tellAlive reports a sign of life, if the lifeline belongs to that life, or that the
+// peer is a later one.
 func (a *agent) tellAlive(l *line, life addr.Life) {
 	switch {
 	case l.shown == life:
@@ -197,14 +197,14 @@ func (a *agent) dialLine(l *line, n verdict.Node) {
 		case up != nil:
 			a.release(up)
 		case had != nil:
-			return // its silence has been told
+			return // its silence has been reported
 		}
 		a.tellMet(l, n, met)
 	})
 }
 
-// look sees whether the life of n is still there, and ends the lifeline with which
-// it looks: the peer is to dial the one that stays.
+// look checks whether the life of n is still there, and closes the lifeline of this
+// check: the peer is to dial the one that stays.
 func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 	l.dialing = true
 	a.reach(n.Contact(), limit, func(up *tcpEnd, met sight) {
@@ -280,8 +280,8 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	}
 }
 
-// raise makes e the lifeline of l, on which the peer shows a life. dialed says that
-// this node beats.
+// raise makes e the lifeline of l, on which the peer shows a life. dialed: this node
+// sends the beats.
 func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Life) {
 	l.up, l.dialed, l.alive, l.told, l.silent, l.shown = e, dialed, a.w.now, -1, 0, shown
 	e.received = func(m any) {

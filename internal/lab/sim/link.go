@@ -116,7 +116,7 @@ func (l *link) forget(c *conn) {
 	}
 }
 
-// violated ends the link if err says that the peer broke the protocol.
+// violated ends the link if err means that the peer broke the protocol.
 func (l *link) violated(err error) {
 	if err != nil && isViolation(err) {
 		l.n.w.watch.protocol(l, err)

@@ -109,7 +109,7 @@ func (n *node) membership(e verdict.Event) bool {
 	return true
 }
 
-// A nodeEvent is an event as applications are told it.
+// A nodeEvent is an event as it is reported to applications.
 type nodeEvent struct {
 	kind   verdict.EventKind
 	life   addr.Life
@@ -152,9 +152,9 @@ func (n *node) up(v verdict.Node) {
 	n.publish(nodeEvent{kind: verdict.EventAdded, life: v.Life, uuid: v.UUID})
 }
 
-// lost ends a life. In this order: no new connection reaches it, its link is
-// fenced, every operation and blocked call towards it ends, windows are
-// released by the rules, and then applications are told.
+// lost ends a life. In this order: no new connection reaches it, its link is fenced,
+// every operation and blocked call towards it ends, windows are released by the rules,
+// and then applications are notified.
 func (n *node) lost(life addr.Life, reason string) {
 	p := n.peers[life.Node]
 	if p == nil || p.party.Life != life || !n.p.step(failpoint.LostBeforeFence) {

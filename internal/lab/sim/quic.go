@@ -19,9 +19,9 @@ const (
 	packetLen  = 1252
 )
 
-// A quic is a session of a link: lanes and datagrams between two processes,
-// which know of it alone. A process that dies says nothing, and one that stands
-// still sends nothing again.
+// A quic is a session of a link: lanes and datagrams between two processes, and only
+// they know it. A process that dies sends nothing, and one that stands still does not
+// retransmit.
 type quic struct {
 	w    *world
 	ends [2]*quicEnd // the first has dialed
@@ -111,9 +111,8 @@ func (w *world) answerQUIC(p, target *proc, over *bool, finish func(*quicEnd)) {
 	})
 }
 
-// wire puts a packet on its way; arrived runs at the other end, once for each
-// copy that the network makes. Packets of a session that has ended here go too:
-// the word of its end is one.
+// wire puts a packet on its way; arrived runs at the other end, once for each copy that
+// the network makes. Packets of a session that has ended here go too: its close is one.
 func (e *quicEnd) wire(size int, arrived func()) {
 	if e.p.dead {
 		return
@@ -164,7 +163,7 @@ func (e *quicEnd) closedAlready() {
 	}
 }
 
-// tell sends the peer word of the end, once.
+// tell sends the peer the reason of the end, once.
 func (e *quicEnd) tell(how transport.CloseError) {
 	w, o := e.s.w, e.peer()
 	if c := e.path().cross(w.now, 60); !c.lost {
@@ -176,7 +175,7 @@ func (e *quicEnd) tell(how transport.CloseError) {
 	}
 }
 
-// end ends this end because the peer closed or reset it, or by timeout.
+// end ends this end for a close or reset that has arrived.
 func (e *quicEnd) end(how transport.CloseError) {
 	if e.over {
 		return
@@ -299,7 +298,7 @@ func (l *lane) write(p []byte) bool {
 		return false
 	}
 	if l.stopped || l.closed || l.from.over {
-		return true // it goes nowhere; the end of the session or the lane tells
+		return true // it is dropped; the end of the session or the lane is reported
 	}
 	l.under += len(p)
 	l.hand(piece{bytes: p})
@@ -324,7 +323,7 @@ func (l *lane) hand(x piece) {
 	})
 }
 
-// settle is told that n bytes have arrived at the peer.
+// settle accounts for n bytes that have arrived at the peer.
 func (l *lane) settle(n int) {
 	l.under -= n
 	if l.blocked && l.under < laneWindow && !l.from.over {
@@ -369,8 +368,8 @@ func (l *lane) take(x piece) {
 	}
 }
 
-// Read implements io.Reader at the reading end. It does not block: errNothing
-// says that there is nothing yet.
+// Read implements io.Reader at the reading end. It does not block: errNothing means
+// that there is nothing yet.
 func (l *lane) Read(p []byte) (int, error) {
 	switch {
 	case l.dropped || l.reset:

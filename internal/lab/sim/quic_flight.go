@@ -279,7 +279,7 @@ func (e *quicEnd) due() time.Duration {
 	return e.sentLast + min(wait<<min(e.tries, 20), mostProbe)
 }
 
-// arm sees to it that look runs when something is due.
+// arm sets a timer for look at the next deadline.
 func (e *quicEnd) arm() {
 	at := e.due()
 	if at == 0 || e.timer != 0 && e.timer <= at {

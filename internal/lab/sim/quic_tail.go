@@ -19,8 +19,8 @@ const (
 // endAgain are the times after the end of a session at which its tail goes again.
 var endAgain = [...]time.Duration{20 * time.Millisecond, 120 * time.Millisecond, 420 * time.Millisecond}
 
-// A tail is the last packets of one end of a session, acknowledgements and the
-// word of its end among them.
+// A tail is the last packets of one end of a session, acknowledgements and its close
+// among them.
 type tail struct {
 	kept   [tailPackets]keptPacket
 	oldest int

@@ -131,7 +131,7 @@ func (g *generator) node(at scenario.Span, do scenario.NodeDo) {
 		ids = g.some()
 	}
 	if do == scenario.Stop && g.rng.IntN(8) == 0 {
-		ids = nil // everybody
+		ids = nil // all nodes
 		for id := range g.nodes {
 			ids = append(ids, id)
 		}
@@ -155,7 +155,7 @@ func (g *generator) app(at scenario.Span) {
 	g.add(at, scenario.Do{App: x})
 }
 
-// link delays, drops or cuts traffic from some slots to others.
+// link generates a fault on the traffic from some slots to others.
 func (g *generator) link(at scenario.Span) {
 	from := g.some()
 	var to []int

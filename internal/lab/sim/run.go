@@ -168,8 +168,8 @@ func newPlan(sc *scenario.Scenario, opts Options) plan {
 	return p
 }
 
-// gather starts everybody and waits until the cluster is complete, and until
-// the applications are.
+// gather starts all nodes and waits until the cluster is complete, and until the
+// applications are.
 func (r *runner) gather() error {
 	w := r.w
 	late := r.s.Scenario.Late()
@@ -223,8 +223,8 @@ func (r *runner) finish() {
 // leaveTime is how long a fabricd that ends in order may take.
 const leaveTime = 3 * time.Second
 
-// leave ends a fabricd in order: its applications' connections are closed, then
-// the host is told.
+// leave ends a fabricd in order: its applications' connections are closed, then the
+// host is notified.
 func (p *proc) leave() {
 	p.leaving = true
 	for _, s := range slices.Clone(p.node.sessions) {

@@ -21,11 +21,11 @@ type ScalePoint struct {
 	// Join is from the moment in which all nodes but the host start at once to the
 	// moment in which every node knows every other.
 	Join Spread `json:"join"`
-	// Crash is from kill −9 of a node, Silence from the last packet of one that
-	// is cut off, to NODE_REMOVED at everybody else.
+	// Crash is from kill −9 of a node, Silence from the last packet of one that is cut
+	// off, to NODE_REMOVED at every other node.
 	Crash   Spread `json:"crash"`
 	Silence Spread `json:"silence"`
-	// Return is from the start of the killed node to NODE_ADDED at everybody.
+	// Return is from the start of the killed node to NODE_ADDED at every node.
 	Return Spread `json:"return"`
 
 	// Messages on control sessions and lifelines, signs of life included: per
@@ -55,8 +55,8 @@ func spread(all []time.Duration) Spread {
 // scaleLimit is how long each part of a scale run may take.
 const scaleLimit = time.Minute
 
-// Scale measures a cluster of so many nodes, 2 at least, as many times as runs
-// says, with the seeds from first on.
+// Scale measures a cluster of so many nodes, 2 at least, runs times, with the seeds
+// from first on.
 func Scale(nodes int, d scenario.Detection, first uint64, runs int) (ScalePoint, error) {
 	out := ScalePoint{Nodes: nodes, Runs: runs}
 	var join, crash, silence, back []time.Duration
@@ -84,7 +84,7 @@ type scaleRun struct {
 	crash   time.Duration
 	silence time.Duration
 	back    time.Duration
-	removed map[addr.Life]int // how many were told of the end of a life
+	removed map[addr.Life]int // how many nodes were notified of the end of a life
 	expect  addr.Life         // the life whose end is to be reported
 }
 
@@ -162,7 +162,7 @@ func (s *scaleRun) losses() (err error) {
 	return err
 }
 
-// sent counts the messages of everybody.
+// sent counts the messages of all nodes.
 func (s *scaleRun) sent() (n uint64) {
 	for _, m := range s.w.machines {
 		if m.proc != nil {

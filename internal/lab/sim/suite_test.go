@@ -14,8 +14,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
-// suite returns the scenarios of the tree that a simulation can run: those for
-// everybody, and those that showed a mistake here once.
+// suite returns the scenarios of the tree that a simulation can run: those for all
+// labs, and those that showed a mistake here once.
 func suite(t testing.TB) []*scenario.Scenario {
 	t.Helper()
 	return append(folder(t, filepath.Join("..", "..", "..", "deploy", "scenarios")), folder(t, "testdata")...)

@@ -15,9 +15,9 @@ const (
 	tcpMost  = 5 * time.Second
 )
 
-// A tcp is a TCP connection with TLS, which carries values: a control session
-// or a lifeline. Its two halves belong to the kernels, which go on sending when
-// the process at one end stands still, and say that it has ended when it dies.
+// A tcp is a TCP connection with TLS, which carries values: a control session or a
+// lifeline. Its two halves belong to the kernels, which go on sending when the process
+// at one end stands still, and report its end when it dies.
 type tcp struct {
 	w    *world
 	ends [2]*tcpEnd // the first has dialed
@@ -140,7 +140,7 @@ func (e *tcpEnd) take(m any) {
 	}
 }
 
-// end closes the socket and tells its owner. The end that sent Close first ended it
+// end closes the socket and notifies its owner. The end that sent Close first ended it
 // on purpose.
 func (e *tcpEnd) end(cause verdict.DownCause) {
 	if !e.open {

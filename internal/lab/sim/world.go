@@ -42,7 +42,7 @@ type machine struct {
 	index int
 	host  bool
 	disk  disk
-	id    addr.NodeID // the last one that it had, as a directory would tell
+	id    addr.NodeID // the last one that it had, as in a directory
 
 	proc   *proc // the fabricd; nil: none runs
 	starts int   // of the fabricd
@@ -171,8 +171,8 @@ func (w *world) thaw(m *machine) {
 	}
 }
 
-// step says that the process is at a step of the protocol. It reports false if
-// the process is no more.
+// step marks that the process is at a step of the protocol. It reports false if the
+// process is dead.
 func (p *proc) step(s failpoint.Step) bool {
 	if p.dead {
 		return false
@@ -335,7 +335,7 @@ func (x *watch) event(a *agent, e verdict.Event) {
 var eventKinds = map[verdict.EventKind]history.EventKind{verdict.EventAdded: history.EventAdded, verdict.EventRemoved: history.EventRemoved,
 	verdict.EventSelf: history.EventSelf, verdict.EventReset: history.EventReset, verdict.EventHost: history.EventHost}
 
-// tell writes an event as the daemon tells it: when the engine has dealt with
+// tell writes an event at the same point as the daemon: when the engine has dealt with
 // it.
 func (n *node) tell(e verdict.Event) {
 	r := &history.Event{What: eventKinds[e.Kind], Observer: n.self.Life, Subject: e.Node.Life, UUID: e.Node.UUID, Reason: string(e.Reason)}
