@@ -32,7 +32,7 @@ type App struct {
 	log    *Log
 	calls  *calls
 	graves *graves
-	nonces atomic.Uint64                                   // counts what was named
+	nonces atomic.Uint64                                   // counts the nonces given out
 	lives  func(context.Context) ([]history.Member, error) // the node's live lives
 	busy   atomic.Int32                                    // goroutines that begin calls
 	slow   atomic.Int64                                    // messages per second that are received on each connection; 0: all
@@ -46,8 +46,8 @@ type App struct {
 	waiting map[string]struct{} // connections that have to be made before the application is ready
 }
 
-// Run is an application from its start until ctx is done. It fails only when
-// it cannot write its history: what the fabric does to it is written there.
+// Run is an application from its start until ctx is done. It fails only when it cannot
+// write its history: failures of the fabric are records there.
 func Run(ctx context.Context, c Config) error {
 	if err := c.check(); err != nil {
 		return err
@@ -93,8 +93,8 @@ func (c *Config) expected() map[string]struct{} {
 
 func connection(slot int, kind load.Kind) string { return fmt.Sprintf("%c%d", kind, slot) }
 
-// connected counts a connection. When all that the application expects have
-// been made once, it says that it is ready.
+// connected counts a connection. When all expected connections have been made once, the
+// application reports that it is ready.
 func (a *App) connected(slot int, kind load.Kind) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,7 +114,7 @@ func (a *App) sayReady() {
 	}
 }
 
-// run attaches again and again, and at the end looks at what is left.
+// run attaches again and again, and at the end scans the windows that are left.
 func (a *App) run(ctx context.Context) {
 	for first := true; ctx.Err() == nil && a.log.Err() == nil && !a.rests(ctx); {
 		n, err := a.attach(ctx)
@@ -153,7 +153,7 @@ func (a *App) attach(ctx context.Context) (*fabric.Node, error) {
 	return n, err
 }
 
-// count writes down what this process holds.
+// count writes down the resources that this process holds.
 func (a *App) count(phase history.Phase) {
 	r := &history.Resources{Target: history.App(a.c.Slot, a.c.Run), Phase: phase, Count: map[string]int64{
 		"goroutines": int64(runtime.NumGoroutine()),
@@ -192,10 +192,10 @@ func ownDescriptors() (all, memfds int64, err error) {
 // Now returns the time since the zero of the run.
 func (a *App) Now() time.Duration { return a.log.Now() }
 
-// Put writes what has happened just now.
+// Put writes that something has happened just now.
 func (a *App) Put(b history.Body) { a.log.Put(b) }
 
-// Bug writes that a promise was broken which no other record tells.
+// Bug writes that a promise was broken which no other record shows.
 func (a *App) Bug(format string, args ...any) {
 	a.log.Put(&history.Logged{Target: history.App(a.c.Slot, a.c.Run), Line: "BUG: " + fmt.Sprintf(format, args...)})
 }

@@ -35,8 +35,8 @@ type openCall struct {
 
 func newCalls(log *Log) *calls { return &calls{log: log, open: make(map[uint64]*openCall)} }
 
-// begin tells that a call is about to be made. With atOnce it is written now:
-// the call may block for long.
+// begin registers a call that is about to be made. With atOnce it is written now: the
+// call may block for long.
 func (c *calls) begin(call history.Call, atOnce bool) *openCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,8 +51,8 @@ func (c *calls) begin(call history.Call, atOnce bool) *openCall {
 	return o
 }
 
-// end tells that the call has returned. Failures, and successes of calls that
-// were written, are written.
+// end registers that the call has returned. Failures, and successes of calls that were
+// written, are written.
 func (c *calls) end(o *openCall, bytes int, status string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *calls) writeSlow() {
 	c.writeOpen(func(o *openCall) bool { return o.Began <= limit })
 }
 
-// writeTo writes the calls that are under way towards a life which is about to
-// be told removed: they should have failed.
+// writeTo writes the calls that are under way towards a life whose removal is about to
+// be reported: they should have failed.
 func (c *calls) writeTo(peer fabric.Life) {
 	c.writeOpen(func(o *openCall) bool { return o.Peer == peer })
 }

@@ -24,7 +24,7 @@ func Monotonic() (int64, error) {
 	return ts.Nano(), nil
 }
 
-// NewClock returns a clock whose zero is when CLOCK_MONOTONIC was zero.
+// NewClock returns a clock that is 0 at the moment at which CLOCK_MONOTONIC was zero, in ns.
 func NewClock(zero int64) (*Clock, error) {
 	// The two readings are not one; the narrower of several pairs is meant.
 	best := &Clock{}

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/load"
 )
 
-// A Config says what one application does. The runner writes it to a file and
-// the application reads it.
+// A Config configures one application. The runner writes it to a file and the
+// application reads it.
 type Config struct {
 	Zero int64  `json:"zero"` // CLOCK_MONOTONIC at the zero of the run, ns
 	Seed uint64 `json:"seed"`

@@ -13,10 +13,10 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// A Control is what the lab tells an application while it runs. It is a file,
-// which reaches containers too; the application answers with a file beside it.
+// A Control holds the lab's instructions to a running application. It is a file, which
+// reaches containers too; the application answers with a file beside it.
 type Control struct {
-	Seq  int  `json:"seq"`  // counts what was told
+	Seq  int  `json:"seq"`  // counts the versions of the file
 	Slow int  `json:"slow"` // messages per second that each connection receives; 0: all
 	Anew int  `json:"anew"` // counts the times that the application closes all and begins anew
 	Rest bool `json:"rest"` // it begins nothing more: the run is about to end
@@ -27,7 +27,7 @@ type Control struct {
 // controlEvery is how often an application looks.
 const controlEvery = 50 * time.Millisecond
 
-// Tell writes c for an application to see.
+// Tell writes c to the control file of an application.
 func Tell(path string, c Control) error {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -58,7 +58,7 @@ func ackPath(path string) string {
 	return filepath.Join(filepath.Dir(path), "ack-"+filepath.Base(path))
 }
 
-// obey does what the lab tells, until ctx is done.
+// obey follows the lab's instructions until ctx is done.
 func (a *App) obey(ctx context.Context) {
 	if a.c.Control == "" {
 		return
@@ -68,11 +68,11 @@ func (a *App) obey(ctx context.Context) {
 		text, err := os.ReadFile(a.c.Control)
 		var c Control
 		if err != nil || json.Unmarshal(text, &c) != nil || c.Seq == last.Seq {
-			continue // nothing was told yet
+			continue // no instructions yet
 		}
 		a.slow.Store(int64(max(0, c.Slow)))
 		a.setIDs(c.IDs)
-		if c.Anew != last.Anew && !first { // what was told before this application began is done
+		if c.Anew != last.Anew && !first { // instructions from before this application's start are done
 			select {
 			case a.anew <- struct{}{}:
 			default:
@@ -90,8 +90,8 @@ func (a *App) obey(ctx context.Context) {
 	}
 }
 
-// settleLimit is how long an application waits for what it has begun, before it
-// says that it rests.
+// settleLimit is how long an application waits for calls under way, before it reports
+// that it rests.
 const settleLimit = 3 * time.Second
 
 // settle waits until nothing is begun any more.

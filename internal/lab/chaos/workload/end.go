@@ -21,13 +21,13 @@ type end struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of the tasks
 
-	mu    sync.Mutex // guards what load decides, and the fields below
+	mu    sync.Mutex // guards load, and the fields below
 	load  *load.End
 	over  bool // nothing begins any more
 	freed bool // the window's memory is gone
 }
 
-// An env is what package load needs of an application and its node.
+// An env implements [load.Env] with an application and its node.
 type env struct {
 	*App
 	node *fabric.Node
@@ -65,7 +65,7 @@ func (s *session) dial(slot int, kind load.Kind) *end {
 	return s.newEnd(conn, kind).greet()
 }
 
-// greet greets the other end; nil if that failed. Nobody else knows the connection yet.
+// greet greets the other end; nil if that failed. No other goroutine has the connection yet.
 func (e *end) greet() *end {
 	e.chain(e.load.Greet().First)
 	if !e.load.Open {
@@ -80,7 +80,7 @@ func (e *end) greet() *end {
 	return e
 }
 
-// run does what the connection is for, until it ends, and closes it.
+// run runs the tasks of the connection until it ends, and closes it.
 func (e *end) run() {
 	defer e.cancel()
 	e.mu.Lock()
@@ -116,7 +116,7 @@ func (e *end) begin(tasks []load.Task) {
 type runner struct {
 	*end
 	timer *time.Timer
-	buf   []byte // what was received last is there
+	buf   []byte // holds the bytes received last
 }
 
 // chain makes the calls of a task one after the other; false: the connection is to end.
@@ -223,7 +223,7 @@ func (e *end) transfer(c load.Call) error {
 	return e.ep.VWriteTo(c.Buf, c.Remote, flags)
 }
 
-// receive receives all that a call wants, or what is there: at least one byte.
+// receive receives all that a call wants, or the bytes available: at least one.
 func (e *runner) receive(c load.Call) ([]byte, error) {
 	e.buf = slices.Grow(e.buf[:0], c.Len)
 	p := e.buf[:c.Len]
@@ -262,7 +262,7 @@ func (e *end) close() {
 	}
 }
 
-// begun tells of a call on this connection.
+// begun registers a call on this connection.
 func (e *end) begun(name string, atOnce bool) *openCall {
 	return e.s.app.calls.begin(e.call(name), atOnce)
 }
@@ -275,7 +275,7 @@ func (e *end) call(name string) history.Call {
 	return c
 }
 
-// end tells of its return.
+// end registers its return.
 func (e *end) end(o *openCall, n int, status string) {
 	e.s.app.calls.end(o, n, status)
 	e.mu.Lock()
@@ -283,15 +283,15 @@ func (e *end) end(o *openCall, n int, status string) {
 	e.load.Note(status)
 }
 
-// probe makes a call towards a life that the application has just been told is
-// removed: it has to fail.
+// probe makes a call towards a life whose removal was just reported to the application:
+// it has to fail.
 func (e *end) probe() {
 	call := e.begun("fence_mark", true)
 	_, err := e.ep.FenceMark(fabric.InitSelf)
 	e.s.app.calls.end(call, 0, statusOf(err))
 }
 
-// flush writes what was sent and received and is not written yet.
+// flush writes the sent and received ranges that are not written yet.
 func (e *end) flush() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -307,7 +307,7 @@ func (e *end) look() {
 	}
 }
 
-// scan writes down what is in a window of this end, its own one if w is nil.
+// scan writes down the content of a window of this end, its own one if w is nil.
 func (e *end) scan(w *load.Window) {
 	var s *load.Scan
 	torn := func(look func() bool) bool {

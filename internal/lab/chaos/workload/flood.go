@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// A Flood is an application that takes what its node gives: connections with itself,
+// A Flood is an application that takes all that its node gives: connections with itself,
 // bytes that it never receives, windows. It holds all of that until it is closed.
 type Flood struct {
 	node *fabric.Node
@@ -32,8 +32,8 @@ const (
 	floodMost               = 1 << 16  // windows
 )
 
-// NewFlood floods the node whose socket is at path until that refuses connections and
-// windows for want of memory, as it has to; anything else is an error.
+// NewFlood floods the node with the socket at path until the node refuses connections
+// and windows for want of memory, as it has to; any other result is an error.
 func NewFlood(ctx context.Context, path string) (_ *Flood, err error) {
 	f := new(Flood)
 	if f.node, err = fabric.Attach(ctx, path); err != nil {
@@ -68,7 +68,7 @@ func (f *Flood) connect(ctx context.Context) error {
 		for {
 			here, err := in.AcceptConn(ctx)
 			if err != nil {
-				return // closed below, or the node is gone, which dial says
+				return // closed below, or the node is gone, which dial reports
 			}
 			accepted = append(accepted, here.Endpoint())
 		}
@@ -97,8 +97,8 @@ func (f *Flood) dial(ctx context.Context) error {
 	return fmt.Errorf("the node still had room after %d connections", f.Conns)
 }
 
-// fill sends into every connection, both ways, as much as it takes. What a send leaves
-// takes a moment to move on.
+// fill sends into every connection, both ways, until it is full. The bytes of a send
+// take a moment to move on.
 func (f *Flood) fill(ctx context.Context) error {
 	piece := make([]byte, floodPiece)
 	for range floodPasses {

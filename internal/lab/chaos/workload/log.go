@@ -22,8 +22,8 @@ func NewLog(out io.Writer, source history.Source, clock *Clock) *Log {
 	}
 }
 
-// Put writes what has happened just now. A log that can no longer be written
-// ends: Err says why.
+// Put writes that something has happened just now. A log that can no longer be written
+// ends: Err returns the reason.
 func (l *Log) Put(body history.Body) { _ = l.w.Write(body) }
 
 // Now returns the time since the zero of the run.

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// Port is where every application listens.
+	// Port is the port on which every application listens.
 	Port fabric.Port = 2050
-	// idlePort is where nobody ever connects, so that an accept waits.
+	// idlePort is a port that no peer ever connects to, so that an accept waits.
 	idlePort fabric.Port = 2051
 
 	lookEvery  = 20 * time.Millisecond  // at the words that signals are stored in
@@ -27,7 +27,7 @@ const (
 )
 
 // A session is one attachment of an application. Its goroutines end when the
-// application is told to end, or when its fabricd is gone.
+// application is to end, or when its fabricd is gone.
 type session struct {
 	app  *App
 	node *fabric.Node
@@ -38,8 +38,8 @@ type session struct {
 	tries  int           // viewTries
 	told   atomic.Uint64 // events so far
 	abrupt atomic.Bool   // it ends without a lull
-	// viewDue: the node has a life for which no view was written. Nodes that it
-	// knew before are not told to it again, so events alone do not say who lives.
+	// viewDue: the node has a life for which no view was written. The life gets no events
+	// of nodes that the node knew before, so events alone do not show the live nodes.
 	viewDue atomic.Bool
 
 	lives sync.Mutex // held while the own life is looked at and written
@@ -53,12 +53,12 @@ func newSession(a *App, n *fabric.Node) *session {
 	return &session{app: a, node: n, tries: viewTries, over: make(chan struct{}), ends: make(map[*end]struct{})}
 }
 
-// lull is how long an application that was told to end waits, before it closes
-// what it has: others were told to end in the same moment.
+// lull is how long an application waits between an instruction to end and closing its
+// connections: others were told to end in the same moment.
 const lull = 100 * time.Millisecond
 
-// run talks until ctx is done or the fabricd is gone, and leaves nothing of the
-// session behind.
+// run runs the session until ctx is done or the fabricd is gone, and leaves nothing of
+// it behind.
 func (s *session) run(ctx context.Context) {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -116,9 +116,9 @@ func (s *session) place() fabric.Life {
 	return life
 }
 
-// view writes which nodes live, as this application's node has it, in a moment
-// in which nothing changes: the calls of SCIF tell IDs, the daemon's table the
-// generations, and both have to agree. What it could not write stays due.
+// view writes the live nodes as this application's node has them, in a moment in which
+// nothing changes. SCIF's calls return IDs, the daemon's table has the generations, and
+// both have to agree. A view that could not be written stays due.
 func (s *session) view() bool {
 	for range s.tries {
 		before := s.told.Load()
@@ -170,7 +170,7 @@ func (s *session) talk() {
 	if l := s.listen(Port); l != nil {
 		s.wg.Go(func() { s.accept(l, true) })
 		s.app.mu.Lock()
-		if len(s.app.waiting) == 0 { // there is nobody to connect to
+		if len(s.app.waiting) == 0 { // there are no peers to connect to
 			s.app.sayReady()
 		}
 		s.app.mu.Unlock()
@@ -237,7 +237,7 @@ func (s *session) listen(port fabric.Port) *fabric.Listener {
 	return l
 }
 
-// accept serves who connects, until the session ends.
+// accept serves incoming connections until the session ends.
 func (s *session) accept(l *fabric.Listener, busy bool) {
 	stop := context.AfterFunc(s.ctx, func() { l.Close() })
 	defer stop()
@@ -249,7 +249,7 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 		case err == nil:
 		case errors.Is(err, net.ErrClosed) || !s.on():
 			return
-		default: // out of descriptors, say: the next one may work
+		default: // for example out of descriptors: the next one may work
 			wait(s.over, attachEvery)
 			continue
 		}
@@ -261,11 +261,10 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 	}
 }
 
-// event is the handler of node events. What it writes is in the log before it
-// returns.
+// event is the handler of node events. Its records are in the log before it returns.
 func (s *session) event(ev fabric.Event) {
 	s.told.Add(1)
-	s.checkLife() // what follows is told to the life that the node has now
+	s.checkLife() // the event is for the life that the node has now
 	life := fabric.Life{Node: ev.Node, Generation: ev.Generation}
 	r := &history.Event{What: history.EventAdded, Observer: s.current(), Subject: life, Reason: ev.Reason}
 	if ev.Kind == fabric.NodeAdded {
@@ -343,8 +342,8 @@ func (s *session) care() {
 	})
 }
 
-// leaving is how long a fabricd that leaves may go on after its applications
-// were told: operations that are under way complete.
+// leaving is how long a fabricd that leaves may go on after it has notified its
+// applications: operations that are under way complete.
 const leaving = 3 * time.Second
 
 // graceOf returns for how long a window of a connection that ended now may still

@@ -18,8 +18,8 @@ const (
 	maxTable   = 16 << 20        // bytes of its answer
 )
 
-// table asks the daemon's admin interface for its live nodes, as `fabricd nodes
-// --json` does: SCIF tells no generations.
+// table asks the daemon's admin interface for its live nodes, as `fabricd nodes --json`
+// does: SCIF returns no generations.
 func (a *App) table(ctx context.Context) ([]history.Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, tableLimit)
 	defer cancel()

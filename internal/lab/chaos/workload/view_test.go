@@ -66,9 +66,9 @@ func (t *tap) views(tb testing.TB) (all []*history.View) {
 }
 
 // TestANewLifeHasAView gives a node another life, which the handler of an event
-// notices, and not the one that looks all the time. The nodes that live on are
-// not told again, so a view has to say so; and it stays due until the node's
-// table agrees with its IDs.
+// notices, and not the goroutine that looks all the time. The nodes that live on get no
+// new events, so a view has to list them; and it stays due until the node's table
+// agrees with its IDs.
 func TestANewLifeHasAView(t *testing.T) {
 	const nodes, i = 3, 1
 	c := fabrictest.NewCluster(t, nodes)

@@ -10,7 +10,7 @@ import (
 )
 
 // graves are windows whose connection has ended. They are scanned when that happened
-// and again later: nobody may write them any more.
+// and again later: no peer may write to them any more.
 type graves struct {
 	log *Log
 
@@ -25,7 +25,7 @@ type grave struct {
 	due time.Time
 }
 
-// scan writes down what is in the window.
+// scan writes down the content of the window.
 func (g grave) scan() { g.e.scan(g.w) }
 
 // free gives the memory back.
@@ -38,7 +38,7 @@ func (g grave) free() {
 	}
 }
 
-// bury keeps a window. What may be under way into it has grace to arrive; then, at once
+// bury keeps a window. Operations under way into it have grace to arrive; then, at once
 // if that is 0, it is written to be gone.
 func (g *graves) bury(one grave, grace time.Duration) {
 	one.due = time.Now().Add(grace)
@@ -48,7 +48,7 @@ func (g *graves) bury(one grave, grace time.Duration) {
 	g.tend()
 }
 
-// tend writes the windows to be gone whose grace is over. The oldest of too many is
+// tend writes the windows with an expired grace to be gone. The oldest of too many is
 // scanned a last time and given up.
 func (g *graves) tend() {
 	g.mu.Lock()

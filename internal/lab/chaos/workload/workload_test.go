@@ -14,9 +14,9 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// TestApplicationsTalk lets three applications talk in one process and looks at
-// what they wrote. RMA has no place here: in one process it is a data race by
-// design; the labs have it.
+// TestApplicationsTalk lets three applications talk in one process and reads their
+// logs. RMA has no place here: in one process it is a data race by design; the labs
+// have it.
 func TestApplicationsTalk(t *testing.T) {
 	const nodes = 3
 	c := fabrictest.NewCluster(t, nodes)
@@ -60,7 +60,7 @@ func TestApplicationsTalk(t *testing.T) {
 	}
 }
 
-// plan is what the applications of a test do.
+// plan is the workload of the applications of a test.
 func plan() load.Plan {
 	return load.PlanOf(&scenario.Workload{Messages: &scenario.Messages{Size: scenario.SizeRange{From: 64, To: 4096}, Rate: 200}, Connects: 5, Waiters: true})
 }
