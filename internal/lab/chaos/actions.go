@@ -151,7 +151,7 @@ func (c *cluster) stop(ctx context.Context, s *slot, p child, source history.Sou
 	c.log.Put(&history.Process{Target: source, Did: history.DidStop})
 	proof := fmt.Sprintf("process %d was in state %s", p.pid(), stateOf(p.pid()))
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
-		if !p.running() { // somebody has killed it meanwhile
+		if !p.running() { // another action has killed it meanwhile
 			return 1, proof, nil
 		}
 		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
@@ -303,7 +303,7 @@ func (c *cluster) killApp(ctx context.Context, s *slot, p child, source history.
 // floodLimit bounds the time in which a node has to refuse more.
 const floodLimit = 10 * time.Second
 
-// flood takes of the slot's node what it gives. The lab is the application.
+// flood takes all the memory that the slot's node gives out. The lab is the application.
 func flood(ctx context.Context, s *slot) (effect, error) {
 	ctx, cancel := context.WithTimeout(ctx, floodLimit)
 	defer cancel()
@@ -337,7 +337,7 @@ func (c *cluster) cpu(ctx context.Context, s *slot, a scenario.Action) (effect, 
 		all = append(all, e)
 	}
 	for i := range a.CPU.Hogs {
-		// A process of this machine in every lab: that is what it is to load.
+		// A process of this machine in every lab: the load is on this machine.
 		h, err := c.spawn.start(exec.Command(c.exe, "chaos", "hog"), s.file(fmt.Sprintf("hog-%d-%d.log", a.ID, i)))
 		if err != nil {
 			return all, err

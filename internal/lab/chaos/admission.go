@@ -18,13 +18,13 @@ type admission struct {
 }
 
 const (
-	settleRun = 4 * time.Second // from the beginning of a run until what it takes is seen
+	settleRun = 4 * time.Second // from the beginning of a run until its load is seen
 	idleSpan  = time.Second     // over which it is seen
 	idleLeast = 0.3             // of all processors, that have nothing to do
 )
 
-// hasRoom decides whether one more run may begin: beside how many, how long after the
-// last of them, and with what share of the processors idle.
+// hasRoom decides whether one more run may begin, by the number of others, the time
+// since the last of them began, and the share of the processors that is idle.
 func hasRoom(others int, since time.Duration, idle float64) bool {
 	return others == 0 || since >= settleRun && idle >= idleLeast
 }
@@ -47,7 +47,7 @@ func (a *admission) enter(ctx context.Context) (leave func()) {
 	return func() { a.running.Add(-1) }
 }
 
-// A usage is what all processors have done since the machine was started, in ticks.
+// A usage is the time of all processors since the machine was started, in ticks.
 type usage struct{ all, idle uint64 }
 
 // idleSince returns the share of the time since before in which they were idle.
@@ -58,7 +58,7 @@ func (u usage) idleSince(before usage) float64 {
 	return float64(u.idle-before.idle) / float64(u.all-before.all)
 }
 
-// processors reads what the processors have done; false where the machine does not say.
+// processors reads the usage of the processors; false where the machine does not report it.
 func processors() (usage, bool) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -44,8 +44,8 @@ type cluster struct {
 	ctx    context.Context // done when followers have to end
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // followers
-	ears   sync.WaitGroup // those of them that write what daemons tell
-	ending atomic.Bool    // the lab ends everything: how processes end says nothing
+	ears   sync.WaitGroup // those of them that write the events of daemons
+	ending atomic.Bool    // the lab ends everything: exit codes mean nothing
 
 	planes planes
 
@@ -223,7 +223,7 @@ func (c *cluster) play(ctx context.Context) error {
 	return nil
 }
 
-// appConfig returns what the application of a slot does.
+// appConfig returns the configuration of a slot's application.
 func (c *cluster) appConfig(s *slot, run int) workload.Config {
 	sc := c.schedule.Scenario
 	w := &sc.Workload
@@ -258,14 +258,14 @@ func (c *cluster) historyFile(s history.Source) string {
 // nothing of them any more.
 func (c *cluster) quiet(ctx context.Context) {
 	c.stopListening()
-	// First all begin nothing more, so that nobody closes what another uses.
+	// First all begin nothing more, so that no application closes a connection in use.
 	err := everywhere(indexes(len(c.slots)), func(id int) error {
 		return c.slots[id].tell(ctx, func(w *workload.Control) { w.Rest = true })
 	})
 	if err != nil {
 		c.fail(err)
 	}
-	// The first record of this phase says that what follows is the taking down.
+	// The first record of this phase marks the beginning of the shutdown.
 	c.log.Put(&history.Resources{Target: history.Lab, Phase: history.PhaseEnd, Count: map[string]int64{}})
 	var wg sync.WaitGroup
 	for _, s := range c.slots {
@@ -288,7 +288,7 @@ func (c *cluster) quiet(ctx context.Context) {
 	c.count(ctx)
 }
 
-// down ends every process; what does not end when it is asked to is killed.
+// down ends every process; one that does not end on request is killed.
 func (c *cluster) down(ctx context.Context) {
 	c.ending.Store(true)
 	c.stopListening()

@@ -20,8 +20,8 @@ func command(ctx context.Context, name string, args ...string) error {
 	return err
 }
 
-// output runs a program that ends by itself and returns what it printed. It is
-// not the terminal's to interrupt: undoing a fault must go on after Ctrl-C.
+// output runs a program that ends by itself and returns its output. Signals of the
+// terminal do not reach it: undoing a fault must go on after Ctrl-C.
 func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandLimit)
 	defer cancel()

@@ -42,8 +42,8 @@ func (p *container) running() bool {
 // waitAgain is how long wait waits after a question that failed.
 const waitAgain = 100 * time.Millisecond
 
-// wait waits for the container's end and keeps what it printed. It ends when
-// the container is removed, at the latest.
+// wait waits for the container's end and keeps its output. It ends when the container
+// is removed, at the latest.
 func (p *container) wait() {
 	defer close(p.over)
 	var ended struct{ StatusCode int }
@@ -64,7 +64,7 @@ func (p *container) wait() {
 	p.saveLog()
 }
 
-// saveLog writes what the container printed to its file.
+// saveLog writes the container's output to its file.
 func (p *container) saveLog() {
 	f, err := os.OpenFile(p.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -106,9 +106,9 @@ func (p *container) kill(ctx context.Context) error {
 	return err
 }
 
-// The kernel freezes a control group only as a whole: a task that is in the
-// middle of something is waited for, and the engine gives up after a moment
-// ("unable to freeze"). It has thawed what it had frozen then.
+// The kernel freezes a control group only as a whole: it waits for a task that is busy
+// in the kernel, and the engine gives up after a moment ("unable to freeze"), having
+// thawed the frozen tasks.
 const (
 	freezeTries = 20
 	freezeAgain = 50 * time.Millisecond

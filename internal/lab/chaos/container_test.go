@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// couldNot is what the engine says when the kernel did not freeze in time.
+// couldNot is the engine's message when the kernel did not freeze in time.
 const couldNot = "Cannot pause container 5e3f: OCI runtime pause failed: unable to freeze: unknown"
 
 // TestAPauseIsAskedForAgain counts how often an engine is asked to freeze a

@@ -70,7 +70,7 @@ func (c *containers) check(ctx context.Context, s *scenario.Schedule) error {
 	return c.docker.present(ctx, c.image)
 }
 
-// can refuses what only the kernel could do and does not here.
+// can refuses faults that need the kernel and that the kernel cannot inject here.
 func (c *containers) can(a scenario.Action) error {
 	switch {
 	case a.Link != nil && a.Link.By == scenario.ByKernel && !byKernel(a.Link):
@@ -84,8 +84,8 @@ func (c *containers) can(a scenario.Action) error {
 	return nil
 }
 
-// filterLacks says what this process needs to filter the packets of containers; "":
-// nothing.
+// filterLacks names the requirement that this process lacks to filter the packets of
+// containers; "": none.
 func filterLacks() string {
 	if os.Geteuid() != 0 {
 		return "root"
@@ -173,7 +173,7 @@ func (c *containers) start(ctx context.Context, s *slot, name string, args ...st
 
 // launch makes and starts a container.
 func (c *containers) launch(ctx context.Context, s *slot, name string, args []string, onNetwork bool) (*container, error) {
-	// What the lab has written is for another user to read.
+	// Another user reads the files of the lab.
 	if err := os.Chmod(s.dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (c *containers) endpoint(slot int) map[string]any {
 	return map[string]any{"IPAMConfig": map[string]string{"IPv4Address": c.place(slot).advertise.String()}}
 }
 
-// inspected is what is read of a container.
+// An inspected is the part of a container's state that the lab reads.
 type inspected struct {
 	State struct {
 		Pid      int
@@ -256,7 +256,7 @@ func (c *containers) breaks(a scenario.Action) bool {
 	return a.Network != nil && a.Network.Do != scenario.Garbage
 }
 
-// byBest reports whether the kernel breaks what it can break.
+// byBest reports whether the kernel injects a fault that it can inject.
 func byBest(by scenario.By, can bool) bool {
 	return by == scenario.ByKernel || by == scenario.ByLab && can && filterLacks() == ""
 }

@@ -12,8 +12,8 @@ const (
 	settleEvery = 100 * time.Millisecond
 )
 
-// count waits until the daemons hold no connection any more, and writes down
-// what they hold.
+// count waits until the daemons hold no connection any more, and writes down their
+// resources.
 func (c *cluster) count(ctx context.Context) {
 	used, at := make(map[history.Source]int64), int64(c.clock.Now())
 	for _, s := range c.running() { // before counting takes any
@@ -29,7 +29,7 @@ func (c *cluster) count(ctx context.Context) {
 	}
 }
 
-// held returns what every daemon holds.
+// held returns the resources of every daemon.
 func (c *cluster) held(ctx context.Context, phase history.Phase) []*history.Resources {
 	var all []*history.Resources
 	for _, s := range c.running() {
@@ -40,8 +40,8 @@ func (c *cluster) held(ctx context.Context, phase history.Phase) []*history.Reso
 	return all
 }
 
-// warmed writes the baseline. Its memory is that of daemons that work, without garbage:
-// what is to be found is growth.
+// warmed writes the baseline. Its memory is that of daemons that work, without garbage,
+// so that later growth shows.
 func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
 	for _, r := range held {
 		if d, _, _, _ := c.slots[r.Target.Slot].current(); d.running() {
@@ -71,7 +71,7 @@ func (c *cluster) settle(ctx context.Context) {
 	}
 }
 
-// resources returns what the slot's daemon holds; nil if it cannot be told.
+// resources returns the resources of the slot's daemon; nil if they cannot be read.
 func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Resources {
 	d, source, _, _ := s.current()
 	if d.frozen() {
@@ -106,8 +106,8 @@ func usedBy(d child) int64 {
 	return int64(used)
 }
 
-// collect has the slot's daemon give back what it does not use any more. One that does
-// not answer has garbage in what it holds.
+// collect has the slot's daemon give back unused memory. If the daemon does not answer,
+// its figures include garbage.
 func (s *slot) collect(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, adminLimit)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 )
 
 // damage kills a daemon, changes a bit of a file of its state and starts it again: it
-// has to refuse that, or to come up as another life. What it has refused is put back,
-// and it is started once more, when the effect is taken back.
+// has to refuse that, or to come up as another life. When the effect is taken back, a
+// refused file is restored and the daemon is started once more.
 func (c *cluster) damage(ctx context.Context, s *slot, d child, source history.Source, seed uint64) (effect, error) {
 	if _, err := c.killDaemon(ctx, s, d, source, false); err != nil {
 		return nil, err
@@ -45,8 +45,8 @@ func (c *cluster) damage(ctx context.Context, s *slot, d child, source history.S
 	}), nil
 }
 
-// spoil changes one bit of one file of a state directory, and returns which one and
-// what it was.
+// spoil changes one bit of one file of a state directory, and returns its path and its
+// original content.
 func spoil(dir string, r *rand.Rand) (file string, good []byte, err error) {
 	all, err := os.ReadDir(dir)
 	if err != nil {

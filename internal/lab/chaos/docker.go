@@ -60,7 +60,7 @@ type dockerError struct {
 
 func (e *dockerError) Error() string { return fmt.Sprintf("docker: %s", e.message) }
 
-// gone reports whether err says that what was asked about is not there, or is
+// gone reports whether err means that the container or network does not exist, or is
 // being removed already.
 func gone(err error) bool {
 	e, ok := errors.AsType[*dockerError](err)
@@ -138,7 +138,7 @@ func (d *docker) present(ctx context.Context, image string) error {
 	return err
 }
 
-// labelQuery returns the query that selects what carries a label.
+// labelQuery returns the query that selects the objects with a label.
 func labelQuery(label string) string {
 	text, err := json.Marshal(map[string][]string{"label": {label}})
 	if err != nil {

@@ -2,9 +2,8 @@ package chaos
 
 import "fmt"
 
-// A Refusal is a run that was not begun, or could not be judged, because of
-// what it was asked or where it was to run: not of what fabricd did. Its text
-// is one line.
+// A Refusal is a run that was not begun, or could not be judged, because of the request
+// or the place of the run: not because of fabricd. Its text is one line.
 type Refusal struct {
 	text string
 	err  error // nil or the cause

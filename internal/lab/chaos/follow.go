@@ -14,15 +14,15 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// A follower watches one life of a daemon: it writes when it serves, what it
-// tells of the nodes, and how it ends. Its goroutine ends with the daemon; the
-// cluster waits for it.
+// A follower watches one life of a daemon: it writes when it serves, its events about
+// the nodes, and how it ends. Its goroutine ends with the daemon; the cluster waits for
+// it.
 type follower struct {
 	slot    *slot
 	child   child
 	source  history.Source
 	serving chan struct{} // closed when the daemon serves applications
-	doomed  atomic.Bool   // the lab has told it to end by itself
+	doomed  atomic.Bool   // the lab has asked it to end by itself
 }
 
 // watchEnd writes down how a process ends.
@@ -67,8 +67,8 @@ func (c *cluster) follow(f *follower) {
 	})
 }
 
-// stopListening ends what is written of daemons' events: what they tell from here on is
-// of the lab's taking down.
+// stopListening stops writing the daemons' events: from here on they are caused by the
+// lab's shutdown.
 func (c *cluster) stopListening() {
 	c.cancel()
 	c.ears.Wait()
@@ -100,7 +100,7 @@ func (f *follower) awaitServing(ctx context.Context) (addr.Life, bool) {
 	}
 }
 
-// listen writes the log of the daemon: what it tells of the nodes.
+// listen writes the daemon's log: its events about the nodes.
 func (f *follower) listen(ctx context.Context, life addr.Life) {
 	c := f.slot.c
 	out, err := os.OpenFile(c.historyFile(f.source), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)

@@ -23,9 +23,9 @@ const (
 	forgePause = 10 * time.Millisecond
 )
 
-// forge sends to slots what a router would that cannot pass on their packets to
-// the other slots (ICMP "fragmentation needed", RFC 1191), as anybody on the way
-// can who knows the ports.
+// forge sends to slots the messages of a router that cannot forward their packets to
+// the other slots (ICMP "fragmentation needed", RFC 1191). Any host on the path that
+// knows the ports can send them.
 func (n *namespaces) forge(ctx context.Context, a scenario.Action) (effect, error) {
 	var all []*forger
 	for _, id := range a.Network.Node.IDs() {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestForgedMessagesAreWhole: what is forged has the checksums of a real one, and
-// speaks of a packet that the node has sent.
+// TestForgedMessagesAreWhole: a forged message has the checksums of a real one, and
+// quotes a packet that the node has sent.
 func TestForgedMessagesAreWhole(t *testing.T) {
 	from, to := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("10.1.2.4")
 	p := tooBig(from, to, 7700)

@@ -25,8 +25,8 @@ const (
 	garbageWait = 100 * time.Millisecond
 )
 
-// garbage sends to every port and socket of slots what no fabricd would: random
-// bytes, and beginnings of real protocols with random bytes behind them.
+// garbage sends to every port and socket of slots data that no fabricd would send:
+// random bytes, and beginnings of real protocols with random bytes behind them.
 func (c *cluster) garbage(a scenario.Action) effect {
 	ctx, cancel := context.WithCancel(c.ctx)
 	var wg sync.WaitGroup
@@ -145,7 +145,7 @@ func piece(r *rand.Rand, network string, most int) []byte {
 		p[0] = 0xc0 | p[0]&0x0f
 		copy(p[1:], []byte{0, 0, 0, 1, 8})
 		p[14] = 8
-	case network == "udp" && kind == 2: // a short one of a connection that nobody knows
+	case network == "udp" && kind == 2: // a short one of an unknown connection
 		p[0] = 0x40 | p[0]&0x3f
 	case network == "tcp" && kind == 1: // a ClientHello of TLS (RFC 8446, 4.1.2)
 		copy(p, []byte{22, 3, 1, byte(len(p) >> 8), byte(len(p)), 1, 0})

@@ -46,7 +46,7 @@ func tree(version1 string) string {
 	return version1
 }
 
-// check refuses a schedule whose squeezes this machine does not allow.
+// check refuses a schedule with squeezes that this machine does not allow.
 func (g *group) check(s *scenario.Schedule) error {
 	for _, a := range s.Actions {
 		dir := ""

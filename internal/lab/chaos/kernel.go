@@ -55,8 +55,8 @@ func (f *filter) senders(from []int, left time.Duration) string {
 	return fmt.Sprintf("set s { type ipv4_addr; %selements = { %s }; };", flags, strings.Join(addrs, ", "))
 }
 
-// rules returns what the kernel does to the packets of an action from the
-// senders, each a match with its verdict.
+// rules returns the kernel's rules for the packets of an action from the senders, each
+// a match with its verdict.
 func (f *filter) rules(a scenario.Action) []string {
 	const src = "ip saddr @s "
 	if a.Link == nil {
@@ -84,7 +84,7 @@ func planePorts(p scenario.Plane) []string {
 	return []string{""}
 }
 
-// linkEffects returns the verdicts for what a link asks for.
+// linkEffects returns the verdicts for a link's faults.
 func linkEffects(l *scenario.Link) []string {
 	var all []string
 	share := func(p scenario.Percent) string {
@@ -154,7 +154,7 @@ func (f *filter) applyPaths(ctx context.Context, a scenario.Action, paths []path
 // fullPacket is how long a packet is at least that does not pass where full ones vanish.
 const fullPacket = 600
 
-// pathRule returns what the kernel does to the packets of one direction of a path.
+// pathRule returns the kernel's rule for the packets of one direction of a path.
 func pathRule(do scenario.PathDo, from, to netip.AddrPort) string {
 	effect := "counter drop"
 	switch do {
@@ -173,8 +173,8 @@ func (f *filter) reject(ctx context.Context, a scenario.Action) (effect, error) 
 	})
 }
 
-// install loads a script in the namespaces of slots, all at once, and returns
-// what takes it back and counts.
+// install loads a script in the namespaces of slots, all at once, and returns the
+// effect, which removes it and counts.
 func (f *filter) install(ctx context.Context, a scenario.Action, slots []int, script func(int) string) (effect, error) {
 	err := everywhere(slots, func(slot int) error { return f.nft(ctx, slot, script(slot)) })
 	e := undoBy(func(ctx context.Context) (uint64, string, error) {
@@ -218,7 +218,7 @@ func (f *filter) packets(ctx context.Context, slot int, table string) (uint64, e
 	return countPackets(text)
 }
 
-// countPackets adds up the counters in what nft lists as JSON.
+// countPackets adds up the counters in nft's JSON listing.
 func countPackets(text []byte) (uint64, error) {
 	var list struct {
 		Nftables []struct {

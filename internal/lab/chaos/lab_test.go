@@ -96,7 +96,7 @@ func TestLocalKill(t *testing.T) {
 	}
 }
 
-// TestALie expects what does not happen.
+// TestALie expects an event that does not happen.
 func TestALie(t *testing.T) {
 	text := strings.Replace(killed, "removed: {node: 2, times: 1, within: 1s}", "removed: {node: 2, times: 2, within: 1s}", 1)
 	if out := once(t, scenario.Local, text, 1); out.Class() != Broken || len(out.Result.Problems()) == 0 {
@@ -256,7 +256,7 @@ func descendants(pid int) []int {
 	return all
 }
 
-// ownLeftoversOf returns what runs of a process have left.
+// ownLeftoversOf returns the leftovers of a process's runs.
 func ownLeftoversOf(pid int) []string {
 	var left []string
 	for _, dir := range slices.Concat([]string{os.TempDir(), netnsDir}, cgroupDirs) {
@@ -291,8 +291,8 @@ func TestAHarnessFailureIsNoVerdict(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestARunOfAFailedLabIsMadeOnceMore: alone, after the others, and then it counts as
-// what it is; a single run is not made again.
+// TestARunOfAFailedLabIsMadeOnceMore: alone, after the others, and then its result
+// counts; a single run is not made again.
 func TestARunOfAFailedLabIsMadeOnceMore(t *testing.T) {
 	real.Lock()
 	defer real.Unlock()

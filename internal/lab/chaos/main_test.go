@@ -45,7 +45,7 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// ownLeftovers returns what runs of these tests have left on the machine.
+// ownLeftovers returns the leftovers of these tests' runs on the machine.
 func ownLeftovers(tmp string) []string {
 	var left []string
 	for _, dir := range slices.Concat([]string{tmp, netnsDir}, cgroupDirs) {

@@ -158,7 +158,7 @@ func (n *namespaces) start(_ context.Context, s *slot, name string, args ...stri
 	return p, nil
 }
 
-// Who breaks a link.
+// The mechanisms that break a link.
 const (
 	byPlane  = iota // the fault plane of the daemons
 	byFilter        // nft at the receiver
@@ -166,7 +166,7 @@ const (
 	byCopies        // nft at the bridge
 )
 
-// how says who breaks a link best.
+// how returns the best mechanism to break a link.
 func how(l *scenario.Link) int {
 	only := *l
 	only.Rate, only.Buffer, only.Duplicate = 0, 0, 0

@@ -34,11 +34,11 @@ type Options struct {
 	// Load is how much of its rates a workload has in a real lab, in percent;
 	// 0 and 100: all.
 	Load int
-	// Say tells people how far a run has come, one line each; nil: nobody.
+	// Say reports the progress of a run to users, one line each; nil: no reports.
 	Say func(line string)
 
-	worker int               // which of the runs at a time it is
-	logs   map[string][]byte // gets what the processes printed, by file
+	worker int               // the index of the run among those at a time
+	logs   map[string][]byte // gets the output of the processes, by file
 }
 
 func (o *Options) say(format string, args ...any) {
@@ -49,8 +49,8 @@ func (o *Options) say(format string, args ...any) {
 
 func (o *Options) eases(lab scenario.Lab) bool { return o.Load%100 != 0 && lab != scenario.Sim }
 
-// Able says in a [*Refusal] why links would not notice a fault of a scenario in a lab,
-// with what carries their data; nil if they would.
+// Able returns a [*Refusal] with the reason why links would not notice a fault of a
+// scenario in a lab, given their data providers; nil if they would.
 func (o *Options) Able(s *scenario.Scenario, lab scenario.Lab) error {
 	for _, step := range s.Timeline {
 		if l := step.Link; o.StreamsOnly && l != nil && l.MTU > 0 && l.Plane != "gossip" && !meetsStreams(lab, l) {
@@ -143,10 +143,9 @@ func (l *Lab) Close() {
 // Kind returns which lab it is.
 func (l *Lab) Kind() scenario.Lab { return l.kind }
 
-// Run runs a schedule and returns what everybody saw. An error is the lab's own
-// failure, or ctx's end, never a promise that was broken: that is in the
-// history, which is what there is of it then. A [*Refusal] means that nothing
-// was started.
+// Run runs a schedule and returns the history. An error is the lab's own failure, or
+// ctx's end, never a promise that was broken: that is in the history, which may then be
+// incomplete. A [*Refusal] means that nothing was started.
 func (l *Lab) Run(ctx context.Context, s *scenario.Schedule, o *Options) ([]history.Record, error) {
 	if !s.Scenario.Has(l.kind) {
 		return nil, refusef("scenario %s does not run on %s: it says on: %v", s.Scenario.Name, l.kind, s.Scenario.On)

@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
-// A SuiteRun is what is known of the runs that a lab has made, beside what became of them.
+// A SuiteRun describes the runs that a lab has made, apart from their results.
 type SuiteRun struct {
 	Lab     scenario.Lab
 	Version string // of fabricd
@@ -22,7 +22,7 @@ type SuiteRun struct {
 	LeftOut []string // why scenarios of the lab were not run, a line each
 }
 
-// SaveSuite writes the report of the runs that a lab has made: what became of each
+// SaveSuite writes the report of the runs that a lab has made: the results of each
 // scenario.
 func SaveSuite(dir string, tallies []Tally, of SuiteRun) error {
 	s := &report.Suite{Build: of.Version}
@@ -44,7 +44,7 @@ func SaveSuite(dir string, tallies []Tally, of SuiteRun) error {
 	return report.WriteSuite(dir, "suite-"+string(lab.Lab), s)
 }
 
-// Compare reads two saved runs and returns what writes their page.
+// Compare reads two saved runs and returns a function that writes their page.
 func Compare(one, other string) (func(io.Writer) error, error) {
 	a, err := report.ReadSaved(one)
 	if err != nil {
@@ -61,8 +61,8 @@ func Compare(one, other string) (func(io.Writer) error, error) {
 // of the labs.
 const ScaleName = "scale.json"
 
-// Page puts the reports of several labs, each in a directory of its own below dir,
-// on one page there, and returns its path and what each lab has taken.
+// Page puts the reports of several labs, each in a directory of its own below dir, on
+// one page there, and returns its path and the time of each lab.
 func Page(dir string) (path string, labs []report.LabTime, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*", "suite-*.json"))
 	if err != nil {

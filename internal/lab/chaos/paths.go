@@ -45,7 +45,7 @@ func DescribePaths(daemons string, n int) string {
 	return fmt.Sprintf("%d connections on paths", n)
 }
 
-// A pathConn is what the lab reads of a daemon's connection.
+// A pathConn is the part of a daemon's connection that the lab reads.
 type pathConn struct {
 	ID     uint64
 	Local  string // node:port

@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// TestWhichFaultsTheDaemonsDoThemselves: what the kernel does, or a signal, needs no
+// TestWhichFaultsTheDaemonsDoThemselves: faults by the kernel, or by a signal, need no
 // --enable-faults.
 func TestWhichFaultsTheDaemonsDoThemselves(t *testing.T) {
 	real := strings.Replace(head, "sim, local, netns, compose", "local, netns", 1)

@@ -147,7 +147,7 @@ func (f *planeFault) give(ctx context.Context, s *slot) error {
 	return err
 }
 
-// take ends a fault everywhere and says what it did.
+// take ends a fault everywhere and returns its count and a description.
 func (p *planes) take(ctx context.Context, c *cluster, f *planeFault) (fired uint64, proof string, err error) {
 	var mu sync.Mutex
 	var sum faults.Counters
@@ -194,7 +194,7 @@ func addCounters(sum *faults.Counters, c faults.Counters) {
 	}
 }
 
-// counterFields pairs what two Counters count of deeds.
+// counterFields pairs the counted effects of two Counters.
 func counterFields(sum, add *faults.Counters) []struct {
 	name     string
 	sum, add *uint64
@@ -211,7 +211,7 @@ func counterFields(sum, add *faults.Counters) []struct {
 	}
 }
 
-// describeCounters says what rules did: "dropped 418, delayed 2000 of 2100".
+// describeCounters describes the effects of rules: "dropped 418, delayed 2000 of 2100".
 func describeCounters(c faults.Counters) string {
 	var words []string
 	for _, f := range counterFields(&c, &c) {

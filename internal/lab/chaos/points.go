@@ -109,7 +109,7 @@ func (p *pointed) restart() {
 	p.slot.act.Lock()
 	defer p.slot.act.Unlock()
 	if d, _, _, _ := p.slot.current(); d != p.child {
-		return // somebody else has started it
+		return // another action has started it
 	}
 	if err := p.slot.startDaemon(p.c.ctx); err != nil && p.c.ctx.Err() == nil {
 		p.c.fail(err)
@@ -149,8 +149,8 @@ func (p *pointed) take(ctx context.Context) (uint64, string, error) {
 	return 0, "", fmt.Errorf("the daemon of slot %d does not know fault %d", p.slot.id, p.id)
 }
 
-// unanswered is what is known when the daemon could not be asked: it may have
-// ended just now.
+// unanswered returns the result when the daemon could not be asked: it may have ended
+// just now.
 func (p *pointed) unanswered(err error) (uint64, string, error) {
 	if p.fault.Kind == scenario.FaultCrash {
 		select {
@@ -162,7 +162,7 @@ func (p *pointed) unanswered(err error) (uint64, string, error) {
 	return 0, "", err
 }
 
-// afterEnd is what is known of a fault of a daemon that has ended.
+// afterEnd returns the result of a fault of a daemon that has ended.
 func (p *pointed) afterEnd() (uint64, string, error) {
 	if p.fault.Kind == scenario.FaultCrash {
 		return 1, fmt.Sprintf("process %d ended with code %d", p.child.pid(), p.child.code()), nil

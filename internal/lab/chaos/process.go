@@ -43,8 +43,8 @@ func (s *spawner) close() {
 	<-s.done
 }
 
-// start starts cmd as a child that dies with the runner and does not get the
-// terminal's signals; what it prints goes to the file log.
+// start starts cmd as a child that dies with the runner and does not get the terminal's
+// signals; its output goes to the file log.
 func (s *spawner) start(cmd *exec.Cmd, log string) (*process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *spawner) start(cmd *exec.Cmd, log string) (*process, error) {
 // A process is a child that has been started.
 type process struct {
 	cmd  *exec.Cmd
-	file string        // with what it printed
+	file string        // with its output
 	over chan struct{} // closed when it was waited for
 }
 
@@ -101,7 +101,7 @@ func (p *process) running() bool {
 // frozen reports whether p is stopped.
 func (p *process) frozen() bool { return stateOf(p.pid()) == "T" }
 
-// signal sends sig. What has ended takes none, which is no error.
+// signal sends sig. An ended process gets none, which is no error.
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%v to process %d: %w", sig, p.pid(), err)
@@ -176,16 +176,15 @@ func tailOf(path string, lines int) string {
 }
 
 const (
-	processLimit = 5 * time.Second      // for what takes milliseconds on an idle machine
+	processLimit = 5 * time.Second      // for actions that take milliseconds on an idle machine
 	pollEvery    = 5 * time.Millisecond // for states that have no event to wait on
 )
 
 // errGiveUp in check's error makes await return at once.
 var errGiveUp = errors.New("no use in waiting")
 
-// await calls check until it returns nil; after limit, or when ctx is done, it
-// returns check's last error. What it waits for has no event: another process's
-// state.
+// await calls check until it returns nil; after limit, or when ctx is done, it returns
+// check's last error. It polls, since another process's state has no event.
 func await(ctx context.Context, limit time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -60,7 +60,7 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on every Linux
 }
 
-// Usage is what a process holds.
+// Usage is the resources that a process holds.
 type Usage struct {
 	FDs    int   // open descriptors
 	MemFDs int   // of those, shared memory

@@ -70,8 +70,8 @@ func TestTwoRunsAtOnceAreRefused(t *testing.T) {
 	again.release()
 }
 
-// TestLeftoversOfTheDead makes what a run that was killed leaves, and lets the
-// next one find it.
+// TestLeftoversOfTheDead makes the leftovers of a run that was killed, and lets the
+// next one find them.
 func TestLeftoversOfTheDead(t *testing.T) {
 	b := broom{tmp: t.TempDir()}
 	dead, living := Name("fch-4194304-1-0"), ownName(3)

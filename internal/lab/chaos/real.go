@@ -27,7 +27,7 @@ type realLab struct {
 	o   *Options
 }
 
-// run runs one schedule. What it returns with an error is what there is.
+// run runs one schedule. With an error it returns the records so far.
 func (r *realLab) run(ctx context.Context, s *scenario.Schedule) (_ []history.Record, err error) {
 	name := ownName(r.o.worker)
 	spawn := newSpawner()
@@ -48,7 +48,7 @@ func (r *realLab) run(ctx context.Context, s *scenario.Schedule) (_ []history.Re
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	// Cleaning up is not what an interrupt ends.
+	// An interrupt does not end the cleanup.
 	clean := context.WithoutCancel(ctx)
 	defer func() {
 		err = errors.Join(err, site.close(clean), os.RemoveAll(dir))
@@ -186,10 +186,10 @@ func (c *cluster) collect() ([]history.Record, error) {
 	return history.Merge(logs...), nil
 }
 
-// maxLog bounds what is kept of one process's log, in bytes.
+// maxLog bounds the kept part of one process's log, in bytes.
 const maxLog = 1 << 20
 
-// keepLogs puts the ends of what the processes printed into logs.
+// keepLogs puts the ends of the processes' output into logs.
 func (c *cluster) keepLogs(logs map[string][]byte) error {
 	for _, s := range c.slots {
 		files, err := filepath.Glob(filepath.Join(s.dir, "*.log"))
@@ -209,12 +209,11 @@ func (c *cluster) keepLogs(logs map[string][]byte) error {
 	return nil
 }
 
-// Lines that no daemon may print: Go's own words for what ends a process, and
-// this tree's for what must not happen.
+// Lines that no daemon may print: Go's own messages at the end of a process, and this
+// tree's for states that must not happen.
 var forbidden = []string{"panic: ", "fatal error: ", "WARNING: DATA RACE", "BUG: ", "SIGBUS", "SIGSEGV"}
 
-// readLogs looks for forbidden lines in what the daemons printed. All processes
-// have ended.
+// readLogs looks for forbidden lines in the daemons' output. All processes have ended.
 func (c *cluster) readLogs() {
 	for _, s := range c.slots {
 		for run := 1; run <= s.daemonRun; run++ {

@@ -20,11 +20,11 @@ type Outcome struct {
 	// or stood still for too long ([check.Result.Doubt]). It is not about fabricd.
 	Err  error
 	Took time.Duration
-	// Logs are the ends of what the processes of a real lab printed, by file.
+	// Logs are the ends of the output of a real lab's processes, by file.
 	Logs map[string][]byte
 }
 
-// A Class says what an outcome means: the exit code of the commands.
+// A Class classifies an outcome: it is the exit code of the commands.
 type Class int
 
 // The classes, the worst last.
@@ -34,7 +34,7 @@ const (
 	Harness              // the lab has failed, or nothing was begun
 )
 
-// Class returns what the outcome means.
+// Class returns the class of the outcome.
 func (o *Outcome) Class() Class {
 	switch {
 	case o.Err != nil || o.Result == nil:
@@ -82,8 +82,8 @@ func (o *Outcome) judge(s *scenario.Scenario) {
 	}
 }
 
-// Refused reports whether err says that nothing was begun, because of what was
-// asked for or where.
+// Refused reports whether err means that nothing was begun, because of the request or
+// the place.
 func Refused(err error) bool {
 	_, ok := errors.AsType[*Refusal](err)
 	return ok

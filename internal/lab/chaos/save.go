@@ -22,9 +22,9 @@ const (
 // MaxHistory bounds a saved history that is read, in bytes.
 const MaxHistory = 4 << 30
 
-// Save writes a run to directory dir, which is made: its history, its scenario,
-// the verdict, a page for people, and what the processes printed. Files of an
-// earlier run there are replaced.
+// Save writes a run to directory dir, which is made: its history, its scenario, the
+// verdict, a page for people, and the output of the processes. Files of an earlier run
+// there are replaced.
 func Save(dir string, out *Outcome) error {
 	if err := report.Write(dir, reported(out)); err != nil {
 		return err
@@ -43,7 +43,7 @@ func Save(dir string, out *Outcome) error {
 	return nil
 }
 
-// SavePage saves what people look at, without history and logs.
+// SavePage saves the page for people, without history and logs.
 func SavePage(dir string, out *Outcome) error { return report.WritePage(dir, reported(out)) }
 
 // reported is an outcome as the report takes it.

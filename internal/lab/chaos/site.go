@@ -12,15 +12,15 @@ import (
 // it, or containers. The cluster owns it and calls it from several goroutines,
 // but for one slot from one at a time.
 type site interface {
-	// check refuses what the site cannot do; it is called before anything is
-	// started.
+	// check refuses actions that the site does not support; it is called before
+	// anything is started.
 	check(ctx context.Context, s *scenario.Schedule) error
-	// open makes what the slots need, and close removes it; close is called
+	// open makes the resources of the slots, and close removes them; close is called
 	// once, also after an open that failed.
 	open(ctx context.Context, slots int) error
 	close(ctx context.Context) error
 
-	// place says where a slot's fabricd listens.
+	// place returns the addresses on which a slot's fabricd listens.
 	place(slot int) place
 	// run runs fabricd with args to its end.
 	run(ctx context.Context, s *slot, args ...string) error
@@ -63,12 +63,12 @@ type child interface {
 	stop(ctx context.Context) error // until it stands still
 	cont(ctx context.Context) error
 	terminate(ctx context.Context, limit time.Duration) error
-	log() string // file with what it printed; complete once it has ended
+	log() string // file with its output; complete once it has ended
 }
 
 // An effect is a fault that is in place.
 type effect interface {
-	// undo takes it back and says what it did. A second call does nothing.
+	// undo takes it back and returns its count and a description. A second call does nothing.
 	undo(ctx context.Context) (fired uint64, proof string, err error)
 }
 

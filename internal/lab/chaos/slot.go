@@ -18,14 +18,14 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// Limits of what the lab waits for.
+// Limits of the lab's waits.
 const (
 	joinLimit  = 30 * time.Second // a daemon that starts, until it serves
 	agreeLimit = 30 * time.Second // all know all
 	readyLimit = 30 * time.Second // all applications have connected
-	endLimit   = 10 * time.Second // a process that was told to end
-	adminLimit = 5 * time.Second  // one question to a daemon
-	obeyLimit  = 5 * time.Second  // an application that was told something
+	endLimit   = 10 * time.Second // a process that was asked to end
+	adminLimit = 5 * time.Second  // one request to a daemon
+	obeyLimit  = 5 * time.Second  // an application that got an instruction
 )
 
 // A slot is a place for one node: a directory, a daemon and an application, one
@@ -36,8 +36,8 @@ type slot struct {
 	dir   string // on this machine
 	admin *daemon.Client
 
-	// daemonsDue and appsDue count the starts that actions owe: what they have
-	// ended comes back.
+	// daemonsDue and appsDue count the starts that actions owe: a process that they
+	// have ended is started again.
 	daemonsDue, appsDue atomic.Int32
 
 	// act is held while something is done to the slot's processes, telling while

@@ -8,11 +8,11 @@ import (
 
 const (
 	stillTick  = 20 * time.Millisecond  // how often the lab looks whether it is late
-	stillLeast = 200 * time.Millisecond // what is written down
+	stillLeast = 200 * time.Millisecond // the shortest stall that is written down
 )
 
-// watchStill writes down when this process got no processor: then nobody else may
-// have got one either, and a node that was taken for lost stood still. It ends with
+// watchStill writes down when this process got no processor: then other processes may
+// have got none either, and a node that was taken for lost stood still. It ends with
 // the cluster's ctx.
 func (c *cluster) watchStill() {
 	ticker := time.NewTicker(stillTick)

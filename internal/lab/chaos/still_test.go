@@ -9,10 +9,9 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// TestARunWhoseLabStoodStillIsInDoubt has an observer hear late of a loss, in a run that
-// is judged as one of processes. That the lab had no processor explains it if it was
-// then, and for as long as the observer was late: what is said of the run is that
-// nothing can be said.
+// TestARunWhoseLabStoodStillIsInDoubt has an observer hear late of a loss, in a run
+// that is judged as one of processes. A stall of the lab at that time, as long as the
+// delay, explains it: the verdict is that nothing can be said.
 func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
 	l, err := OpenLab(scenario.Sim)
 	if err != nil {

@@ -22,8 +22,8 @@ type Named struct {
 	Scenario *scenario.Scenario
 }
 
-// ReadScenarios reads the scenarios of files, and of all files *.yaml of
-// directories. The error tells what is wrong with any of them.
+// ReadScenarios reads the scenarios of files, and of all files *.yaml of directories.
+// The error describes the faults of all of them.
 func ReadScenarios(paths []string) ([]Named, error) {
 	var all []Named
 	var wrong error
@@ -81,12 +81,12 @@ func Plan(all []Named, lab scenario.Lab, first uint64, count, total int) []Job {
 	return jobs
 }
 
-// RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs
-// beside each other finish in any order, and in a real lab the longest begin first,
-// so that none of them is left over at the end, and the heavy ones beside fewer; those
-// that disturb others, or that others would disturb, run last and alone, and then once
-// more the few of which the lab has failed. It stops when ctx is done; what was running
-// then has been cut short, says nothing, and is not handed on.
+// RunAll runs jobs in a lab and hands each outcome to each, one at a time. Runs beside
+// each other finish in any order. In a real lab the longest begin first, so that none
+// of them is left over at the end, and the heavy ones beside fewer; those that disturb
+// others, or that others would disturb, run last and alone, and then once more the few
+// that the lab has failed. It stops when ctx is done; the runs that this cuts short are
+// not handed on.
 func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Job, *Outcome)) {
 	workers := max(1, min(opts.Parallel, MaxParallel))
 	if l.Kind() == scenario.Sim {
@@ -136,7 +136,7 @@ func (j Job) greedy() bool {
 }
 
 // weighs reports whether a job weighs its throughput against that before the first
-// fault. What begins and ends beside it changes the one or the other.
+// fault. Jobs that begin and end beside it change the one or the other.
 func (j Job) weighs() bool {
 	return slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
 		return e.Traffic != nil && e.Traffic.Least > 0
@@ -147,8 +147,8 @@ func (j Job) weighs() bool {
 const largeCluster = 7
 
 // weight returns as how many runs, of those that a lab makes at a time, a job counts: a
-// large cluster gives the machine more to do, and what judges short waits is to find a
-// machine that has not too much to do.
+// large cluster gives the machine more to do, and a job that judges short waits needs a
+// machine that is not overloaded.
 func (j Job) weight(atATime int) int {
 	n := 1
 	if j.Scenario.Cluster.Nodes >= largeCluster {
@@ -160,11 +160,11 @@ func (j Job) weight(atATime int) int {
 	return min(n, atATime)
 }
 
-// shortWait is below what a machine takes by itself that has too much to do.
+// shortWait is less than the delays of an overloaded machine.
 const shortWait = 500 * time.Millisecond
 
-// waits reports whether a job judges how long somebody waits whom no fault touches, or
-// who has a new connection.
+// waits reports whether a job judges the waits of nodes that no fault touches, or of
+// new connections.
 func (j Job) waits() bool {
 	return slices.ContainsFunc(j.Scenario.Expect, func(e scenario.Expect) bool {
 		return e.Traffic != nil || e.Latency != nil || e.Connects != nil && e.Connects.Within.Time() < shortWait

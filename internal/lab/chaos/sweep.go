@@ -20,7 +20,7 @@ const netnsDir = "/run/netns"
 // cgroupDirs are where groups of runs may be.
 var cgroupDirs = []string{cpuTree, memoryTree, unifiedTree}
 
-// A broom finds and removes what runs leave on the machine.
+// A broom finds and removes the leftovers of runs on the machine.
 type broom struct {
 	tmp    string  // directory of the runs' directories
 	docker *docker // nil: containers are not looked for
@@ -55,8 +55,7 @@ func (b broom) leftovers(ctx context.Context) ([]Name, error) {
 	return found, nil
 }
 
-// sweepDead removes what runs left whose process is gone, and says what it
-// removed.
+// sweepDead removes the leftovers of runs with an ended process, and reports them.
 func (b broom) sweepDead(ctx context.Context, say func(string, ...any)) error {
 	names, err := b.leftovers(ctx)
 	if err != nil {
@@ -74,7 +73,7 @@ func (b broom) sweepDead(ctx context.Context, say func(string, ...any)) error {
 	return nil
 }
 
-// sweep removes everything of run n. What is gone already is no error.
+// sweep removes everything of run n. It is no error if a part is gone already.
 func (b broom) sweep(ctx context.Context, n Name) error {
 	var errs []error
 	if b.docker != nil {
@@ -109,16 +108,16 @@ func entriesOf(dir string, n Name) []string {
 	return found
 }
 
-// What a cleaner reads at the end of a run that cleaned up itself.
+// cleanerDone is the line that a cleaner reads at the end of a run that cleaned up itself.
 const cleanerDone = "done\n"
 
-// cleanerPatience is how long a cleaner tries: the children of a runner that
-// was killed end with it, but not in no time.
+// cleanerPatience is how long a cleaner tries: the children of a killed runner end with
+// it, but not at once.
 const cleanerPatience = 30 * time.Second
 
-// CleanUp waits for the end of in, which a runner holds open for its life. If
-// the runner did not say that it is done, it has been killed, and CleanUp
-// removes everything of run name: namespaces, containers, files.
+// CleanUp waits for the end of in, which a runner holds open for its life. If the
+// runner did not write that it is done, it has been killed, and CleanUp removes
+// everything of run name: namespaces, containers, files.
 func CleanUp(name string, containers bool, in io.Reader) error {
 	n, ok := nameIn(name)
 	if !ok || string(n) != name {
@@ -149,7 +148,7 @@ func CleanUp(name string, containers bool, in io.Reader) error {
 // tmpOf returns the directory of run n.
 func (b broom) tmpOf(n Name) string { return filepath.Join(b.tmp, string(n)) }
 
-// oneLine returns what a command printed, as one line for an error.
+// oneLine returns the output of a command as one line for an error.
 func oneLine(b []byte) string {
 	return strings.Join(strings.Fields(string(b)), " ")
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// run runs the timeline of the schedule from now on: its zero is the present
-// time of the run's clock. Every action that is in place when the scenario's
-// time is over, or when ctx is done, is taken back. Then the workload goes on for
-// as long as what is expected after the last fault may take.
+// run runs the timeline of the schedule from now on: its zero is the present time of
+// the run's clock. Every action that is in place when the scenario's time is over, or
+// when ctx is done, is taken back. Then the workload goes on for as long as the
+// expectations after the last fault may take.
 func (c *cluster) run(ctx context.Context) error {
 	began := c.clock.Now()
 	c.log.Put(&history.Timeline{})
@@ -51,8 +51,8 @@ func (c *cluster) disturbed() {
 	c.lastEnd = max(c.lastEnd, now)
 }
 
-// margin is how much longer than the longest expectation a run lasts, so that
-// what happens at its bound is written.
+// margin is how much longer than the longest expectation a run lasts, so that events at
+// its bound are written.
 const margin = 300 * time.Millisecond
 
 // rest returns how long after the last fault the run has to go on.
@@ -177,7 +177,7 @@ func (s several) awaitOver(over, quit chan struct{}) {
 	close(over)
 }
 
-// whom names what an action touches.
+// whom names the nodes and links that an action touches.
 func (c *cluster) whom(a scenario.Action) string {
 	t, begin := a.Touches(), c.schedule.Begin(c.lab)
 	words := []string{}
