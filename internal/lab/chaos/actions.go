@@ -15,10 +15,10 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// errNotRunning is why something cannot be done to a process.
+// errNotRunning is the error of an action on a process that does not run.
 var errNotRunning = errors.New("does not run")
 
-// node does something to the daemon of a slot. The slot's act is held.
+// node applies an action to the daemon of a slot. The slot's act is held.
 func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
 	n := a.Node
 	d, source, _, _ := s.current()
@@ -115,8 +115,8 @@ func (c *cluster) again(s *slot, proof string) effect {
 	})
 }
 
-// killDaemon kills a daemon without a word. The record is written when the
-// signal is out; then it waits until nothing is left of the process.
+// killDaemon kills a daemon, which cannot leave in order. The record is written when
+// the signal is out; then it waits until nothing is left of the process.
 func (c *cluster) killDaemon(ctx context.Context, s *slot, d child, source history.Source, comesBack bool) (effect, error) {
 	if err := d.kill(ctx); err != nil {
 		return nil, err
@@ -176,8 +176,7 @@ func (c *cluster) replace(ctx context.Context, s *slot, d child, source history.
 	}), nil
 }
 
-// comeAnew starts a slot's daemon, which is due, without the state that it had. act is
-// held.
+// comeAnew starts a slot's daemon, which is due, without its former state. act is held.
 func (c *cluster) comeAnew(ctx context.Context, s *slot) (uint64, string, error) {
 	defer s.daemonsDue.Add(-1)
 	s.mu.Lock()
@@ -251,7 +250,7 @@ func copyLive(to, from string) error {
 	return nil
 }
 
-// app does something to the application of a slot. The slot's act is held.
+// app applies an action to the application of a slot. The slot's act is held.
 func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, error) {
 	_, _, p, source := s.current()
 	if a.Do == scenario.AppStart {

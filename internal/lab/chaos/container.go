@@ -59,7 +59,7 @@ func (p *container) wait() {
 		}
 	}
 	if p.status = ended.StatusCode; p.status > 128 {
-		p.status = 128 - p.status // as the kernel says it: minus the signal
+		p.status = 128 - p.status // minus the signal, as in child.code
 	}
 	p.saveLog()
 }
@@ -106,8 +106,8 @@ func (p *container) kill(ctx context.Context) error {
 	return err
 }
 
-// The kernel freezes a control group only as a whole: it waits for a task that is busy
-// in the kernel, and the engine gives up after a moment ("unable to freeze"), having
+// The kernel freezes a control group only as a whole: it waits for a task that cannot
+// be frozen yet, and the engine gives up after a moment ("unable to freeze"), having
 // thawed the frozen tasks.
 const (
 	freezeTries = 20
@@ -137,8 +137,8 @@ func insist(ctx context.Context, freeze func() error) error {
 	return err
 }
 
-// unfrozen reports whether err says that the kernel did not freeze a container
-// in time, which it may do the next time.
+// unfrozen reports whether err means that the kernel did not freeze a container in
+// time, which it may do the next time.
 func unfrozen(err error) bool {
 	e, ok := errors.AsType[*dockerError](err)
 	return ok && e.code == http.StatusInternalServerError && strings.Contains(e.message, "unable to freeze")

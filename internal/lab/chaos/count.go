@@ -96,8 +96,8 @@ func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Reso
 	return r
 }
 
-// usedBy returns how much processor time a daemon has used, in nanoseconds; 0 if it
-// cannot be told.
+// usedBy returns how much processor time a daemon has used, in nanoseconds; 0 if it is
+// not known.
 func usedBy(d child) int64 {
 	used, err := cpuOf(d.pid())
 	if err != nil {

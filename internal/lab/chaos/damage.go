@@ -54,7 +54,7 @@ func spoil(dir string, r *rand.Rand) (file string, good []byte, err error) {
 	}
 	var files []string
 	for _, f := range all { // in the order of their names
-		if info, err := f.Info(); err == nil && info.Mode().IsRegular() && info.Size() > 0 && f.Name() != "lock" { // which says nothing
+		if info, err := f.Info(); err == nil && info.Mode().IsRegular() && info.Size() > 0 && f.Name() != "lock" { // it is only locked, not read
 			files = append(files, filepath.Join(dir, f.Name()))
 		}
 	}

@@ -139,7 +139,7 @@ type teller struct {
 	lagged bool // events were lost
 }
 
-// quiet is how long no line comes when the nodes that were there are told.
+// quiet is the time from the start to the first view, unless an event of a change comes first.
 const quiet = 100 * time.Millisecond
 
 func (t *teller) run(events <-chan daemon.NodeEvent) {

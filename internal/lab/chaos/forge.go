@@ -57,8 +57,8 @@ func (n *namespaces) forge(ctx context.Context, a scenario.Action) (effect, erro
 	}), nil
 }
 
-// believed returns of how many peers the kernel holds that only small packets
-// reach them. It forgets that after minutes, by itself.
+// believed returns to how many peers the kernel holds the path MTU to be small. The
+// kernel forgets that after minutes, by itself.
 func (n *namespaces) believed(ctx context.Context, f *forger) (k uint64, err error) {
 	for _, peer := range f.peers {
 		route, e := output(ctx, "ip", "-n", n.namespace(f.slot), "route", "get", peer.String())
@@ -153,8 +153,8 @@ func (f *forger) run(stop <-chan struct{}) {
 	}
 }
 
-// tooBig returns the ICMP message that says of a UDP packet from one node to
-// another, from and to a port that is the same on both, that it was too long.
+// tooBig returns the ICMP message which reports that a UDP packet from one node to
+// another, from and to a port that is the same on both, was too long.
 func tooBig(from, to netip.Addr, port uint16) []byte {
 	const icmpHead, ipHead, udpHead = 8, 20, 8
 	p := make([]byte, icmpHead+ipHead+udpHead)

@@ -77,8 +77,8 @@ type stranger struct {
 	err    error         // the last one of a dial
 }
 
-// run goes on until ctx is done. A daemon that is not there for a while, or has no
-// room for strangers, is asked again.
+// run goes on until ctx is done. A daemon that is away for a while, or refuses the
+// connection, is dialed again.
 func (s *stranger) run(ctx context.Context) {
 	t := time.NewTicker(garbagePause)
 	defer t.Stop()

@@ -23,10 +23,10 @@ type Shortening struct {
 const MaxShorteningRuns = 2000
 
 // Minimize shortens a scenario that breaks a promise with a seed: it leaves out
-// actions, parts of the workload and time ([sim.Shrink]), as long as a run still
-// breaks the first promise that the whole one broke. run makes one run and
-// judges it; it has to be repeatable, which only the simulation is. progress is
-// told after every run that got shorter; it may be nil.
+// actions, parts of the workload and time ([sim.Shrink]), as long as a run still breaks
+// the first promise that the whole one broke. run makes one run and judges it; it has
+// to be repeatable, which only the simulation is. progress is called after every run
+// that got shorter; it may be nil.
 func Minimize(ctx context.Context, sc *scenario.Scenario, seed uint64,
 	run func(context.Context, *scenario.Schedule) *Outcome, progress func(Shortening)) (*Shortening, error) {
 	schedule := sc.Resolve(seed)

@@ -25,8 +25,8 @@ type Options struct {
 	File string
 	// Providers is the daemons' setting in a real lab; empty: the default.
 	Providers string
-	// StreamsOnly says that Providers leave links without packets of their own, which
-	// some faults of the fault plane need ([Options.Able]).
+	// StreamsOnly: Providers leave links without packets of their own, which some
+	// faults of the fault plane need ([Options.Able]).
 	StreamsOnly bool
 	// Parallel is how many runs a real lab makes at a time, up to
 	// [MaxParallel]; 0: one.
@@ -70,8 +70,7 @@ func meetsStreams(lab scenario.Lab, l *scenario.Link) bool {
 	return kernel && l.Plane != "link"
 }
 
-// eased returns the schedule with the load that the options say, which is s if that is
-// all.
+// eased returns the schedule with the load of the options, which is s if that is all.
 func (o *Options) eased(s *scenario.Schedule, lab scenario.Lab) *scenario.Schedule {
 	if !o.eases(lab) {
 		return s

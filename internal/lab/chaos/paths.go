@@ -28,7 +28,7 @@ func needsFaults(at site, s *scenario.Schedule) bool {
 	return false
 }
 
-// paths says how the daemons run.
+// paths returns the daemons' setting of paths.
 func (c *cluster) paths() string {
 	if c.faults {
 		return history.PathsOff
@@ -36,8 +36,8 @@ func (c *cluster) paths() string {
 	return history.PathsLazy
 }
 
-// DescribePaths says how the daemons of a run in a real lab ran ([history.Begin].Paths),
-// and how many connections went over to a path.
+// DescribePaths describes the daemons' setting in a run of a real lab
+// ([history.Begin].Paths), and how many connections went over to a path.
 func DescribePaths(daemons string, n int) string {
 	if daemons == history.PathsOff {
 		return "faults enabled: no paths"
@@ -136,7 +136,7 @@ type pathEnds struct {
 }
 
 // breakPaths breaks the paths that there are between the slots of an action. Both ends
-// know a message path, and only its initiator's node tells of an RMA path.
+// know a message path; only its initiator's node lists an RMA path.
 func (c *cluster) breakPaths(ctx context.Context, a scenario.Action) (effect, error) {
 	var paths []pathEnds
 	for _, from := range a.Path.From.IDs() {
@@ -163,7 +163,7 @@ func (c *cluster) breakPaths(ctx context.Context, a scenario.Action) (effect, er
 	return c.site.breakPaths(ctx, a, paths)
 }
 
-// A pathsOf has the paths that a slot's daemon tells of.
+// A pathsOf has the paths that a slot's daemon lists.
 type pathsOf struct{ messages, rma []pathEnds }
 
 // pathsTo asks a slot for the paths of its connections to another one.

@@ -133,7 +133,7 @@ func (f *planeFault) give(ctx context.Context, s *slot) error {
 			}
 		}
 		if len(rule.To) == 0 {
-			continue // an empty list would be everybody
+			continue // an empty list would be all peers
 		}
 		rule.For = faults.Duration(left)
 		rules = append(rules, rule)

@@ -183,8 +183,8 @@ func reportOf(r daemon.NodeFaultReport) (uint64, string, error) {
 	return fired, proof, nil
 }
 
-// tellNode tells every application the node ID of a slot, if it is not the
-// slot's number or was another one before.
+// tellNode sends every application the node ID of a slot, if it is not the slot's
+// number or was another one before.
 func (c *cluster) tellNode(ctx context.Context, s *slot) {
 	id := s.nodeID()
 	c.mu.Lock()

@@ -52,7 +52,7 @@ type slot struct {
 	daemonRun int
 	appRun    int
 	state     string   // name of the state directory
-	node      int      // the node ID, as the daemon has told it
+	node      int      // the node ID, as the daemon has reported it
 	groups    []string // control groups that its processes are to be in
 	control   workload.Control
 	follower  *follower // of the newest daemon
@@ -227,7 +227,7 @@ func (s *slot) enterGroups(c child) error {
 	return errors.Join(errs...)
 }
 
-// tell tells the application something and waits until it has obeyed. One that
+// tell changes the application's instructions and waits until it has obeyed. One that
 // does not run, or stands still, obeys later.
 func (s *slot) tell(ctx context.Context, change func(*workload.Control)) error {
 	s.telling.Lock()

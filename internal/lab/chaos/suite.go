@@ -286,7 +286,7 @@ func (t *Tallies) Add(out *Outcome) {
 	y.addFigures(out)
 }
 
-// Reported says where the report of a run that was added is, relative to the suite's.
+// Reported sets the path of the report of a run that was added, relative to the suite's.
 func (t *Tallies) Reported(out *Outcome, dir string) {
 	t.all[string(out.Lab)+"/"+string(out.Schedule.Scenario.Name)].report = filepath.Join(dir, report.HTMLName)
 }

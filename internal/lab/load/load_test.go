@@ -245,8 +245,8 @@ func (w *wire) perform(i int, c Call, closed bool) (r Result, ok bool) {
 	return r, true
 }
 
-// TestAShortConnection greets, exchanges and ends, once as it should and once with a
-// byte changed on its way, which the receiver tells the place of.
+// TestAShortConnection greets, exchanges and ends, once in order and once with a byte
+// changed on its way, whose position the receiver records.
 func TestAShortConnection(t *testing.T) {
 	for _, flip := range []int{-1, helloSize + answerSize + 3} {
 		env := &stub{}

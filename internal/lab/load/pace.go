@@ -35,7 +35,7 @@ func (p *Pacer) Due(now time.Duration) time.Duration {
 	return (p.next + p.beat - 1) / p.beat * p.beat
 }
 
-// Taken says that the step is taken now.
+// Taken marks the step as taken now.
 func (p *Pacer) Taken(now time.Duration) {
 	if p.next += p.every; p.next < now-p.beat-maxLag {
 		p.next = now

@@ -149,7 +149,7 @@ const (
 	frameSize   = 32
 	frameWindow = 'W' // id, offset, length of the sender's window
 	frameDone   = 'F' // all operations up to the number are there
-	frameLent   = 'L' // a window at this offset may be read until its owner takes it back, without a word
+	frameLent   = 'L' // a window at this offset may be read until its owner takes it back, without a notice
 )
 
 // putFrame returns a frame: its numbers are behind its kind and seven zeros.

@@ -81,7 +81,7 @@ func (e *End) without(err error) Step {
 	return done
 }
 
-// hear takes the peer's frames. The first tells its window; then work begins.
+// hear takes the peer's frames. The first one describes its window; then work begins.
 func (o *operator) hear(r Result) Step {
 	return recvFull(frameSize, func(r Result) Step {
 		if r.Status != "" || r.Over {

@@ -97,7 +97,7 @@ func (e *End) park() (tasks []Task) {
 		if r.Over || r.Status != "" {
 			return ended(r)
 		}
-		// It says that the connection has ended; how, a receive says.
+		// The poll reports that the connection has ended; a receive returns the reason.
 		return recvFull(1, ended)
 	})
 	return tasks

@@ -118,7 +118,7 @@ func (e *End) teller(put func(history.Range)) *teller {
 	return t
 }
 
-// add tells of [from, to), which is behind everything told before.
+// add adds [from, to), which is behind every range before.
 func (t *teller) add(from, to int64, now time.Duration) {
 	if from == to {
 		return

@@ -28,9 +28,9 @@ type Window struct {
 	mem    Memory
 	bytes  []byte // of the window, without the guards
 
-	told    uint64 // highest operation that the peer has told to be there
+	told    uint64 // highest operation that the peer has reported as written
 	signal  uint64 // last value seen in the signal word
-	covered uint64 // highest operation that a signal has told to be there
+	covered uint64 // highest operation that a signal has covered
 }
 
 // newWindow makes the memory of a window; it is not registered yet.

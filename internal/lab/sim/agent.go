@@ -227,7 +227,7 @@ func (a *agent) feed(s step) {
 	a.arm()
 }
 
-// perform does one action of a machine.
+// perform performs one effect of a machine.
 func (a *agent) perform(x verdict.Action, fromHost bool) {
 	switch x := x.(type) {
 	case verdict.Send:
@@ -316,7 +316,7 @@ func (a *agent) commit() {
 			return
 		}
 		var answers []verdict.HostInput
-		if d.broken() { // one by one, so that the host hears which is not there
+		if d.broken() { // one by one, so that the host learns which write failed
 			for _, x := range batch {
 				a.w.watch.refused(x)
 				answers = append(answers, verdict.PersistFailed{Seq: x.Seq, Text: "no space left on device"})
@@ -355,7 +355,7 @@ func (a *agent) stored(batch []verdict.Persist) bool {
 	return true
 }
 
-// emit shows an event's effect here, and hands it to the handlers.
+// emit applies an event to this process, and queues it for the handlers.
 func (a *agent) emit(e verdict.Event) {
 	switch e.Kind {
 	case verdict.EventRemoved:

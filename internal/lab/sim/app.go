@@ -408,8 +408,8 @@ func (a *app) last() {
 	}
 }
 
-// kill ends the application's process. Its fabricd hears of it by the end of
-// its socket.
+// kill ends the application's process. Its fabricd detects that by the end of its
+// socket.
 func (a *app) kill() {
 	a.p.kill()
 	if s := a.s; s != nil {

@@ -70,7 +70,7 @@ func (c *conn) readMore() {
 	}
 }
 
-// wakeReaders lets waiting receives look.
+// wakeReaders wakes the receives that wait.
 func (c *conn) wakeReaders() {
 	for len(c.readers) > 0 && c.readers[0]() {
 		c.readers = c.readers[1:]

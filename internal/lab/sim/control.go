@@ -137,7 +137,7 @@ func (a *agent) attach(e *tcpEnd, peer controlEnd, atHost bool) verdict.SessionI
 		}
 		in := verdict.Received{Session: id, Message: msg}
 		if _, asks := msg.(verdict.Join); asks && a.banned[peer.uuid] {
-			e.close() // it has heard of its end
+			e.close() // its end was reported to it
 			return
 		}
 		if atHost {

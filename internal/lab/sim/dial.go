@@ -18,8 +18,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// linkTo finds the link to a live node, establishing it if there is none. It
-// gives up without a word when gone.
+// linkTo finds the link to a live node, establishing it if there is none. It gives up
+// without a result when gone.
 func (n *node) linkTo(id addr.NodeID, gone func() bool, done func(*link, error)) {
 	if gone() {
 		return

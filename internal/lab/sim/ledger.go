@@ -14,7 +14,7 @@ type ledger struct {
 	out  map[addr.NodeID]addr.Generation // the newest life of each ID that is over
 }
 
-// check takes an event and holds it to those before it.
+// check takes an event and checks it against those before it.
 func (l *ledger) check(a *agent, e verdict.Event) {
 	x, life := &a.w.watch, e.Node.Life
 	if e.Kind != verdict.EventUpdated && e.Kind != verdict.EventHost {

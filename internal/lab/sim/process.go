@@ -88,7 +88,7 @@ func (p *proc) proceed() {
 	}
 }
 
-// kill ends the process without a word. Its kernel closes the sockets.
+// kill ends the process with no leave message. Its kernel closes the sockets.
 func (p *proc) kill() {
 	if p.dead {
 		return

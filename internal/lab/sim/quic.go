@@ -389,7 +389,7 @@ func (l *lane) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// cancel drops the lane at the writing end; the reader hears of it.
+// cancel drops the lane at the writing end; the reader is notified.
 func (l *lane) cancel() {
 	if l.stopped || l.closed && l.under == 0 {
 		return

@@ -146,7 +146,7 @@ func (e *quicEnd) receive(p *packet) {
 	p.arrived()
 }
 
-// acknowledged takes word that the peer has received so many packets.
+// acknowledged takes the peer's acknowledgement of so many packets.
 func (e *quicEnd) acknowledged(upTo int) {
 	o := e.peer()
 	n := upTo - o.confirmed

@@ -232,7 +232,7 @@ func (p *proc) leave() {
 	}
 	p.after(50*time.Millisecond, func() {
 		if p.onKill != nil {
-			p.onKill() // applications hear of it at the latest now
+			p.onKill() // applications are notified at the latest now
 		}
 		p.agent.feedMember(verdict.Depart{})
 	})

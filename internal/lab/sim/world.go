@@ -85,7 +85,7 @@ func newWorld(seed uint64, nodes int, timing verdict.Timing, opts Options) *worl
 	return w
 }
 
-// useUp leaves the host the IDs up to one.
+// useUp leaves the host only the IDs up to one.
 func (w *world) useUp(last addr.NodeID) {
 	for id := last + 1; id < addr.FirstReserved; id++ {
 		w.machines[0].disk.leases[id] = verdict.Lease{ID: id, UUID: w.uuid(), Generation: ^addr.Generation(0), State: verdict.LeaseFree}
@@ -133,7 +133,7 @@ func (w *world) boot(m *machine) {
 
 func (p *proc) source() history.Source { return history.Daemon(p.at.index, p.at.starts) }
 
-// kill ends the fabricd of m without a word.
+// kill ends the fabricd of m with no leave message.
 func (w *world) kill(m *machine, did history.Did, detail string) {
 	p := m.proc
 	if p == nil {
