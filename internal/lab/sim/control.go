@@ -51,7 +51,7 @@ func (a *agent) accept(e *tcpEnd) {
 	}
 }
 
-// admits decides about an opening: whether this node is meant, and whether the opener's life is over.
+// admits decides about an opening: is this node meant, and is the opener's life not over?
 func (a *agent) admits(h controlHello) bool {
 	switch {
 	case a.departed, a.banned[h.from.uuid], h.from.uuid == a.self.uuid && h.from.epoch == a.self.epoch,
