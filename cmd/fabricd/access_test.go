@@ -18,7 +18,7 @@ import (
 )
 
 // TestPageOfAccessIsTrue runs a node with the rules of docs/access.md, then
-// the commands of the page, and at last changes the rules as the page says.
+// the commands of the page, and at last changes the rules as on the page.
 func TestPageOfAccessIsTrue(t *testing.T) {
 	text, err := os.ReadFile("../../docs/access.md")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// TestBackupAndRestoreOfAStoppedHost: by the commands, with what they refuse.
+// TestBackupAndRestoreOfAStoppedHost: by the commands, with the cases that they refuse.
 func TestBackupAndRestoreOfAStoppedHost(t *testing.T) {
 	tmp := t.TempDir()
 	dir, file := filepath.Join(tmp, "host"), filepath.Join(tmp, "backup")
@@ -43,8 +43,8 @@ func TestBackupAndRestoreOfAStoppedHost(t *testing.T) {
 	want(exitUsage, "no such file", "restore", filepath.Join(tmp, "none"), "--state-dir", other)
 }
 
-// TestBackupOfARunningHost: it is the admin socket that is asked, and whose directory
-// has to be the one that is named.
+// TestBackupOfARunningHost: the command asks the admin socket, and refuses a host whose
+// state directory is not the one of the command line.
 func TestBackupOfARunningHost(t *testing.T) {
 	tmp := t.TempDir()
 	environ, asked := fakeHost(t, map[string]any{"POST backup": daemon.Backup{Name: "one", StateDir: "/srv/one", Data: []byte("x")}})

@@ -52,7 +52,7 @@ type chaosFlags struct {
 	report    string
 	image     string
 	providers string
-	streams   bool // what providers name
+	streams   bool // no provider of providers sends packets of its own
 	json      bool
 }
 
@@ -272,7 +272,7 @@ func (v *verdicts) print(out *chaos.Outcome) {
 	}
 }
 
-// figureLine is a figure for people. Most are times; why says why there is no sample.
+// figureLine formats a figure for people. Most are times; why is the reason for no sample.
 func figureLine(name, of string, count int, why string, p50, p99, top int64) string {
 	show := func(v int64) string {
 		if scenario.FigureName(name) == scenario.Throughput {
@@ -289,7 +289,7 @@ func figureLine(name, of string, count int, why string, p50, p99, top int64) str
 	return fmt.Sprintf("%-40s p50 %-10s p99 %-10s max %-10s of %d", name, show(p50), show(p99), show(top), count)
 }
 
-// end says what all runs together mean.
+// end returns the verdict on all runs together as an error; nil: all are green.
 func (v *verdicts) end() error {
 	if v.refused != nil {
 		return usageError{v.refused}

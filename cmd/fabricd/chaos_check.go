@@ -32,7 +32,7 @@ invariants and the scenario beside it.`,
 	return cmd
 }
 
-// A valid scenario is what `fabricd chaos validate --json` prints of one.
+// A valid is a scenario as `fabricd chaos validate --json` prints it.
 type valid struct {
 	File     string            `json:"file"`
 	Name     string            `json:"name"`

@@ -44,7 +44,7 @@ func (a *app) chaosCleanupCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&containers, "containers", false, "remove containers too")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		// It outlives what ends the runner.
+		// It must outlive the signals that end the runner.
 		signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		return chaos.CleanUp(args[0], containers, os.Stdin)
 	}

@@ -87,7 +87,7 @@ func (a *app) printScale(points []sim.ScalePoint) {
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.0f\t%d\n", p.Nodes, show(p.Join), show(p.Crash), show(p.Silence),
 			show(p.Return), p.Idle, p.IdleHost, p.Storm, p.False)
 	}
-	w.Flush() // to a.stdout, whose errors nobody looks at
+	w.Flush() // to a.stdout, whose errors are ignored
 	fmt.Fprintln(a.stdout, "IDLE and HOST: control messages per second, of a node and of the host; STORM: per node in the join of all.")
 }
 

@@ -51,7 +51,7 @@ expect:
 `)
 }
 
-// TestASuiteLeavesOutWhatShowsNothing: and says so.
+// TestASuiteLeavesOutWhatShowsNothing: and prints the reason.
 func TestASuiteLeavesOutWhatShowsNothing(t *testing.T) {
 	_, stderr, code := run(t, nil, "chaos", "suite", mtuFile(t), "--on", "local", "--providers", "tcp,shm")
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
@@ -135,7 +135,7 @@ func TestChaosSaysWhatHeld(t *testing.T) {
 	}
 }
 
-// TestSavedHistoriesOfASeedAreTheSame compares what two commands have saved.
+// TestSavedHistoriesOfASeedAreTheSame compares the histories that two commands saved.
 func TestSavedHistoriesOfASeedAreTheSame(t *testing.T) {
 	file := scenarioFile(t, "good", "small", "small")
 	var saved [2][]byte
@@ -186,7 +186,7 @@ func TestChaosSuiteSumsUp(t *testing.T) {
 	}
 }
 
-// TestTwoRunsAreOnOnePage runs a scenario with two seeds and compares what was saved.
+// TestTwoRunsAreOnOnePage runs a scenario with two seeds and compares their reports.
 func TestTwoRunsAreOnOnePage(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir()}
 	for i, dir := range dirs {

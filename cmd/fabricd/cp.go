@@ -25,7 +25,7 @@ const (
 	cpProgress = 500 * time.Millisecond
 )
 
-// cpFlags are what the command line of cp says.
+// cpFlags are the flags of cp.
 type cpFlags struct {
 	socket, listen, into string
 	replace, json        bool
@@ -80,7 +80,7 @@ func (a *app) sendFile(ctx context.Context, f cpFlags, path, to string) error {
 	if err := filecopy.CheckName(name); err != nil {
 		return usageError{err}
 	}
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody writes to is no regular file either
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer must not block the open
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (a *app) copied(f cpFlags, verb string, r filecopy.Result, from string) err
 	return printLine(a.stdout, "%s, SHA-256 %s", text, r.SHA256)
 }
 
-// progressTo returns what shows the progress of a copy on a terminal; nil: w is none.
+// progressTo returns a function that shows the progress of a copy; nil: w is no terminal.
 func progressTo(w io.Writer) func(done, size int64) {
 	if f, ok := w.(*os.File); !ok || !isTerminal(f) {
 		return nil
@@ -197,7 +197,7 @@ func (t *taker) run(ctx context.Context, l *fabric.Listener) error {
 	}
 }
 
-// take takes one file and prints what came of it.
+// take takes one file and prints the result.
 func (t *taker) take(ctx context.Context, c *fabric.Conn) {
 	defer context.AfterFunc(ctx, func() { _ = c.Abort("interrupted") })()
 	from := "an unknown node"
@@ -209,7 +209,7 @@ func (t *taker) take(ctx context.Context, c *fabric.Conn) {
 	t.out.Lock()
 	defer t.out.Unlock()
 	if err != nil {
-		_ = printLine(t.app.stderr, "fabricd: from %s: %v", from, err) // there is no other place to say it
+		_ = printLine(t.app.stderr, "fabricd: from %s: %v", from, err) // there is no other place to report it
 		return
 	}
 	if err := errors.Join(t.app.copied(t.flags, "took", r, from), ignoreClosed(cerr)); err != nil {
@@ -217,7 +217,7 @@ func (t *taker) take(ctx context.Context, c *fabric.Conn) {
 	}
 }
 
-// ignoreClosed returns err unless it says that something was closed before.
+// ignoreClosed returns err, or nil if it is net.ErrClosed.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil

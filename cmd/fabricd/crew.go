@@ -17,7 +17,7 @@ import (
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	log  string        // file with what it wrote to standard error
+	log  string        // file with its standard error
 	from int64         // where in log its own lines begin
 	done chan struct{} // closed when it was waited for
 	err  error         // of the wait; read after done
@@ -31,16 +31,16 @@ type crew struct {
 	dir      string        // for logs and the directories of members
 	env      []string      // variables that the children get too
 	settings []string      // arguments that every member runs with
-	limit    time.Duration // for what a member needs to join
-	// keepLogs gives all processes of one name one log, which goes on in the next
-	// run; without it each process has a new one.
+	limit    time.Duration // for a member to join
+	// keepLogs gives all processes of one name one log, to which the next run
+	// appends. Without it each process has a new log.
 	keepLogs bool
-	echo     func(name string) io.Writer // gets what a child logs too; nil: the log alone
+	echo     func(name string) io.Writer // gets a copy of the child's log; nil: the log alone
 	all      []*process
 }
 
-// start runs this program with args as a child called name. stdout nil
-// discards what it prints; the returned writer is its standard input.
+// start runs this program with args as a child called name. A nil stdout
+// discards its output. The returned writer is its standard input.
 func (c *crew) start(name string, stdout io.Writer, args ...string) (*process, io.WriteCloser, error) {
 	log, from, err := c.openLog(name)
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *crew) forget(p *process) {
 	c.all = slices.DeleteFunc(c.all, func(q *process) bool { return q == p })
 }
 
-// stop kills what still runs and waits for all. It returns how many it killed.
+// stop kills the processes that still run and waits for all. It returns how many it killed.
 func (c *crew) stop() int {
 	killed := 0
 	for _, p := range c.all {

@@ -30,11 +30,11 @@ type debugFile struct {
 	text  []byte
 }
 
-// A debugArchive is what `fabricd debug --json` prints.
+// A debugArchive is the output of `fabricd debug --json`.
 type debugArchive struct {
 	Archive string      `json:"archive"`
 	Files   []debugFile `json:"files"`
-	// Missing are what could not be had, and why.
+	// Missing are the files that could not be made, each with the reason.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -72,7 +72,7 @@ certificate is in it; names and addresses of nodes are.`,
 	return cmd
 }
 
-// collect asks for everything. What cannot be had is missing.
+// collect asks fabricd for all files. One that fails is added to Missing.
 func (a *app) collect(ctx context.Context, c *daemon.Client) *debugArchive {
 	d := &debugArchive{}
 	for _, name := range append([]string{"status", "nodes", "health", "keys", "ca", "gateways"}, daemon.TableNames...) {

@@ -120,8 +120,8 @@ func unpack(t *testing.T, file string) map[string][]byte {
 	}
 }
 
-// secrets returns what must be in no archive: the token, and long words of the files
-// with keys.
+// secrets returns the texts that must be in no archive: the token, and long words of
+// the files with keys.
 func secrets(t *testing.T, state, token string) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}

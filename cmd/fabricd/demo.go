@@ -18,7 +18,7 @@ import (
 
 const (
 	demoLimit = 28 * time.Second // for everything; the demo promises 30 s
-	stepLimit = 10 * time.Second // for what one step waits for
+	stepLimit = 10 * time.Second // for the wait of one step
 )
 
 func (a *app) demoCommand() *cobra.Command {
@@ -233,7 +233,7 @@ func (p *plot) connect(ctx context.Context, a, b *actor) error {
 	return p.hear(ctx, b, "accepted", "bob accepts")
 }
 
-// hear waits for what an application says and makes it a step.
+// hear waits for the application's line called what and records it as a step.
 func (p *plot) hear(ctx context.Context, a *actor, what, name string) error {
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
@@ -302,7 +302,7 @@ func (p *plot) loss(ctx context.Context) error {
 	return p.t.step("bob ends", "", p.bob.dismiss(limited))
 }
 
-// after says how long after the kill something happened.
+// after adds the time between the kill and at to detail.
 func after(at, killed time.Time, detail string) string {
 	if at.IsZero() {
 		return detail
@@ -352,7 +352,7 @@ func (p *plot) comeback(ctx context.Context) error {
 	return p.hear(ctx, p.bob, "closed", "bob sees alice close")
 }
 
-// leave ends everything in order: a node that leaves says so.
+// leave ends everything in order: a node that leaves notifies the others.
 func (p *plot) leave(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()

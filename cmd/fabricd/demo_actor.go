@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// An actor is an application of the demo, and what it has said so far.
+// An actor is an application of the demo, and the lines that it has printed so far.
 type actor struct {
 	name  string
 	proc  *process
 	stdin io.WriteCloser
-	lines chan line // closed when it says no more
-	heard []line    // lines that nobody has asked for yet; owned by the demo's goroutine
+	lines chan line // closed at the end of its output
+	heard []line    // lines that hear has not returned yet; owned by the demo's goroutine
 	ended bool
 }
 
@@ -34,7 +34,7 @@ func (c *crew) act(role, socket string) (*actor, error) {
 		r.Close()
 		return nil, err
 	}
-	a := &actor{name: role, proc: proc, stdin: stdin, lines: make(chan line, 64)} // a role says fewer
+	a := &actor{name: role, proc: proc, stdin: stdin, lines: make(chan line, 64)} // a role prints fewer
 	go func() {                                                                   // ends with the child, which has the only other end of the pipe
 		defer close(a.lines)
 		defer r.Close()
@@ -49,14 +49,14 @@ func (c *crew) act(role, socket string) (*actor, error) {
 	return a, nil
 }
 
-// tell gives the application a command.
+// tell sends the application a command.
 func (a *actor) tell(command string) error {
 	_, err := io.WriteString(a.stdin, command+"\n")
 	return err
 }
 
-// hear waits until the application says what, and returns it. What it says
-// meanwhile is kept for later calls. It fails when the application does.
+// hear waits for the application's line called what, and returns it. Other lines
+// are kept for later calls. It fails when the application does.
 func (a *actor) hear(ctx context.Context, what string) (line, error) {
 	for i := 0; ; i++ {
 		if i == len(a.heard) {

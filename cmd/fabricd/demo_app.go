@@ -21,7 +21,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// What the two applications of the demo agree on.
+// Constants on which the two applications of the demo agree.
 const (
 	demoPort     fabric.Port = 2050
 	demoFirst                = 3 // messages that go over the link: a path is asked for behind the fourth
@@ -33,7 +33,7 @@ const (
 	bobDone      uint64      = 0xB0B          // bob's signal
 )
 
-// A line is what an application of the demo tells, one JSON object per line.
+// A line is a report of an application of the demo, one JSON object per line.
 type line struct {
 	Say    string    `json:"say"`
 	At     time.Time `json:"at"`
@@ -41,8 +41,8 @@ type line struct {
 	Error  string    `json:"error,omitempty"`
 }
 
-// demoAppCommand is what the demo starts as its applications. It is not for
-// users and is not shown to them.
+// demoAppCommand is the command that the demo starts for each of its applications.
+// It is hidden from users.
 func (a *app) demoAppCommand() *cobra.Command {
 	var socket string
 	cmd := &cobra.Command{
@@ -80,7 +80,7 @@ func runDemoApp(ctx context.Context, socket string, in io.Reader, out io.Writer,
 	d := &demoApp{commands: make(chan string, 8), out: out} // the demo gives one command at a time
 	go func() {                                             // ends with the process: a read of standard input cannot be interrupted
 		defer close(d.commands)
-		defer cancel() // first: what ends by the end of the commands has not failed
+		defer cancel() // first: an operation that the end of the commands cancels has not failed
 		for lines := bufio.NewScanner(in); lines.Scan(); {
 			d.commands <- lines.Text()
 		}
@@ -108,7 +108,7 @@ func runDemoApp(ctx context.Context, socket string, in io.Reader, out io.Writer,
 	return nil
 }
 
-// say tells the demo something.
+// say sends the demo a line.
 func (d *demoApp) say(what, detail string, err error) {
 	l := line{Say: what, At: time.Now(), Detail: detail}
 	if err != nil {
@@ -197,7 +197,7 @@ func alice(ctx context.Context, d *demoApp) error {
 	return err
 }
 
-// greet connects when it is told to, exchanges one message and closes.
+// greet connects on command, exchanges one message and closes.
 func (d *demoApp) greet(ctx context.Context) error {
 	conn, err := d.dial(ctx)
 	if err != nil {
@@ -225,8 +225,8 @@ func (d *demoApp) talkOn(ctx context.Context, conn *fabric.Conn) error {
 	}
 }
 
-// cutOff tells that a connection ended after n messages, which only the loss of the
-// peer's node may do.
+// cutOff reports that a connection ended after n messages. Only the loss of the
+// peer's node may end it.
 func (d *demoApp) cutOff(n int, err error) error {
 	if !errors.Is(err, syscall.ECONNRESET) {
 		return fmt.Errorf("after %s: got %w, want ECONNRESET", plural(n, "message"), err)
@@ -235,8 +235,8 @@ func (d *demoApp) cutOff(n int, err error) error {
 	return nil
 }
 
-// bobBanned answers on one connection until it is cut off, and then, when told to
-// listen, accepts another one as bobAgain does.
+// bobBanned answers on one connection until it is cut off. On the command to listen it
+// then accepts another one, as bobAgain does.
 func bobBanned(ctx context.Context, d *demoApp) error {
 	conn, err := d.accept(ctx)
 	if err != nil {
@@ -416,8 +416,8 @@ func (w window) signal(conn *fabric.Conn, v uint64) error {
 	})
 }
 
-// poll waits until our word holds v. Who sees it sees all that the peer wrote
-// before.
+// poll waits until our word holds v. After it this process sees all that the peer
+// wrote before.
 func (w window) poll(ctx context.Context, v uint64) error {
 	for fabric.LoadUint64(w.mem[demoWord:]) != v {
 		if !wait(ctx, 100*time.Microsecond) {
@@ -503,8 +503,8 @@ func (d *demoApp) writeSecond(ctx context.Context, conn *fabric.Conn) error {
 	return err
 }
 
-// survive blocks in a receive until bob's node is lost, and looks at what a
-// lost node means to calls.
+// survive blocks in a receive until bob's node is lost, and then checks the errors
+// of calls towards a lost node.
 func (d *demoApp) survive(ctx context.Context, conn *fabric.Conn) error {
 	d.say("blocked", "in a receive", nil)
 	_, err := conn.Read(make([]byte, 1))

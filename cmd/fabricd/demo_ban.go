@@ -15,8 +15,8 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// takenBackWithin is what the demo promises: from the command to the last link of
-// a banned node.
+// takenBackWithin is the time that the demo promises from the command to the end of the
+// last link of a banned node.
 const takenBackWithin = time.Second
 
 // takeBack bans bob's node while alice talks to him, shows that it stays out, and
@@ -59,7 +59,7 @@ func (p *plot) talkAgain(ctx context.Context) (err error) {
 	return p.hear(ctx, p.alice, "talking", "they talk on and on")
 }
 
-// ban bans bob's node and checks when what it had is gone.
+// ban bans bob's node and checks how soon its connection, links and membership end.
 func (p *plot) ban(ctx context.Context) error {
 	lost := p.two.life()
 	began := time.Now()
@@ -98,7 +98,7 @@ func (p *plot) ban(ctx context.Context) error {
 	return p.t.step("bob's end: ECONNRESET", own.Detail, err)
 }
 
-// soon makes a step of what is to have happened within a second of began.
+// soon records a step that must have happened within a second of began.
 func (p *plot) soon(name string, began, at time.Time, detail string, err error) error {
 	took := at.Sub(began)
 	if err == nil && took > takenBackWithin {
@@ -254,7 +254,7 @@ func (p *plot) rejoined(ctx context.Context) (st daemon.Status, err error) {
 // bystanders are two applications that have nothing to do with the banned node:
 // they exchange messages all the time between two other nodes.
 type bystanders struct {
-	stop func() string // ends them and says how it went; a second time says the same
+	stop func() string // ends them and returns a summary; a second call returns the same
 	err  error         // of their connection, read after stop
 }
 

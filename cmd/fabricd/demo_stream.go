@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// demoStream is how many bytes the streaming server sends; far more than it gets to
-// send before its fabricd is told to end.
+// demoStream is how many bytes the streaming server would send: far more than it can
+// send before its fabricd gets SIGTERM.
 const demoStream int64 = 16 << 30
 
 // cutStream restarts the fabricd of node-2 in good order while a server on it streams:
@@ -110,7 +110,7 @@ func streamer(ctx context.Context, d *demoApp) error {
 	return d.streamCut(ctx, sent, err, "fabricd")
 }
 
-// reader reads what the streamer sends until the connection is lost.
+// reader reads the streamer's bytes until the connection is lost.
 func reader(ctx context.Context, d *demoApp) error {
 	conn, err := d.dial(ctx)
 	if err != nil {
@@ -128,14 +128,14 @@ func reader(ctx context.Context, d *demoApp) error {
 	return d.streamCut(ctx, got+1<<20, err, "stopped")
 }
 
-// streamCut says how the stream ended after n bytes: it must be a reset whose text has
-// the word of its cause. It waits then for the end of the commands.
+// streamCut reports how the stream ended after n bytes: it must be a reset whose text
+// contains cause. It then waits for the end of the commands.
 func (d *demoApp) streamCut(ctx context.Context, n int64, err error, cause string) error {
 	detail := fmt.Sprintf("after %d MiB of %d: %v", n>>20, demoStream>>20, err)
 	if !errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), cause) {
 		return fmt.Errorf("%s; want ECONNRESET and %q", detail, cause)
 	}
 	d.say("cut-off", detail, nil)
-	_, _ = d.command(ctx) // its end is what is waited for
+	_, _ = d.command(ctx) // the wait is for its end
 	return nil
 }

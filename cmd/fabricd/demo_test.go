@@ -68,7 +68,7 @@ func nothingLeft(t *testing.T, tmp string) {
 	}
 }
 
-// TestDemo runs the demo as users do and checks what it says step by step.
+// TestDemo runs the demo as users do and checks its output step by step.
 func TestDemo(t *testing.T) {
 	cmd, tmp := self(t, "demo", "--json")
 	var stderr bytes.Buffer
@@ -122,7 +122,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// startDemo starts a demo and returns when it has said what.
+// startDemo starts a demo and returns when its output contains what.
 func startDemo(t *testing.T, what string) (cmd *exec.Cmd, tmp string) {
 	t.Helper()
 	cmd, tmp = self(t, "demo")
@@ -188,7 +188,7 @@ func noneLeft(t *testing.T, dir string) {
 	}
 }
 
-// TestDemoAppsRefuseNonsense covers what the demo itself never does.
+// TestDemoAppsRefuseNonsense covers arguments that the demo itself never passes.
 func TestDemoAppsRefuseNonsense(t *testing.T) {
 	if _, stderr, code := run(t, nil, "demo-app", "carol"); code != exitUsage || !strings.Contains(stderr, "want alice, bob, bob-again, bob-banned, streamer or reader") {
 		t.Errorf("exit code %d, %q", code, stderr)

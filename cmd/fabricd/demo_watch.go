@@ -23,8 +23,8 @@ type seen struct {
 	at    time.Time
 }
 
-// newWatcher attaches to the fabricd at socket. The demo causes three events;
-// the queue has room for mistakes, and what does not fit is a mistake anyway.
+// newWatcher attaches to the fabricd at socket. The demo causes three events; the
+// queue has room for unexpected ones, and an event that does not fit is unexpected anyway.
 func newWatcher(ctx context.Context, socket string) (*watcher, error) {
 	n, err := fabric.Attach(ctx, socket)
 	if err != nil {
@@ -55,7 +55,7 @@ func (w *watcher) next(ctx context.Context) (fabric.Event, time.Time, error) {
 	}
 }
 
-// silent fails if there are events that nobody asked for.
+// silent fails if there are unexpected events.
 func (w *watcher) silent() error {
 	select {
 	case s := <-w.events:
@@ -65,7 +65,7 @@ func (w *watcher) silent() error {
 	}
 }
 
-// silent fails if an application that has ended said what nobody asked for.
+// silent fails if an application that has ended printed unexpected lines.
 func (a *actor) silent() error {
 	for l := range a.lines {
 		a.heard = append(a.heard, l)

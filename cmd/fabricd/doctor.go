@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/doctor"
 )
 
-// A diagnosis is what `fabricd doctor --json` prints.
+// A diagnosis is the output of `fabricd doctor --json`.
 type diagnosis struct {
 	Healthy  bool             `json:"healthy"` // nothing is bad
 	Findings []doctor.Finding `json:"findings"`
@@ -66,7 +66,7 @@ there are.`,
 	return cmd
 }
 
-// err says how many findings are bad, and whether the plan fits.
+// err returns an error with the number of bad findings, or if the plan does not fit.
 func (d diagnosis) err() error {
 	bad := 0
 	for _, f := range d.Findings {

@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// aside matches what follows a command in an example: a pipe, a redirection,
+// aside matches the text after a command in an example: a pipe, a redirection,
 // another command or a remark.
 var aside = regexp.MustCompile(`( \||>| < | && |  ).*$`)
 
-// TestExamplesAreCommandLines gives every command line of every example to the
-// command that it is for: it exists and takes these flags and arguments. What
-// the commands then do is not done here.
+// TestExamplesAreCommandLines parses every command line of every example with its
+// command: the command exists and takes these flags and arguments. The commands
+// are not run.
 func TestExamplesAreCommandLines(t *testing.T) {
 	var examples []string
 	collect := func(_ []string, c *cobra.Command) { examples = append(examples, strings.Split(c.Example, "\n")...) }

@@ -26,7 +26,7 @@ type explained struct {
 	Usage    string `json:"usage"`
 }
 
-// explain prints what each setting of cmd is, and why.
+// explain prints the value of each setting of cmd, and its source.
 func (a *app) explain(cmd *cobra.Command, file, how string) error {
 	if how != explainTable && how != explainJSON {
 		return usageError{fmt.Errorf("explain: %q; want table or json", how)}

@@ -124,7 +124,7 @@ func (f *faultFlags) findNodes(ctx context.Context, c *daemon.Client) error {
 // nodeName is a name in a list of nodes, or in one of groups.
 var nodeName = regexp.MustCompile(`[A-Za-z0-9._-]*[A-Za-z._-][A-Za-z0-9._-]*`)
 
-// rules returns what the flags ask for.
+// rules returns the rules of the flags, or of the file that they name.
 func (f *faultFlags) rules() ([]faults.Rule, error) {
 	if f.file != "" {
 		return f.fromFile()
@@ -249,7 +249,7 @@ With --node it breaks the node itself:
 	return cmd
 }
 
-// allFaults is what `fabricd faults list --json` prints.
+// allFaults is the output of `fabricd faults list --json`.
 type allFaults struct {
 	Links []faults.Status          `json:"faults"`
 	Nodes []daemon.NodeFaultReport `json:"node_faults"`

@@ -41,8 +41,8 @@ func (f *nodeFlags) addTo(cmd *cobra.Command) {
 // faultTexts.
 var linkFlagNames = []string{"plane", "at", "name", "cut", "half-open", "hold", "udp-blocked", "reset", "mtu", "partition", "direction", "file"}
 
-// fault returns what the command line asks for. It refuses flags that only make
-// a link's fault.
+// fault returns the fault of the command line. It refuses flags that are for faults of
+// links only.
 func (f *nodeFlags) fault(cmd *cobra.Command) (daemon.NodeFault, error) {
 	only := slices.Clone(linkFlagNames)
 	for _, t := range faultTexts {

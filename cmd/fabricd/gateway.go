@@ -138,7 +138,7 @@ func (g *gatewayCommand) print(line spec.Gateway, ev spec.Event) error {
 	return printLine(g.app.stdout, "%s", eventText(line, ev))
 }
 
-// eventText says an event in one line.
+// eventText formats an event in one line.
 func eventText(line spec.Gateway, ev spec.Event) string {
 	switch ev.Event {
 	case spec.Started:
@@ -160,7 +160,7 @@ func eventText(line spec.Gateway, ev spec.Event) string {
 	return ev.Event
 }
 
-// connText names the client of a connection and what it was led to.
+// connText names the client of a connection and its target.
 func connText(c *spec.Conn) string {
 	if c.Node == "" || strings.HasPrefix(c.Client, c.Node) {
 		return c.Client

@@ -66,7 +66,7 @@ func (c *command) end(t *testing.T) {
 	}
 }
 
-// echoServer answers what it gets, when its end has come.
+// echoServer sends the received bytes back after their end.
 func echoServer(t *testing.T) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -91,7 +91,7 @@ func echoServer(t *testing.T) (address string) {
 	return l.Addr().String()
 }
 
-// through sends a text to an address and returns what comes back.
+// through sends a text to an address and returns the answer.
 func through(t *testing.T, address, text string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
@@ -109,8 +109,8 @@ func through(t *testing.T, address, text string) string {
 	return string(got)
 }
 
-// TestGatewaysOfAClusterOfProcesses goes the way of docs/connect.md: expose and forward,
-// what they print, lines of the configuration that are reloaded, nc and cp.
+// TestGatewaysOfAClusterOfProcesses follows docs/connect.md: expose and forward, their
+// output, lines of the configuration that are reloaded, nc and cp.
 func TestGatewaysOfAClusterOfProcesses(t *testing.T) {
 	tmp := t.TempDir()
 	config := filepath.Join(tmp, "fabricd.yaml")

@@ -58,7 +58,7 @@ or fabricd ends, or with --for for a time. The setting log-level stays what it i
 	return cmd
 }
 
-// logText says what a node logs.
+// logText describes the log level of a node.
 func logText(st daemon.LogState) string {
 	switch {
 	case st.Level == st.Configured:

@@ -1,4 +1,4 @@
-// Command fabricd is one node of a fabric, and what operators do with it.
+// Command fabricd is one node of a fabric, and the commands for its operators.
 //
 // Exit codes: 0 for success, 1 when something failed, 2 when the command line
 // or the configuration is wrong.
@@ -26,7 +26,7 @@ const (
 )
 
 func main() {
-	// quic-go prints about small UDP buffers what fabricd logs in its own words.
+	// fabricd logs small UDP buffers itself; quic-go would print a second warning.
 	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "1") // fails for malformed names only
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
@@ -34,8 +34,8 @@ func main() {
 	os.Exit(code)
 }
 
-// execute runs one command line and returns its exit code. The end of ctx is
-// what a signal is.
+// execute runs one command line and returns its exit code. The end of ctx stands
+// for a signal.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	a := &app{environ: environ, stdout: stdout, stderr: stderr}
 	root := a.root()
@@ -48,7 +48,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 		return exitOK
 	}
 	for line := range strings.Lines(err.Error()) {
-		_ = printLine(stderr, "fabricd: %s", strings.TrimSuffix(line, "\n")) // the exit code says it too
+		_ = printLine(stderr, "fabricd: %s", strings.TrimSuffix(line, "\n")) // the exit code reports it too
 	}
 	if _, bad := errors.AsType[*daemon.ConfigError](err); bad {
 		return exitUsage
@@ -69,7 +69,7 @@ type usageError struct{ error }
 // usagef returns a usageError.
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// app is what all commands share.
+// app is the state that all commands share.
 type app struct {
 	environ        []string
 	stdout, stderr io.Writer

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// run executes a command line and returns what it prints and its exit code.
+// run executes a command line and returns its output and exit code.
 func run(t *testing.T, environ []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -241,7 +241,7 @@ func TestDamagedStateIsNeverUsed(t *testing.T) {
 }
 
 // TestARunLeavesWhenItIsTold runs a host whose lease table is lost, until it is
-// well, and ends it as SIGTERM does.
+// healthy, and ends it as SIGTERM does.
 func TestARunLeavesWhenItIsTold(t *testing.T) {
 	_, dir := self(t)
 	stateDir, admin := filepath.Join(dir, "host"), filepath.Join(dir, "a")

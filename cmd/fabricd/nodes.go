@@ -24,8 +24,8 @@ may be one: "remove" forgets a node, "ban" keeps it out, "allow" lets it in agai
 	return cmd
 }
 
-// noSuchCommand is the Args of a command that does something by itself and has
-// commands below it: what is left is meant as one of those.
+// noSuchCommand is the Args of a command that runs by itself and also has subcommands:
+// a remaining argument is taken for an unknown subcommand.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -172,7 +172,7 @@ func addTimeout(cmd *cobra.Command, timeout *time.Duration) {
 	cmd.Flags().DurationVar(timeout, "timeout", 30*time.Second, "how long to wait for all nodes, from 1s to 10m")
 }
 
-// askAll is ask for what waits for all nodes, at most timeout.
+// askAll is ask for requests that wait for all nodes, at most timeout.
 func (a *app) askAll(cmd *cobra.Command, f *askFlags, timeout time.Duration, fn func(context.Context, *daemon.Client) error) error {
 	if timeout < time.Second || timeout > 10*time.Minute {
 		return usagef("timeout: %v: want a duration from 1s to 10m", timeout)
@@ -184,7 +184,7 @@ func (a *app) askAll(cmd *cobra.Command, f *askFlags, timeout time.Duration, fn 
 	return fn(ctx, c)
 }
 
-// completeTimeout bounds what a shell waits for at the tab key.
+// completeTimeout bounds the wait of a shell at the tab key.
 const completeTimeout = time.Second
 
 // completeNodes completes the names of nodes, which it asks fabricd for.

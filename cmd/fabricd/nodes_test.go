@@ -14,8 +14,8 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// fakeHost answers on an admin socket, by method and path, and keeps what it was
-// asked. It returns the environment of commands that ask it.
+// fakeHost answers on an admin socket, by method and path, and records the
+// requests. It returns the environment of commands that ask it.
 func fakeHost(t *testing.T, answers map[string]any) (environ []string, asked func() string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "admin")
@@ -32,7 +32,7 @@ func fakeHost(t *testing.T, answers map[string]any) (environ []string, asked fun
 			w.WriteHeader(http.StatusConflict)
 			answer = map[string]string{"error": "this node is not the host"}
 		}
-		_ = json.NewEncoder(w).Encode(answer) // the test sees what is missing
+		_ = json.NewEncoder(w).Encode(answer) // the test notices a missing answer
 	})}
 	done := make(chan struct{})
 	go func() {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The commands of docs/audit.md are fabricd's, and set what they say. The settings
-// and commands that docs/threats.md names exist.
+// The commands of docs/audit.md are fabricd's, and set the settings that they name. The
+// settings and commands that docs/threats.md names exist.
 func TestPagesOfSecurityAreTrue(t *testing.T) {
 	audit, err := os.ReadFile("../../docs/audit.md")
 	if err != nil {

@@ -185,8 +185,8 @@ func (a *app) pingCommand() *cobra.Command {
 	return cmd
 }
 
-// ping prints count round trips and, for people, what they amount to. It fails
-// if one was lost. An interrupt ends it as if it had been the last one.
+// ping prints count round trips and, for people, a summary. It fails if one was
+// lost. An interrupt ends it as if the count were reached.
 func (a *app) ping(ctx context.Context, c *daemon.Client, id addr.NodeID, count int, timeout, interval time.Duration, asJSON bool) error {
 	var took []time.Duration
 	var last error
@@ -200,13 +200,13 @@ func (a *app) ping(ctx context.Context, c *daemon.Client, id addr.NodeID, count 
 			break
 		}
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrPermission) {
-			return err // nobody can be asked
+			return err // no fabricd answers on the admin socket
 		}
 		sent++
 		if err != nil {
 			last = err
 			if !asJSON {
-				_ = printLine(a.stderr, "fabricd: %v", err) // the exit code says it too
+				_ = printLine(a.stderr, "fabricd: %v", err) // the exit code reports it too
 			}
 			continue
 		}
@@ -239,7 +239,7 @@ func (a *app) pong(id addr.NodeID, rtt time.Duration, asJSON bool) (err error) {
 	return err
 }
 
-// pingSummary returns what sent pings, of which some were answered, amount to.
+// pingSummary formats the counts and times of sent pings, of which took were answered.
 func pingSummary(sent int, took []time.Duration) string {
 	var sum time.Duration
 	for _, d := range took {

@@ -11,8 +11,8 @@ import (
 // inline matches a command within a sentence of README.md.
 var inline = regexp.MustCompile("`((?:make|go|fabricd) [^`]+)`")
 
-// TestREADMEInlineCommands does what README.md mentions in its sentences: looks
-// go's answers up, lets make plan, and gives fabricd's to the commands.
+// TestREADMEInlineCommands checks the commands that README.md mentions in sentences: it
+// looks go's answers up, lets make plan, and parses the command lines of fabricd.
 func TestREADMEInlineCommands(t *testing.T) {
 	found := inline.FindAllStringSubmatch(readme(t), -1)
 	if len(found) == 0 {

@@ -80,8 +80,7 @@ func TestREADMEIsShortAndTrue(t *testing.T) {
 	}
 }
 
-// TestREADMECommands does what README.md tells its readers to do, and runs its program
-// on the cluster.
+// TestREADMECommands runs the commands of README.md, and its program on the cluster.
 func TestREADMECommands(t *testing.T) {
 	_, dir := self(t)
 	var last string
@@ -142,7 +141,7 @@ func connectAsREADME(t *testing.T, dir string) {
 			}
 			go func() {
 				defer c.Close()
-				_, _ = io.Copy(c, c) // what fails is seen at the other end
+				_, _ = io.Copy(c, c) // an error is seen at the other end
 			}()
 		}
 	}()

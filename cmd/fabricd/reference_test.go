@@ -101,8 +101,8 @@ func TestReferenceIsMadeFromTheCode(t *testing.T) {
 	}
 }
 
-// TestCommandsOnPagesExist holds every command that a page names in a sentence, a table or a line of its own
-// to what fabricd has: the command and its flags.
+// TestCommandsOnPagesExist checks that every command that a page names in a sentence, a table
+// or a line of its own exists in fabricd, with its flags.
 func TestCommandsOnPagesExist(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {

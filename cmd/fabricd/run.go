@@ -19,7 +19,7 @@ import (
 	"github.com/fabricd/fabricd/internal/hook"
 )
 
-// leaveTimeout is how long a node that was told to end may take to leave.
+// leaveTimeout bounds the leave of a node after a signal to end.
 const leaveTimeout = 2 * time.Second
 
 func (a *app) runCommand() *cobra.Command {
@@ -119,18 +119,18 @@ func changed(cmd *cobra.Command) map[string]string {
 	return flags
 }
 
-// heapFloor is how much a node allocates at least before it collects garbage. What
-// lives in it is a few megabytes, and by that measure alone it would collect every
-// few milliseconds under load: with 1 % of the packets lost, when a link lives on how
-// fast each packet is answered, that cost it a fifth of its goodput. The kernel gives
-// no memory for bytes that nobody touches.
+// heapFloor is how many bytes a node allocates at least before it collects garbage. Its
+// live heap is a few megabytes, and by that measure alone it would collect every few
+// milliseconds under load: with 1 % of the packets lost, when a link depends on fast
+// acknowledgements, that cost a fifth of its goodput. The kernel gives no memory for
+// bytes that are never touched.
 const heapFloor = 8 << 20
 
 // readyEvery is how often a node that does not serve yet is looked at.
 const readyEvery = 100 * time.Millisecond
 
-// serve returns when a node ends or is told to. Until then each signal of hup
-// makes it read its settings again, and the service manager is told how it is.
+// serve returns when the node ends or ctx is done. Until then each signal of hup
+// reloads its settings, and the service manager is notified of its state.
 func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan os.Signal, notify *daemon.Notifier) {
 	look, ready := time.NewTicker(readyEvery), false
 	defer look.Stop()

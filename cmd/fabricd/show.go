@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// What people read is rounded; scripts read --json, where every value is exact.
+// Output for people is rounded; scripts read --json, where every value is exact.
 
 // duration returns d with the two or three digits that matter.
 func duration(d time.Duration) string {
@@ -84,8 +84,8 @@ func plural(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// showStatus prints a status in the order in which one asks: who, how it is,
-// where it is reached, what it does. Members that it does not know follow.
+// showStatus prints a status in the order of interest: identity, health, addresses,
+// activity. JSON members that it does not know follow.
 func showStatus(w io.Writer, text json.RawMessage) error {
 	var st daemon.Status
 	if err := json.Unmarshal(text, &st); err != nil {
@@ -135,7 +135,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 	return t.print(w)
 }
 
-// refusals returns what peers have sent in vain.
+// refusals formats the counts of refused connections and lists of peers.
 func refusals(c daemon.Counts) string {
 	text := plural(int(c.Refused), "connection")
 	if c.StrayLists > 0 {
@@ -144,8 +144,8 @@ func refusals(c daemon.Counts) string {
 	return text
 }
 
-// panics says how often something went wrong here that a peer must not be able to
-// cause.
+// panics formats the number of panics that were caught here. A peer must not be able
+// to cause one.
 func panics(n uint64) string {
 	if n == 0 {
 		return "none"
@@ -164,7 +164,7 @@ func providersOf(st daemon.Status) string {
 	return text
 }
 
-// ringsOf says how applications of the node talk past it.
+// ringsOf describes the rings by which applications of the node bypass it.
 func ringsOf(r daemon.RingStatus) string {
 	if r.None != "" {
 		return "none: " + r.None
@@ -177,7 +177,7 @@ func ringsOf(r daemon.RingStatus) string {
 	return text
 }
 
-// accessOf says how many access rules there are and what they have refused.
+// accessOf formats the number of access rules and of the requests that they refused.
 func accessOf(rules []daemon.AccessRule) string {
 	if len(rules) == 0 {
 		return "" // a node that has not joined yet
@@ -189,7 +189,7 @@ func accessOf(rules []daemon.AccessRule) string {
 	return fmt.Sprintf("%s, %s, %d connects refused by them", rules[len(rules)-1].Rule, plural(len(rules)-1, "rule"), refused)
 }
 
-// certificates says whose certificates are in use, and until when this node's.
+// certificates names the issuer of the certificates and the expiry of this node's.
 func certificates(st daemon.Status) string {
 	text := "from the " + map[string]string{"host": "host", "operator": "operator's CA"}[st.Trust]
 	if !st.Certificate.IsZero() {
@@ -198,8 +198,7 @@ func certificates(st daemon.Status) string {
 	return text
 }
 
-// statusKnown are the members of a status that showStatus says in its own
-// words.
+// statusKnown are the JSON members of a status that showStatus formats itself.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
 	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts panics rings
 	faults_enabled warnings access`)

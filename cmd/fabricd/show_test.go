@@ -51,8 +51,8 @@ func TestAges(t *testing.T) {
 	}
 }
 
-// The table of links has a column for the provider and one for the reason; what
-// is long is in the JSON only.
+// The table of links has a column for the provider and one for the reason; long
+// texts are in the JSON only.
 func TestLinksShowTheirProvider(t *testing.T) {
 	text, err := json.Marshal(map[string][]engine.LinkInfo{"links": {{Node: 1, Provider: "tcp", Why: "the ones before did not work",
 		Considered: []engine.Considered{{Provider: "quic", Reason: "UDP is blocked"}}}}})

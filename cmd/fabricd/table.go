@@ -17,8 +17,8 @@ import (
 // A table is rows of cells, the first one being the head.
 type table [][]string
 
-// print writes t in columns. An empty cell is "-", and what a peer has put into
-// one stays in it.
+// print writes t in columns. An empty cell is "-". Text of a peer cannot leave its
+// cell.
 func (t table) print(w io.Writer) error {
 	var columns bytes.Buffer // whose writes do not fail
 	tw := tabwriter.NewWriter(&columns, 0, 8, 2, ' ', 0)
@@ -41,9 +41,8 @@ func (t table) print(w io.Writer) error {
 	return nil
 }
 
-// printLine writes one line for people. What came from a peer can neither end
-// the line nor speak to the terminal: printLine and print are the only places
-// that write such text.
+// printLine writes one line for people. Text of a peer can neither end the line nor
+// contain terminal control sequences: only printLine and print write such text.
 func printLine(w io.Writer, format string, args ...any) error {
 	_, err := fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
 	return err
@@ -80,8 +79,8 @@ func fields(object json.RawMessage) ([]field, error) {
 	return all, nil
 }
 
-// forPeople rounds what the name of a member says to be a time, a duration or a
-// number of bytes, and takes the unit off the name.
+// forPeople rounds a value if the name of its member has the suffix of a time, a
+// duration or a number of bytes, and removes the unit from the name.
 func forPeople(key, text string) field {
 	for suffix, unit := range map[string]time.Duration{"_ns": 1, "_us": time.Microsecond, "_ms": time.Millisecond, "_seconds": time.Second} {
 		name, ok := strings.CutSuffix(key, suffix)
@@ -152,7 +151,7 @@ func cell(value json.RawMessage) (string, error) {
 	return string(value), nil
 }
 
-// empty says, for each table, that it has no rows.
+// empty has, for each table, the text for no rows.
 var empty = map[string]string{
 	"conns":    "no connections",
 	"services": "no services: an application makes one with fabric.Service",

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A timeline prints what the demo does, one line or JSON object per step.
+// A timeline prints the steps of the demo, one line or JSON object per step.
 type timeline struct {
 	out    io.Writer
 	json   bool
@@ -45,8 +45,7 @@ func (t *timeline) scene(title string) {
 	fmt.Fprintln(t.out, title)
 }
 
-// step records that something was done and checked, or what was wrong with it.
-// It returns err.
+// step records a step that was done and checked, or its error. It returns err.
 func (t *timeline) step(name, detail string, err error) error {
 	now := time.Now()
 	t.steps++

@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// unlimited is what --uses says for any number of nodes.
+// unlimited is the value of --uses for any number of nodes.
 const unlimited = "unlimited"
 
 // A lifetimeFlag is how long a token may be used.
@@ -57,7 +57,7 @@ func (f *usesFlag) Set(s string) error {
 	return nil
 }
 
-// tokenFlags say what a token allows.
+// tokenFlags are the limits of a token.
 type tokenFlags struct {
 	lifetime lifetimeFlag
 	uses     usesFlag
@@ -70,7 +70,7 @@ func (f *tokenFlags) addTo(cmd *cobra.Command, prefix string) {
 	cmd.Flags().Var(&f.uses, prefix+"uses", "how many nodes may join with it: a number, or unlimited")
 }
 
-// limits returns what the flags say.
+// limits returns the flags as the daemon's limits.
 func (f *tokenFlags) limits() daemon.TokenLimits {
 	lifetime, err := daemon.ParseLifetime(f.lifetime.text)
 	if err != nil {
@@ -197,7 +197,7 @@ it any more. The nodes that joined with it stay.`,
 	return cmd
 }
 
-// oneArgument is the Args of commands that take one, which is what.
+// oneArgument is the Args of commands that take one argument, described by what.
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {

@@ -50,7 +50,7 @@ type topLink struct {
 	sent, received uint64
 }
 
-// A topView is one picture, and what the next one is compared with.
+// A topView is one screen; rates of the next screen are computed against it.
 type topView struct {
 	Time   time.Time `json:"time"`
 	Name   string    `json:"name"`

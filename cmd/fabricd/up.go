@@ -25,7 +25,7 @@ const (
 	upTail       = 15 // lines of the log of a node that failed
 )
 
-// upFlags are what the command line of up says.
+// upFlags are the flags of up.
 type upFlags struct {
 	nodes         int
 	dir           string
@@ -89,7 +89,7 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 		news: make(chan memberNews), over: make(chan struct{}), life: lives{}}
 	err = u.run(ctx)
 	if ctx.Err() != nil {
-		err = nil // told to end, whatever that has interrupted
+		err = nil // a signal ended it: errors of interrupted steps do not count
 	}
 	if err != nil && u.failed != nil {
 		a.explainFailure(u.failed)
@@ -108,7 +108,7 @@ func (a *app) explainFailure(p *process) {
 		text = err.Error()
 	}
 	for line := range strings.Lines(text) {
-		_ = printLine(a.stderr, "%s: %s", p.name, strings.TrimSuffix(line, "\n")) // the error says it too
+		_ = printLine(a.stderr, "%s: %s", p.name, strings.TrimSuffix(line, "\n")) // the error reports it too
 	}
 }
 

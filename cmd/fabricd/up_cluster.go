@@ -21,14 +21,14 @@ type upCluster struct {
 	kept    bool   // its directory stays
 	members []*member
 	out     upPrinter
-	failed  *process // what could not be started, for its log
+	failed  *process // the process that could not be started, for its log
 	life    lives
 
 	ended   chan *member       // members whose process has ended
 	again   chan *member       // members to start again
-	news    chan memberNews    // what members see
-	over    chan struct{}      // closed when nothing of the above is read any more
-	workers sync.WaitGroup     // of what sends them
+	news    chan memberNews    // events that members report
+	over    chan struct{}      // closed when the channels above are not read any more
+	workers sync.WaitGroup     // goroutines that send on the channels above
 	watched context.CancelFunc // ends the watchers
 }
 
@@ -61,8 +61,8 @@ func (u *upCluster) run(ctx context.Context) error {
 	}
 }
 
-// begin makes what is missing of the cluster and starts its nodes, the host first.
-// They join one behind the other, so that in a new cluster node-1 has ID 1.
+// begin makes the missing parts of the cluster and starts its nodes, the host first.
+// They join one after the other, so that in a new cluster node-1 has ID 1.
 func (u *upCluster) begin(ctx context.Context) error {
 	token := filepath.Join(u.crew.dir, "join.token")
 	joining := []string{"--role", "host"}
@@ -131,7 +131,7 @@ func (u *upCluster) sendMember(to chan<- *member, m *member) {
 	}
 }
 
-// watch reports what m's fabricd sees, over its restarts, until ctx is done.
+// watch sends the events of m's fabricd, across its restarts, until ctx is done.
 func (u *upCluster) watch(ctx context.Context, m *member) {
 	u.workers.Go(func() { watchMember(ctx, m, u.news) })
 }
@@ -164,7 +164,7 @@ func (u *upCluster) later(m *member) {
 	})
 }
 
-// startAgain starts a member whose process has ended. That it has joined is in the
+// startAgain starts a member whose process has ended. Its join is reported through
 // news.
 func (u *upCluster) startAgain(m *member) error {
 	if err := m.launch(); err != nil {
@@ -175,7 +175,7 @@ func (u *upCluster) startAgain(m *member) error {
 	return u.out.started(m)
 }
 
-// onNews reports what a member has seen, unless it is known.
+// onNews reports an event of a member, unless it is known.
 func (u *upCluster) onNews(n memberNews) error {
 	c, isNew := u.life.apply(n.from.id, n.event)
 	if !isNew {
@@ -187,8 +187,8 @@ func (u *upCluster) onNews(n memberNews) error {
 	return u.out.change(c)
 }
 
-// stop ends every process: the nodes first and then the host, so that it hears them
-// leave. What does not end in time is killed, and all are when hurry is done.
+// stop ends every process: the nodes first and then the host, so that it sees them
+// leave. A process that does not end in time is killed, and all are when hurry is done.
 func (u *upCluster) stop(ctx, hurry context.Context) error {
 	if ctx.Err() != nil {
 		u.out.stopping()

@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// A memberNews is what one member's fabricd sees.
+// A memberNews is an event of one member's fabricd.
 type memberNews struct {
 	from  *member
 	event daemon.NodeEvent
@@ -21,7 +21,7 @@ type memberNews struct {
 // watchAgain is how long after the end of a fabricd its events are asked for again.
 const watchAgain = 100 * time.Millisecond
 
-// watchMember sends what m's fabricd sees, over its restarts, until ctx is done.
+// watchMember sends the events of m's fabricd, across its restarts, until ctx is done.
 func watchMember(ctx context.Context, m *member, to chan<- memberNews) {
 	for {
 		// It ends with the fabricd, which is reported elsewhere.
@@ -59,9 +59,9 @@ type lifeChange struct {
 	reason string
 }
 
-// apply takes what node from has reported. It returns the change, if it is one that
-// no member has reported before. A node that the others have lost does not count
-// until it is back: it sees the others as lost.
+// apply takes an event that node from has reported. It returns the change, if no
+// member has reported it before. Events of a node that the others have lost do not
+// count until it is back: it sees the others as lost.
 func (l lives) apply(from fabric.NodeID, e daemon.NodeEvent) (c lifeChange, isNew bool) {
 	if e.Node == nil || !l[from].here && e.Node.ID != from {
 		return c, false
@@ -87,7 +87,7 @@ func (l lives) apply(from fabric.NodeID, e daemon.NodeEvent) (c lifeChange, isNe
 	return c, true
 }
 
-// A logEcho prints what all nodes log, each line behind its node's name.
+// A logEcho prints the logs of all nodes, each line after its node's name.
 type logEcho struct {
 	mu  sync.Mutex // guards out
 	out io.Writer
@@ -95,7 +95,7 @@ type logEcho struct {
 
 func newLogEcho(out io.Writer) *logEcho { return &logEcho{out: out} }
 
-// of returns the writer for what one process logs.
+// of returns the writer for the log of one process.
 func (e *logEcho) of(name string) io.Writer { return &echoOf{echo: e, name: name} }
 
 // echoOf is the echo of one process. The one goroutine that reads the process's

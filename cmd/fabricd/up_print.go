@@ -38,7 +38,7 @@ type upLine struct {
 	Reason     string            `json:"reason,omitempty"`
 }
 
-// An upPrinter prints what `fabricd up` says, for people or as JSON.
+// An upPrinter prints the output of `fabricd up`, for people or as JSON.
 type upPrinter struct {
 	out  io.Writer
 	json bool
@@ -55,7 +55,7 @@ func (p upPrinter) line(l upLine, text string) error {
 	return printLine(p.out, "%s  %-8s %s", l.Time.Format("15:04:05.000"), l.Event, text)
 }
 
-// ready prints the nodes of a cluster that is complete, and what to do with it.
+// ready prints the nodes of a complete cluster, and commands to try on it.
 func (p upPrinter) ready(u *upCluster) error {
 	if !p.json {
 		_, err := io.WriteString(p.out, welcome(u))
@@ -71,7 +71,7 @@ func (p upPrinter) ready(u *upCluster) error {
 	return p.line(upLine{Event: "ready", Nodes: len(u.members), Dir: u.crew.dir}, "")
 }
 
-// welcome returns what a person reads when the cluster is complete.
+// welcome returns the text for people when the cluster is complete.
 func welcome(u *upCluster) string {
 	var b strings.Builder
 	dir := u.crew.dir
@@ -117,8 +117,8 @@ func (p upPrinter) change(c lifeChange) error {
 	return p.line(upLine{Event: event, Time: c.at, Name: c.name, ID: &c.id, Generation: c.gen, Reason: c.reason}, text)
 }
 
-// ended prints that m's process has ended by itself and what becomes of it; left is
-// how many others run.
+// ended prints that m's process has ended by itself and what follows; left is how
+// many others run.
 func (p upPrinter) ended(m *member, restart bool, left int) error {
 	how := "exit code 0"
 	if m.proc.err != nil {
@@ -128,7 +128,7 @@ func (p upPrinter) ended(m *member, restart bool, left int) error {
 		fmt.Sprintf("%s: pid %d: %s; %s", m.name, m.proc.pid(), how, whatNext(restart, left)))
 }
 
-// whatNext says what follows the end of a process, left others of which run.
+// whatNext describes the reaction to the end of a process while left others run.
 func whatNext(restart bool, left int) string {
 	switch {
 	case restart:
@@ -151,10 +151,10 @@ func (p upPrinter) failedAgain(m *member, err error) error {
 	return p.line(upLine{Event: "failed", Name: m.name, Reason: err.Error()}, fmt.Sprintf("%s: %v", m.name, err))
 }
 
-// stopping tells a person that the nodes are asked to end.
+// stopping prints, for people only, that the nodes are asked to end.
 func (p upPrinter) stopping() {
 	if !p.json {
-		fmt.Fprintln(p.out, "\nStopping; another Ctrl-C kills what still runs.") // the exit code says how it ended
+		fmt.Fprintln(p.out, "\nStopping; another Ctrl-C kills what still runs.") // the exit code reports how it ended
 	}
 }
 

@@ -112,7 +112,7 @@ func (u *upRun) kill(name string) {
 	}
 }
 
-// talk lets an application at each of two sockets say something to the other.
+// talk exchanges messages between applications at two sockets.
 func talk(ctx context.Context, one, two string) error {
 	a, err := fabric.Attach(ctx, one)
 	if err != nil {
@@ -234,7 +234,7 @@ func TestUpContinues(t *testing.T) {
 	d.close()
 }
 
-// TestUpThatCannotStart says why, with the log of the node that failed.
+// TestUpThatCannotStart: the output has the reason and the log of the node that failed.
 func TestUpThatCannotStart(t *testing.T) {
 	t.Parallel()
 	tmp := upTmp(t)

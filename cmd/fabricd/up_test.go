@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// seenBy is what a member reports of one incarnation.
+// seenBy is the event that a member reports of one incarnation.
 func seenBy(event string, id fabric.NodeID, gen fabric.Generation) daemon.NodeEvent {
 	return daemon.NodeEvent{Event: event, Node: &daemon.NodeInfo{ID: id, Generation: gen, Name: "n"}}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A command line that is wrong is answered with one line that says what is and
-// one that says where to read on. cobra's own words name neither the command
-// nor what is allowed.
+// A wrong command line is answered with one line that names the error and one that
+// names the help to read. cobra's own errors name neither the command nor the
+// allowed values.
 
 // misnamed returns an error if args name a command that does not exist.
 func misnamed(root *cobra.Command, args []string) error {
@@ -48,7 +48,7 @@ func firstWord(args []string) string {
 	return args[i]
 }
 
-// whereToRead says which help explains what was asked for.
+// whereToRead names the help that explains the command of args.
 func whereToRead(root *cobra.Command, args []string) string {
 	cmd, _, err := root.Find(args)
 	if err != nil || cmd == root || cmd.Name() == "help" {
@@ -57,7 +57,7 @@ func whereToRead(root *cobra.Command, args []string) string {
 	return fmt.Sprintf("`%s --help` explains it", cmd.CommandPath())
 }
 
-// flagError says what is wrong with a flag.
+// flagError describes a wrong flag.
 func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := e.GetSpecifiedName()

@@ -45,8 +45,8 @@ func (f *watchFlags) check() error {
 	return nil
 }
 
-// watched are the tables that can be watched, with the members that tell their rows
-// apart.
+// watched are the tables that can be watched, with the JSON members that identify a
+// row.
 var watched = map[string][]string{
 	"nodes":   {"id", "generation"},
 	"links":   {"node", "generation", "provider", "since"},
@@ -57,7 +57,7 @@ var watched = map[string][]string{
 	"services": {"name", "life"},
 }
 
-// restless are the members whose change is no news: what is counted and measured.
+// restless are the members whose change is not reported: counts and measurements.
 var restless = []string{"sent", "received", "unread", "silent_ms", "sent_bytes", "received_bytes", "socket", "rma_socket", "considered", "round_trip_us"}
 
 // watch shows a table again and again, until it is interrupted.
@@ -118,7 +118,7 @@ type change struct {
 	Row    json.RawMessage `json:"row"`
 }
 
-// rowsByKey returns the rows of a table by what tells them apart.
+// rowsByKey returns the rows of a table by their identifying members.
 func rowsByKey(path string, text json.RawMessage) (map[string]json.RawMessage, error) {
 	var body map[string]json.RawMessage
 	var list []json.RawMessage
@@ -144,7 +144,7 @@ func rowsByKey(path string, text json.RawMessage) (map[string]json.RawMessage, e
 	return rows, nil
 }
 
-// changes returns what is different, in the order of the rows' keys.
+// changes returns the differences, in the order of the rows' keys.
 func changes(before, after map[string]json.RawMessage, now time.Time) (list []change) {
 	for _, key := range sortedKeys(before) {
 		if after[key] == nil {

@@ -40,7 +40,7 @@ func scripted(t *testing.T, answers map[string][]string) (environ []string, ctx 
 			cancel()
 			n = len(answers[name])
 		}
-		_, _ = io.WriteString(w, answers[name][n-1]) // the test sees what is missing
+		_, _ = io.WriteString(w, answers[name][n-1]) // the test notices a missing answer
 	})}
 	done := make(chan struct{})
 	go func() {

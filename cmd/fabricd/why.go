@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// A wayOf is what a connection uses, and why.
+// A wayOf is the transport that a connection uses, and the reason.
 type wayOf struct {
 	Local    string   `json:"local"`
 	Remote   string   `json:"remote"`
@@ -35,7 +35,7 @@ type part struct {
 	Why  string `json:"why"`
 }
 
-// A pathRow is the path of a connection, as the node tells it.
+// A pathRow is the path of a connection, as the node reports it.
 type pathRow struct {
 	Local         string    `json:"local"`
 	Remote        string    `json:"remote"`
@@ -46,7 +46,7 @@ type pathRow struct {
 	RoundTripUS   int64     `json:"round_trip_us"`
 }
 
-// String says it in a line.
+// String formats the path in a line.
 func (r pathRow) String() string {
 	security := "TLS 1.3 between the applications"
 	if !r.TLS {
@@ -129,7 +129,7 @@ func addressOf(ctx context.Context, c *daemon.Client, at addr.Target) (string, e
 	return addr.Addr{Node: id, Port: at.Port}.String(), err
 }
 
-// whyPort tells what a connect to a port of a node would meet.
+// whyPort prints how a connect to a port of a node would end.
 func (a *app) whyPort(cmd *cobra.Command, f *askFlags, node, port string, uid uint32) error {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
@@ -147,7 +147,7 @@ func (a *app) whyPort(cmd *cobra.Command, f *askFlags, node, port string, uid ui
 	})
 }
 
-// tellPreview prints what a connect would meet.
+// tellPreview prints how a connect would end.
 func tellPreview(w io.Writer, p daemon.Preview) error {
 	verdict, rule := "would be refused", "refuses it: "
 	if p.Connects {
@@ -263,7 +263,7 @@ func tellWay(w io.Writer, x wayOf) error {
 	return nil
 }
 
-// linkLines say which link a way takes, and what other providers it could have had.
+// linkLines name the link of a way, and the other providers that were considered.
 func linkLines(x wayOf) []string {
 	var link struct {
 		Remote     string
