@@ -33,8 +33,8 @@ func fitsHere(size int64) error {
 	return nil
 }
 
-// Available returns how many bytes of memory can be had here, and what bounds them,
-// for people; false where the kernel does not say.
+// Available returns how many bytes of memory can be allocated here, and a text for
+// people that names their bound; false where the kernel does not report it.
 func Available() (bytes int64, bound string, ok bool) {
 	bytes, ok = machineAvailable()
 	bound = "on this machine"
@@ -44,9 +44,9 @@ func Available() (bytes int64, bound string, ok bool) {
 	return bytes, bound, ok
 }
 
-// Limit returns how much memory this process could have if nobody else had any, in
-// bytes: the machine's, or the least limit of a memory cgroup. It is false where the
-// kernel does not say.
+// Limit returns how many bytes of memory this process could have if no other process had
+// any: the machine's, or the least limit of a memory cgroup. It is false where the
+// kernel does not report it.
 func Limit() (int64, bool) {
 	limit, ok := machine("MemTotal:")
 	own, err := os.ReadFile("/proc/self/cgroup")
@@ -69,8 +69,8 @@ func leastLimit(root, own string) (least int64, found bool) {
 	return least, found
 }
 
-// machineAvailable returns what the kernel says can be allocated without
-// swapping.
+// machineAvailable returns how many bytes can be allocated without swapping, as the
+// kernel estimates.
 func machineAvailable() (int64, bool) { return machine("MemAvailable:") }
 
 // machine returns a field of /proc/meminfo, in bytes.
@@ -121,8 +121,8 @@ func tightest(root, own string) (room int64, name string, found bool) {
 // groups are the directories below root, where cgroups are mounted, of the
 // cgroups that own, a /proc/self/cgroup, names: those of cgroup v2, and those of
 // the memory controller of v1. Limits of parents count too. In a container a
-// path may be the machine's, which is not to be seen there; then what is
-// mounted is the container's own.
+// path may be the machine's, which is not visible there; then the mounted cgroup
+// is the container's own.
 func groups(root, own string) iter.Seq2[string, groupFiles] {
 	return func(yield func(string, groupFiles) bool) {
 		for line := range strings.Lines(own) {
@@ -154,7 +154,7 @@ func groups(root, own string) iter.Seq2[string, groupFiles] {
 // groupFiles are the names of one version of cgroups for the same things.
 type groupFiles struct {
 	limit, used string
-	cache       string // in memory.stat: what the kernel gives back when it is asked
+	cache       string // in memory.stat: bytes that the kernel reclaims on demand
 }
 
 var (
@@ -162,7 +162,7 @@ var (
 	v1 = groupFiles{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
 )
 
-// room returns what is left below the limit of the cgroup at dir, if it has one.
+// room returns how many bytes are free below the limit of the cgroup at dir, if it has one.
 func (g groupFiles) room(dir string) (int64, string, bool) {
 	limit, ok := g.bound(dir)
 	if !ok {
@@ -179,10 +179,10 @@ func (g groupFiles) room(dir string) (int64, string, bool) {
 // bound returns the limit of the cgroup at dir, if it has one.
 func (g groupFiles) bound(dir string) (int64, bool) {
 	limit, ok := readNumber(path.Join(dir, g.limit))
-	return limit, ok && limit < math.MaxInt64/2 // v1 says no limit with a number
+	return limit, ok && limit < math.MaxInt64/2 // v1 has a huge number for no limit
 }
 
-// reclaimable returns how much of what is used is cache; 0 if that is unknown.
+// reclaimable returns how many of the used bytes are cache; 0 if that is unknown.
 func (g groupFiles) reclaimable(dir string) int64 {
 	stat, err := os.ReadFile(path.Join(dir, "memory.stat"))
 	if err != nil {

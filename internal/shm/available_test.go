@@ -61,7 +61,7 @@ func TestTightestLimit(t *testing.T) {
 }
 
 // TestLimitIsTheLeastOne: a process has a limit, of its group or of the machine, and
-// what is there of it is no more.
+// no more than that is available.
 func TestLimitIsTheLeastOne(t *testing.T) {
 	limit, ok := Limit()
 	total, _ := machine("MemTotal:")

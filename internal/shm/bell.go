@@ -15,13 +15,13 @@ import (
 
 // A Bell is one end of a pair by which two processes wake each other. It is a
 // stream socket whose bytes mean nothing, so that the end of either process is
-// heard at once. One goroutine waits at a time; everything else may be called
-// from any.
+// noticed at once. One goroutine waits at a time; all other methods may be called
+// from any goroutine.
 type Bell struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 	send func(fd uintptr) // one byte, if there is room
-	buf  [64]byte         // what Wait throws away
+	buf  [64]byte         // bytes that Wait discards
 }
 
 // BellPair returns the two ends of a bell, to be passed on.
@@ -41,7 +41,7 @@ func NewBell(f *os.File) (*Bell, error) {
 	b := &Bell{conn: conn, raw: raw}
 	one := []byte{1}
 	b.send = func(fd uintptr) {
-		// A full socket rings already, a broken one tells its own end.
+		// A full socket rings already. Wait reports the end of a broken one.
 		unix.SendmsgN(int(fd), one, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	}
 	return b, nil
@@ -72,7 +72,7 @@ func (b *Bell) Wait(ctx context.Context) error {
 // long is a deadline that has passed long ago.
 var long = time.Unix(1, 0)
 
-// Drain throws away what has been rung, for a side that did not wait.
+// Drain discards pending rings, for a side that did not wait.
 func (b *Bell) Drain() {
 	b.raw.Control(func(fd uintptr) {
 		var p [64]byte
@@ -87,8 +87,8 @@ func (b *Bell) Drain() {
 // WaitEdge returns after a Ring and leaves it to be waited for.
 func (b *Bell) WaitEdge() error { return WaitRead(b.conn) }
 
-// Stop makes every Wait from now on return at once: one that a ctx ends beside
-// Stop may take it back, so the caller marks first what Wait's user looks at.
+// Stop makes every Wait from now on return at once. A Wait that its ctx ends at the same
+// time may undo that, so the caller first sets the mark that Wait's user checks.
 func (b *Bell) Stop() { b.conn.SetReadDeadline(long) }
 
 // Watcher returns a descriptor of its own for [WatchRead], which the caller

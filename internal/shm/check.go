@@ -10,8 +10,8 @@ import (
 // Check reports whether f, a descriptor of unknown origin, is memory of exactly
 // want bytes, at most limit, that can be mapped without a fault from a
 // process that means harm: a memfd whose size is sealed and whose pages are
-// allocated. The error says what is wrong, and is status.Fault, or
-// status.NoMemory when only the limit is passed.
+// allocated. The error names the violation, and is status.Fault, or
+// status.NoMemory when only the limit is exceeded.
 //
 // The owner can still give pages back by punching holes. An access then takes
 // a fresh page from this process's memory, so limits on the sum of all sizes

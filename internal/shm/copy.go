@@ -8,18 +8,18 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// How [Copy] cuts a long copy into pieces, measured. Go's copy writes past the
-// caches from 1 MiB on. That is right for what fits into none of them, and half
-// as fast for what does. Between two pieces the scheduler may stop the
-// goroutine, which nothing else can do in a copy.
+// How [Copy] cuts a long copy into pieces, measured. Go's copy bypasses the
+// caches from 1 MiB on. That is right for a destination that fits into none of them,
+// and half as fast for one that does. The scheduler can stop the goroutine only
+// between two pieces.
 const (
 	cached     = 4 << 20   // up to here the destination is left in the caches,
 	piece      = 256 << 10 // by pieces of this size
 	largePiece = 4 << 20   // of all that is longer
 )
 
-// Copy copies src to dst, which are as long as each other. Either may be mapped
-// memory of another process; a fault is status.Fault, and what was copied then is
+// Copy copies src to dst, which have the same length. Either may be mapped memory
+// of another process; a fault is status.Fault, and the copied part is then
 // unspecified. Memory that other processes change meanwhile yields any mixture
 // of old and new bytes.
 func Copy(dst, src []byte) (err error) {
@@ -50,11 +50,11 @@ func copyPieces(dst, src []byte) {
 // LineSize is the granularity of CopyOrdered in bytes.
 const LineSize = 64
 
-// fence is what an atomic operation on orders the stores around it.
+// fence orders stores: an atomic operation on it orders the stores around it.
 var fence atomic.Uint32
 
-// CopyOrdered copies p to [off, off+len(p)) of the region so that who sees the
-// last line of 64 bytes sees the rest, and who sees its last word, if that is
+// CopyOrdered copies p to [off, off+len(p)) of the region. A reader that sees the
+// last line of 64 bytes sees the rest. One that sees the line's last word, if that is
 // aligned to eight, sees the rest of the line. Faults are as in [Copy].
 func (r *Region) CopyOrdered(off int64, p []byte) (err error) {
 	if !r.has(off, len(p)) {
@@ -87,9 +87,9 @@ func (r *Region) CloseFile() {
 }
 
 // Word returns the word of 8 bytes at off, a multiple of 8, for access without
-// a function call. The memory is one that cannot fault, as what [Check] has
-// accepted, and the caller holds a reference while it uses the word. It is nil
-// outside the region.
+// a function call. The memory must be of a kind that cannot fault, like memory that
+// [Check] has accepted, and the caller holds a reference while it uses the word.
+// It is nil outside the region.
 func (r *Region) Word(off int64) *atomic.Uint64 {
 	if !r.hasWord(off, 8) {
 		return nil

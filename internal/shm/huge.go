@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// HugePages says whether memory is to lie in huge pages, of which a processor
-// remembers more at a time.
+// HugePages selects whether memory is put into huge pages, with which the processor's
+// TLB covers more memory.
 //
 // They are those of tmpfs, which the kernel makes of small ones (MADV_COLLAPSE,
 // Linux 6.1): such memory is sealed, counted, checked and given back like any
@@ -27,7 +27,7 @@ import (
 type HugePages uint8
 
 const (
-	HugeOff     HugePages = iota // as the kernel likes
+	HugeOff     HugePages = iota // as the kernel decides
 	HugeTry                      // where there are some
 	HugeRequire                  // or no memory at all
 )
@@ -37,7 +37,7 @@ var hugeNames = [...]string{HugeOff: "off", HugeTry: "try", HugeRequire: "requir
 // HugeAllowed names the values of [ParseHugePages].
 const HugeAllowed = "off, try or require"
 
-// ParseHugePages reads what String writes; false for anything else.
+// ParseHugePages parses the result of String; false for any other text.
 func ParseHugePages(text string) (HugePages, bool) {
 	for h, name := range hugeNames {
 		if text == name {
@@ -68,11 +68,11 @@ var HugePageSize = sync.OnceValue(func() int64 {
 	return n
 })
 
-// Apply puts as much of r as fills huge pages into such ones, in the way that h
-// says; the rest, and memory that is smaller than one, keeps small pages. r is
-// fresh memory of this package with all its pages. With HugeTry, small says why
-// that did not come about; with HugeRequire, the error does, which is
-// status.NoMemory and names the limit, or status.NotSupp.
+// Apply puts as much of r as fills huge pages into such pages, according to h. The
+// rest, and memory that is smaller than one, keeps small pages. r is fresh memory of
+// this package with all its pages. On failure, small is the reason with HugeTry;
+// with HugeRequire the error is, which is status.NoMemory and names the limit, or
+// status.NotSupp.
 func (h HugePages) Apply(r *Region) (small string, err error) {
 	if h == HugeOff {
 		return "", nil
@@ -90,11 +90,11 @@ func (h HugePages) Apply(r *Region) (small string, err error) {
 // madvCollapse is MADV_COLLAPSE of Linux: only there is a HugePageSize.
 const madvCollapse = 25
 
-// collapseTries bounds how often the kernel is asked again when it says so: it
-// does while a page is on its way between its own lists.
+// collapseTries bounds how often an EAGAIN of the kernel is retried: it returns that
+// while a page moves between its own lists.
 const collapseTries = 4
 
-// collapse makes huge pages of all of mem that fills some.
+// collapse puts the part of mem that fills whole huge pages into such pages.
 func collapse(mem []byte) error {
 	size := HugePageSize()
 	if size == 0 {
@@ -113,7 +113,7 @@ func collapse(mem []byte) error {
 	return hugeError(err, whole, size)
 }
 
-// hugeError says what the kernel's answer to a wish for huge pages means.
+// hugeError returns the error for the kernel's answer to a request for huge pages.
 func hugeError(err error, bytes, size int64) error {
 	switch {
 	case err == nil:

@@ -37,7 +37,7 @@ func BenchmarkPages(b *testing.B) {
 	}
 }
 
-// paged returns fresh memory with pages as h says, every one of them written.
+// paged returns fresh memory with pages according to h, every one of them written.
 func paged(b *testing.B, h HugePages, n int64) *Region {
 	r, err := Create("bench", n)
 	if err != nil {
@@ -53,7 +53,7 @@ func paged(b *testing.B, h HugePages, n int64) *Region {
 	return r
 }
 
-// BenchmarkCreate shows what memory costs to make, in small pages and in huge ones.
+// BenchmarkCreate measures the creation of memory, in small pages and in huge ones.
 func BenchmarkCreate(b *testing.B) {
 	for _, n := range []int64{2 << 20, 16 << 20} {
 		for _, h := range []HugePages{HugeOff, HugeRequire} {

@@ -14,8 +14,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// hugeBytes returns how much of the mapping at mem the processor sees as huge
-// pages, as the kernel tells.
+// hugeBytes returns how many bytes of the mapping at mem are mapped by huge pages, as
+// the kernel reports.
 func hugeBytes(t *testing.T, mem []byte) int64 {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/smaps")
@@ -50,8 +50,8 @@ func hugeMemory(t *testing.T, n int64) *Region {
 	return r
 }
 
-// Memory in huge pages is what it was, sealed and accepted by everybody who maps
-// it, and is huge for them too.
+// Memory in huge pages keeps its bytes, is sealed and accepted by every process that
+// maps it, and is huge for that process too.
 func TestHugePagesAreOrdinaryMemory(t *testing.T) {
 	huge := HugePageSize()
 	r := hugeMemory(t, 2*huge+PageSize)

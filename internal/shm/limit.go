@@ -20,7 +20,7 @@ var limits = []struct {
 }
 
 // limitOf names the limit that made a system call fail with err, for people;
-// empty if that is no limit, or nobody has set one.
+// empty if err is of no limit, or the limit is not set.
 func limitOf(err error) string {
 	for _, l := range limits {
 		var now unix.Rlimit
@@ -45,8 +45,8 @@ func Descriptors() int64 {
 	return int64(now.Cur)
 }
 
-// Exhausted reports whether err says that the process or machine has run
-// out of something.
+// Exhausted reports whether err means that the process or machine has run
+// out of a resource.
 func Exhausted(err error) bool {
 	for _, e := range []error{unix.ENOMEM, unix.ENOSPC, unix.EMFILE, unix.ENFILE, unix.EDQUOT, unix.EFBIG} {
 		if errors.Is(err, e) {

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// What a limit has refused is ENOMEM, keeps its own reason, and names the limit if
-// there is one.
+// An error of a limit is ENOMEM, keeps its own reason, and names the limit if there
+// is one.
 func TestErrorsNameTheirLimit(t *testing.T) {
 	for errno, c := range map[syscall.Errno]struct {
 		code status.Code

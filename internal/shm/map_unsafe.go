@@ -41,7 +41,7 @@ func replace(f *os.File, mem []byte) error {
 	})
 }
 
-// mapped makes what the kernel answered the n bytes that were asked for.
+// mapped returns a function that makes the kernel's answer a slice of n bytes.
 func mapped(at unsafe.Pointer, err error) func(n int64) ([]byte, error) {
 	return func(n int64) ([]byte, error) {
 		if err != nil {

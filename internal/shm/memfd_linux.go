@@ -12,11 +12,11 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// sizeSeals are what makes memory safe to map for a process that did not make it:
-// its size is fixed. They cannot be taken back.
+// sizeSeals fix the size of memory, which makes it safe to map for a process that did
+// not make it. They cannot be removed.
 const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// seals are those of memory that gets no more of them.
+// seals are the seals of memory that accepts no more seals.
 const seals = sizeSeals | unix.F_SEAL_SEAL
 
 // memfd makes a memfd of size bytes, which are sealed, with all its pages.
@@ -62,8 +62,8 @@ func populate(fd int, size int64) error {
 	return nil
 }
 
-// allocate is fallocate, begun again when a signal interrupts it; what is
-// already allocated stays so.
+// allocate is fallocate, retried when a signal interrupts it. Allocated pages stay
+// allocated.
 func allocate(fd int, size int64) error {
 	for {
 		if err := unix.Fallocate(fd, 0, 0, size); !errors.Is(err, unix.EINTR) {

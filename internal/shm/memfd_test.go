@@ -219,7 +219,7 @@ func TestCheckRefusesTheZoo(t *testing.T) {
 }
 
 // A hugetlb memfd can be made and sealed with an empty pool; touching it is a
-// SIGBUS. Only its file system tells.
+// SIGBUS. Only its file system reveals it.
 func TestCheckRefusesHugePages(t *testing.T) {
 	const huge = 2 << 20
 	fd, err := unix.MemfdCreate("zoo", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)

@@ -21,8 +21,8 @@ func Send(c *net.UnixConn, p []byte, f *os.File) error {
 	})
 }
 
-// A Sender sends packets on one socket without waiting. It keeps what each of
-// them needs, and is for one caller at a time.
+// A Sender sends packets on one socket without waiting. It reuses its fields for
+// each packet, and is for one caller at a time.
 type Sender struct {
 	raw    syscall.RawConn
 	broken error            // why there is no raw
@@ -81,8 +81,8 @@ func withRights(f *os.File, send func(oob []byte) error) error {
 	return withDescriptor(f, func(fd int) error { return send(unix.UnixRights(fd)) })
 }
 
-// ErrDescriptorLost tells that a descriptor came with a packet when this process
-// could open no more. It is the receiver's want, not the sender's fault.
+// ErrDescriptorLost reports that a descriptor came with a packet when this process
+// could open no more. The receiver is out of descriptors; the sender is not at fault.
 var ErrDescriptorLost = fmt.Errorf("no descriptor is left for the one that was passed: %w", status.NoMemory)
 
 // descriptorLost is ErrDescriptorLost with the limit.
@@ -128,7 +128,7 @@ func (r *Receiver) Recv(p []byte) (n int, f *os.File, err error) {
 }
 
 // parseRights takes ownership of all descriptors in a control message, also
-// when it is not what it should be.
+// when the message is malformed.
 func parseRights(oob []byte) ([]*os.File, error) {
 	if len(oob) == 0 {
 		return nil, nil
@@ -152,8 +152,8 @@ func parseRights(oob []byte) ([]*os.File, error) {
 	return files, bad
 }
 
-// Cred says who is at the other end of a Unix socket, as the kernel noted when
-// it connected.
+// Cred identifies the process at the other end of a Unix socket, as the kernel
+// recorded when it connected.
 type Cred struct {
 	PID      int32
 	UID, GID uint32

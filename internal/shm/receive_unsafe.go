@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Receiver receives packets from one socket. It keeps what each of them needs,
-// and is for one caller at a time. The standard library's ReadMsgUnix makes the
-// sender's address anew with every packet.
+// A Receiver receives packets from one socket. It reuses its fields for each packet,
+// and is for one caller at a time. The standard library's ReadMsgUnix allocates the
+// sender's address for every packet.
 type Receiver struct {
 	raw    syscall.RawConn
 	broken error // why there is no raw

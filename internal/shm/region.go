@@ -86,8 +86,8 @@ func (r *Region) Len() int64 { return int64(len(r.mem)) }
 // belongs to the region.
 func (r *Region) File() *os.File { return r.file }
 
-// Bytes returns the mapping, also where another process can take its pages away. It is for the
-// memory's owner, who knows.
+// Bytes returns the mapping, also where another process can take its pages away. It is
+// for the memory's owner.
 func (r *Region) Bytes() []byte { return r.mem }
 
 // Direct returns the memory if no access to it can fault, else nil. It is

@@ -15,8 +15,8 @@ import (
 // nothing with this one any more. The descriptor is another one afterwards. After an
 // error, status.NoMemory, everything is as before.
 //
-// What other goroutines store meanwhile may be lost. The caller keeps them from
-// File.
+// Stores of other goroutines during the call may be lost. The caller keeps them from
+// calling File.
 func (r *Region) Renew(name string) error {
 	if r.file == nil {
 		return status.Invalid

@@ -58,8 +58,8 @@ func TestRenewedMemoryIsSharedWithNobody(t *testing.T) {
 	}
 }
 
-// TestSealedWriting: what was mapped before goes on writing; nothing else can,
-// through no descriptor of the same user.
+// TestSealedWriting: a mapping made before stays writable. No other one can be made,
+// through any descriptor of the same user.
 func TestSealedWriting(t *testing.T) {
 	r, err := Create("test", PageSize)
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 // status.NotSupp where the memory takes no more seals.
 func SealWriting(f *os.File) error { return addSeals(f, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL) }
 
-// SealSeals makes memory that takes no more seals: who gets it for writing cannot
-// keep others from that.
+// SealSeals makes memory accept no more seals: a process that gets it for writing
+// cannot then seal it against the writing of others.
 func SealSeals(f *os.File) error { return addSeals(f, unix.F_SEAL_SEAL) }
 
-// addSeals adds want, of which all may be there already.
+// addSeals adds want. All of want may be set already.
 func addSeals(f *os.File, want int) error {
 	err := withDescriptor(f, func(fd int) error {
 		_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, want)

@@ -13,9 +13,9 @@ import (
 )
 
 // CheckServer reports whether the process that serves the Unix socket at path may: it
-// is root, of this process's user or of the owner of the socket's directory, or the
-// directory lets nobody else put a socket there, because not everybody may write to it
-// or this process's mount of it is read-only. The error is status.Access.
+// is root, of this process's user or of the owner of the socket's directory, or no other
+// user can put a socket there, because the directory is not writable for all users or
+// this process's mount of it is read-only. The error is status.Access.
 func CheckServer(c *net.UnixConn, path string) error {
 	cred, err := PeerCred(c)
 	if err != nil {

@@ -25,7 +25,7 @@ func TestWhoMayServeASocket(t *testing.T) {
 	}
 }
 
-// TestOwnServerIsChecked: the kernel says who listens.
+// TestOwnServerIsChecked: the kernel reports the user of the listener.
 func TestOwnServerIsChecked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unixpacket", path)

@@ -34,7 +34,7 @@ func Shared(name string, n int64) (*os.File, error) {
 }
 
 // Adopt allocates the pages of f, memory of [Shared] with n bytes, checks it as
-// [Check] does and maps it. It takes f in any case. What is missing is
+// [Check] does and maps it. It takes ownership of f in any case. Missing memory is
 // status.NoMemory here, and never a fault later.
 func Adopt(f *os.File, n int64) (*Region, error) {
 	r, err := adopt(f, n)
@@ -42,7 +42,7 @@ func Adopt(f *os.File, n int64) (*Region, error) {
 		f.Close()
 		return nil, err
 	}
-	r.direct = true // sealed and allocated: nobody takes the pages away
+	r.direct = true // sealed and allocated: no process takes the pages away
 	return r, nil
 }
 
@@ -62,8 +62,8 @@ func adopt(f *os.File, n int64) (*Region, error) {
 	return Map(f, 0, n, true)
 }
 
-// grow allocates the pages of sealed memory: without the seals, or of another
-// size, it is not what was promised, and is left alone.
+// grow allocates the pages of sealed memory. Memory without the seals, or of another
+// size, breaks the promise of its maker and is left alone.
 func grow(fd int, n int64) error {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || got&seals != seals {

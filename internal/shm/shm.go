@@ -2,7 +2,7 @@
 // seals, mappings whose faults are errors, and descriptors passed over Unix
 // sockets. It is the only user of golang.org/x/sys/unix.
 //
-// Whatever another process hands over is hostile until [Check] has accepted it.
+// Memory of another process is hostile until [Check] has accepted it.
 // Every error has a status.Code in its chain.
 package shm
 
@@ -22,8 +22,8 @@ var PageSize = int64(os.Getpagesize())
 // MaxSize.
 func Align(n int64) int64 { return (n + PageSize - 1) &^ (PageSize - 1) }
 
-// MaxSize bounds one piece of memory in bytes. It is far above what any limit
-// allows and keeps sums of offsets from overflowing.
+// MaxSize bounds one piece of memory in bytes. It is far above any limit and keeps
+// sums of offsets from overflowing.
 const MaxSize = int64(1) << 46
 
 // fail returns an error for a system call that failed, with a code of our own:

@@ -43,11 +43,10 @@ func Conn(f *os.File) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// Watcher returns a connection of its own on c's socket, for [WatchRead] and
-// [WatchWrite] beside blocked calls on c, which the caller closes. It is not made of
-// c.File: what [net.FileConn] does with that file makes the socket, which is c's
-// too, blocking for a moment. A Write of c then waits in the kernel, where no
-// deadline ends it.
+// Watcher returns a second connection on c's socket, for [WatchRead] and [WatchWrite]
+// beside blocked calls on c. The caller closes it. It is not made from c.File, because
+// [net.FileConn] makes the socket, which c shares, blocking for a moment. A Write of c
+// would then wait in the kernel, where no deadline ends it.
 func Watcher(c *net.UnixConn) (*net.UnixConn, error) {
 	f, err := derive(c, "stream", "duplicate socket", func(old uintptr) (int, error) {
 		return unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
@@ -58,7 +57,7 @@ func Watcher(c *net.UnixConn) (*net.UnixConn, error) {
 	return Conn(f)
 }
 
-// TryRead reads what is there: status.Again when that is nothing, io.EOF after
+// TryRead reads the available bytes: status.Again if there are none, io.EOF after
 // the last byte. It may be called beside a blocked Read.
 func TryRead(c *net.UnixConn, p []byte) (int, error) {
 	n, err := once(c, func(fd int) (int, error) { return unix.Read(fd, p) })
@@ -68,7 +67,7 @@ func TryRead(c *net.UnixConn, p []byte) (int, error) {
 	return n, err
 }
 
-// TryWrite writes what fits now: status.Again when that is nothing. It may be
+// TryWrite writes as many bytes as fit now: status.Again if none fits. It may be
 // called beside a blocked Write.
 func TryWrite(c *net.UnixConn, p []byte) (int, error) {
 	return once(c, func(fd int) (int, error) {
@@ -98,16 +97,16 @@ func once(c *net.UnixConn, call func(fd int) (int, error)) (n int, err error) {
 	return max(n, 0), err
 }
 
-// Readiness is what a stream socket is ready for.
+// Readiness is the set of operations that a stream socket is ready for.
 type Readiness struct {
 	In  bool // bytes wait to be read
 	Out bool // bytes can be written
-	// RdHup: the other end has shut down writing: after what waits comes the end. Hup:
-	// this end cannot write either.
+	// RdHup: the other end has shut down writing; the end follows the waiting bytes.
+	// Hup: this end cannot write either.
 	RdHup, Hup bool
 }
 
-// Ready returns what c is ready for now.
+// Ready returns the readiness of c now.
 func Ready(c *net.UnixConn) (Readiness, error) {
 	var r Readiness
 	_, err := once(c, func(fd int) (int, error) {
@@ -118,7 +117,7 @@ func Ready(c *net.UnixConn) (Readiness, error) {
 		got := fds[0].Revents
 		r.RdHup, r.Hup = got&(hungUp|unix.POLLHUP) != 0, got&unix.POLLHUP != 0
 		r.Out = got&unix.POLLOUT != 0
-		// The end of the stream polls as readable too; the queue tells.
+		// The end of the stream polls as readable too; only queued bytes count.
 		queued, err := unread(fd)
 		r.In = queued > 0
 		return 0, err
@@ -145,7 +144,7 @@ func ReadOnly(f *os.File) (*os.File, error) {
 	})
 }
 
-// derive returns what do makes of the descriptor of f, as a file called name.
+// derive returns the descriptor that do makes from that of f, as a file called name.
 func derive(f syscall.Conn, name, what string, do func(old uintptr) (int, error)) (*os.File, error) {
 	var fd int
 	err := withDescriptor(f, func(old int) (err error) {
@@ -184,7 +183,7 @@ func WatchWrite(c syscall.Conn, changed func()) {
 }
 
 // watch waits for edges. Each wait is armed before changed is called, so that
-// a change after what changed's listener sees is another edge.
+// a change after the check that changed causes is another edge.
 func watch(c syscall.Conn, changed func(), wait func(syscall.RawConn, func(uintptr) bool) error) {
 	raw, err := c.SyscallConn()
 	for err == nil {

@@ -15,7 +15,7 @@ func Absent() error { return nil }
 
 const (
 	closeOnExec = unix.MSG_CMSG_CLOEXEC // of descriptors that are received
-	hungUp      = unix.POLLRDHUP        // the peer has ended what it sends
+	hungUp      = unix.POLLRDHUP        // the peer has shut down writing
 )
 
 // socketPair returns two Unix sockets that are connected, non-blocking and closed on exec.

@@ -11,11 +11,10 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Here is what this package has where there are no memfds and no sockets of packets: memory
-// of this process, for a node in it. Nobody but this process has a descriptor of that
-// memory, so it needs no seals.
+// This file serves systems without memfds and packet sockets: memory of this process, for
+// a node in it. No other process has a descriptor of that memory, so it needs no seals.
 
-// errAbsent is what sharing with another process ends in.
+// errAbsent is the error of sharing with another process.
 var errAbsent = fmt.Errorf("shared memory is not on this system: %w", status.NotSupp)
 
 // Absent returns why processes of this system cannot share memory; nil: they can.
