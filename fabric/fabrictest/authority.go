@@ -55,8 +55,8 @@ func certificate(serial int64, name string) *x509.Certificate {
 	}
 }
 
-// config returns the part of a provider's configuration that says who it is
-// and whom it trusts.
+// config returns the part of a provider's configuration with its own certificate
+// and the CA that it trusts.
 func (a *authority) config(id transport.Identity) (quic.Config, error) {
 	cert, err := a.issue(id)
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *authority) issue(id transport.Identity) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// identify reads what issue wrote.
+// identify reads the identity that issue wrote into a certificate.
 func identify(s tls.ConnectionState) (transport.Identity, error) {
 	errName := errors.New("the certificate names no node")
 	if len(s.PeerCertificates) == 0 || len(s.PeerCertificates[0].URIs) != 1 {

@@ -9,9 +9,9 @@
 //	conn, err := c.Node(1).Dial(ctx, "0:2050")
 //	c.Kill(0) // conn fails with ECONNRESET, then NodeRemoved
 //
-// The cluster's membership is the test itself: no node is removed before the
-// test says so, and when Kill, Stop, Evict or Restart returns, every node has
-// heard of it. With [QUIC] the nodes talk over sockets on the loopback
+// The test itself is the cluster's membership: only calls of the test remove a
+// node, and when Kill, Stop, Evict or Restart returns, every node has been
+// notified. With [QUIC] the nodes communicate over sockets on the loopback
 // interface instead, with TLS.
 package fabrictest
 
@@ -84,7 +84,7 @@ func Start(n int, opts ...Option) *Cluster { return newCluster(panics{}, n, opts
 // NewCluster ends by itself.
 func (c *Cluster) Close() { c.end() }
 
-// A reporter gets what goes wrong.
+// A reporter receives failures.
 type reporter interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -150,7 +150,7 @@ func nodeUUID(i int) addr.UUID {
 	return u
 }
 
-// startLocked gives m its next life. Nobody knows of it yet.
+// startLocked starts m's next life. The other nodes are not notified yet.
 func (c *Cluster) startLocked(m *member) {
 	c.tb.Helper()
 	m.peer.Life.Generation++
@@ -183,7 +183,7 @@ func (c *Cluster) startLocked(m *member) {
 	c.journal.follow(m.run(), m.engine)
 }
 
-// acquaint tells who breaks m's links where other is.
+// acquaint gives other's ID and addresses to the layer that breaks m's links.
 func (c *Cluster) acquaint(m, other *member) {
 	names := &m.layer.Plane().Names
 	names.SetID(other.peer.UUID, other.peer.Life.Node)
@@ -202,7 +202,7 @@ func (c *Cluster) selfLocked(m *member) engine.Self {
 	}
 }
 
-// introduceLocked tells m of every other node that is up.
+// introduceLocked notifies m of every other node that is up.
 func (c *Cluster) introduceLocked(m *member) {
 	for _, other := range c.nodes {
 		if other != m && other.engine != nil {
@@ -211,7 +211,7 @@ func (c *Cluster) introduceLocked(m *member) {
 	}
 }
 
-// announceLocked tells every other node that is up of m.
+// announceLocked notifies every other node that is up of m.
 func (c *Cluster) announceLocked(m *member) {
 	for _, other := range c.nodes {
 		if other != m && other.engine != nil {
@@ -220,7 +220,7 @@ func (c *Cluster) announceLocked(m *member) {
 	}
 }
 
-// lostLocked tells every other node that is up that m's life is over.
+// lostLocked notifies every other node that is up of the end of m's life.
 func (c *Cluster) lostLocked(m *member, reason string) {
 	var told []run
 	for _, other := range c.nodes {
@@ -282,9 +282,9 @@ func (c *Cluster) session(i int, cred attach.Credentials) attach.Session {
 	return m.engine.NewSession(cred)
 }
 
-// Kill ends node i as a crash does: it tells nobody, what it had sent and
-// nobody received may be lost, and its own applications' calls fail. When Kill
-// returns, every call of the other nodes towards it has failed and NodeRemoved
+// Kill ends node i as a crash does: it notifies no node, bytes that it has sent
+// may be lost before they are received, and its own applications' calls fail. When
+// Kill returns, every call of the other nodes towards it has failed and NodeRemoved
 // is on its way, with the reason "crashed". A node that is down stays down.
 func (c *Cluster) Kill(i int) {
 	c.mu.Lock()
@@ -302,19 +302,19 @@ func (c *Cluster) killLocked(m *member) {
 	c.closeLocked(m)
 }
 
-// closeLocked ends the engine of a member whose end everybody knows.
+// closeLocked ends the engine of a member whose end all other nodes know.
 func (c *Cluster) closeLocked(m *member) {
 	close(m.actor.gone)
-	m.faults.Close() // what waits at a step goes on; a test cluster's faults undo nothing that can fail
+	m.faults.Close() // goroutines at a step go on; a test cluster's faults undo nothing that can fail
 	m.engine.Close()
 	c.names.leave(m.engine)
 	m.engine = nil
 	c.ends(m.run())
 }
 
-// Stop ends node i in order: its applications' endpoints are ended, what they sent is
-// delivered, with ECONNRESET behind it where they have not closed, and then the others see NodeRemoved with the reason
-// "left". A node that is down stays down.
+// Stop ends node i in order: its applications' endpoints are ended, the bytes that they sent
+// are delivered, followed by ECONNRESET where they have not closed, and then the others see
+// NodeRemoved with the reason "left". A node that is down stays down.
 func (c *Cluster) Stop(i int) {
 	c.tb.Helper()
 	c.mu.Lock()
@@ -369,7 +369,7 @@ func (c *Cluster) Evict(i int) {
 }
 
 // Partition lets nothing pass any more between the nodes of side and all
-// others. Nobody is removed: connections across stall, and end with ECONNRESET
+// others. No node is removed: connections across stall, and end with ECONNRESET
 // when their link has been silent too long, as they do for a pair that has
 // lost only each other.
 func (c *Cluster) Partition(side ...int) {
@@ -398,8 +398,8 @@ func (c *Cluster) Heal() {
 	c.unbreakLocked()
 }
 
-// closeTimeout is how long an end may take before the test is told why it
-// hangs.
+// closeTimeout is how long an end may take before the reason why it hangs is
+// reported to the test.
 const closeTimeout = 10 * time.Second
 
 // end ends all nodes and waits until nothing of them is left. A second end does

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 )
 
-// A journal is what the nodes of a cluster were told of each other.
+// A journal records the removals of which the nodes of a cluster were notified.
 type journal struct {
 	mu      sync.Mutex // guards the fields below
 	removed map[removal]int
@@ -35,7 +35,7 @@ func newJournal() *journal {
 	return &journal{removed: make(map[removal]int), changed: make(chan struct{})}
 }
 
-// follow writes down what a run of a node is told. It ends with the engine.
+// follow records the removals that a run of a node reports. It ends with the engine.
 func (j *journal) follow(observer run, n *engine.Node) {
 	n.NewSession(attach.Credentials{}).Watch(func(ev attach.Event) {
 		if ev.Kind != attach.NodeRemoved {
@@ -83,8 +83,8 @@ func (c *Cluster) ExpectRemoved(i int, within time.Duration) {
 	}
 }
 
-// missing says what is missing of the removal of node i. The journal's mu is
-// held.
+// missing describes the missing reports of the removal of node i. The journal's mu
+// is held.
 func (c *Cluster) missing(i int) string {
 	c.losses.Lock()
 	defer c.losses.Unlock()
@@ -103,15 +103,15 @@ func (c *Cluster) missing(i int) string {
 	return ""
 }
 
-// A loss is the last life of a node that was lost, and who was told.
+// A loss is the last life of a node that was lost, and the runs that were notified.
 type loss struct {
 	life addr.Life
 	told []run
 }
 
-// begins and ends note which runs there are; loses that a life is lost for others.
-// They take only a lock of their own: a waiting ExpectRemoved must not hold up
-// what it waits for.
+// begins and ends record the runs that exist; loses records that a life is lost for
+// others. They take only a lock of their own: a waiting ExpectRemoved must not block
+// the removal for which it waits.
 func (c *Cluster) begins(r run) {
 	c.losses.Lock()
 	defer c.losses.Unlock()

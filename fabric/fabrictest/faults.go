@@ -120,8 +120,8 @@ func (c *Cluster) unpart() {
 	c.mendLocked()
 }
 
-// mendLocked lets pass again what nothing stops any more. The caller holds
-// cuts.mu.
+// mendLocked mends the pairs of nodes that no cut separates any more. The caller
+// holds cuts.mu.
 func (c *Cluster) mendLocked() {
 	for i := range c.size {
 		for j := range i {

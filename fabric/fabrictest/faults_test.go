@@ -90,7 +90,7 @@ func exercise(initiator, peer *fabric.Node, to fabric.NodeID) (initiators, peers
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	if initiators != nil {
-		l.Close() // or the peer waits for somebody who does not come
+		l.Close() // or the peer waits for a connect that does not come
 	}
 	wg.Wait()
 	return initiators, errors.Join(peers, ignore(l.Close()))
@@ -247,8 +247,8 @@ func TestEveryStepOfTheEngineIsHit(t *testing.T) {
 }
 
 // TestCrashAtEveryStepOfTheEngine kills a node at each step while two nodes do
-// everything: nothing hangs, every survivor sees the removal once, what
-// survives works on, and so does the node's next life.
+// everything: nothing hangs, every survivor sees the removal once, the
+// survivors work on, and so does the node's next life.
 func TestCrashAtEveryStepOfTheEngine(t *testing.T) {
 	for _, step := range engineSteps(t) {
 		t.Run(step.Name, func(t *testing.T) {
@@ -348,8 +348,8 @@ func crashes(c *fabrictest.Cluster, i int) <-chan time.Time {
 	return killed
 }
 
-// checkLoss checks what a survivor's calls say of a peer that crashed; late, the
-// crash may come when it has all that it wanted.
+// checkLoss checks the error of a survivor's calls towards a peer that crashed. With
+// late, the crash may come after all calls have succeeded.
 func checkLoss(t *testing.T, err error, late bool) {
 	t.Helper()
 	for _, lost := range []error{syscall.ECONNRESET, syscall.ENODEV, syscall.ECONNREFUSED, syscall.EINTR, syscall.EBADF, io.EOF} {
@@ -362,13 +362,13 @@ func checkLoss(t *testing.T, err error, late bool) {
 	}
 }
 
-// mayBeSilent reports whether nobody has to be told that a step failed: all that
-// was asked for has happened nevertheless.
+// mayBeSilent reports whether a failed step may go unreported: the requested
+// operation has happened nevertheless.
 func mayBeSilent(step string) bool {
 	switch step {
 	case "conn.connect_sent": // the request is written: its grant may be faster than the failure
 		return true
-	case "rma.write_acked": // what waited for the write has its answer
+	case "rma.write_acked": // the operation that waited for the write has its answer
 		return true
 	}
 	return strings.HasPrefix(step, "link.") // the link is dialed again within the call

@@ -9,17 +9,17 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 )
 
-// A Link is what one node sends to another, to be broken. Its methods that
+// A Link is the traffic from one node to another, to be broken. Its methods that
 // return a *Fault break it at once; they fail the test if a value is not
-// allowed. Several faults of one link act together. The others return a Link
-// that says more of what is to be broken:
+// allowed. Several faults of one link act together. The other methods return a
+// Link that restricts or configures the fault:
 //
 //	c.Link(1, 2).Drop(.2)                            // until Heal
 //	c.Link(1, 2).Messages().For(time.Second).Cut()   // messages only, for a second
 //	f := c.Link(fabrictest.Any, 0).Delay(20*time.Millisecond, 10*time.Millisecond)
 //	f.End()
 //
-// Between nodes in memory there are no packets. What a fault of packets costs is
+// Between nodes in memory there are no packets. The cost of a fault of packets is
 // put on the lanes of a connection, which are reliable and in order: a lost piece
 // comes as late as it would with TCP, and the same goes for [TCP]. With [QUIC] packets
 // are broken.
@@ -32,7 +32,7 @@ type Link struct {
 // Any is any node, for Link.
 const Any = -1
 
-// Link returns what node from sends to node to. Each may be Any.
+// Link returns the traffic from node from to node to. Each may be Any.
 func (c *Cluster) Link(from, to int) Link {
 	return Link{c: c, from: from, to: to, rule: faults.Rule{On: faults.Link, At: faults.AtFrom}}
 }
@@ -57,7 +57,7 @@ func (l Link) Flap(up, down time.Duration) Link {
 	return l
 }
 
-// Seed decides what is random in the fault, instead of the cluster's seed.
+// Seed seeds the fault's random decisions, instead of the cluster's seed.
 func (l Link) Seed(seed uint64) Link { l.rule.Seed = seed; return l }
 
 // Drop loses each packet with a probability, 0 to 1.
@@ -72,8 +72,8 @@ func (l Link) Duplicate(p float64) *Fault {
 // Reorder holds each packet back, by up to 5 ms, with a probability.
 func (l Link) Reorder(p float64) *Fault { l.rule.Reorder = faults.Probability(p); return l.begin() }
 
-// Corrupt changes a byte of each packet with a probability. Nobody ever sees it:
-// such a packet is as good as lost.
+// Corrupt changes a byte of each packet with a probability. No receiver sees that
+// byte: such a packet counts as lost.
 func (l Link) Corrupt(p float64) *Fault { l.rule.Corrupt = faults.Probability(p); return l.begin() }
 
 // Delay adds d, and up to jitter more, to the time in flight.
@@ -92,11 +92,11 @@ func (l Link) Rate(bytesPerSecond int64) *Fault {
 // when it has been silent too long; its connections end with ECONNRESET then.
 func (l Link) Cut() *Fault { l.rule.Cut = true; return l.begin() }
 
-// Hold keeps everything back until the fault ends, and loses nothing. It wants For:
-// what is held must be let go.
+// Hold keeps all traffic back until the fault ends, and loses nothing. It requires For,
+// so that the traffic is released.
 func (l Link) Hold() *Fault { l.rule.Hold = true; return l.begin() }
 
-// HalfOpen stops what is established, as Cut does, and refuses new links.
+// HalfOpen stops established links, as Cut does, and refuses new ones.
 func (l Link) HalfOpen() *Fault { l.rule.HalfOpen = true; return l.begin() }
 
 // Reset ends the link, or with Messages or RMA the connections, as if the peer
@@ -178,8 +178,8 @@ func (c *Cluster) Faults(text string) *Fault {
 	return c.addLocked(rules)
 }
 
-// addLocked gives rules to every node. Each is enforced where something is sent,
-// unless it says otherwise.
+// addLocked gives rules to every node. A rule for both ends is enforced at the sender
+// only.
 func (c *Cluster) addLocked(rules []faults.Rule) *Fault {
 	c.tb.Helper()
 	c.breaks()
@@ -208,18 +208,18 @@ func (c *Cluster) breaks() {
 	}
 }
 
-// A Direction says what PartitionGroups cuts.
+// A Direction selects the traffic that PartitionGroups cuts.
 type Direction string
 
 // The directions.
 const (
 	Symmetric  Direction = "symmetric"  // every two groups from each other, both ways
-	Asymmetric Direction = "asymmetric" // what each group sends to those after it
+	Asymmetric Direction = "asymmetric" // from each group to those after it
 	Partial    Direction = "partial"    // groups that are neighbours in the list, both ways
 )
 
 // PartitionGroups separates groups of nodes until Heal. Nodes that are in no
-// group reach all. Nobody is removed, as with Partition.
+// group reach all. No node is removed, as with Partition.
 func (c *Cluster) PartitionGroups(d Direction, groups ...[]int) *Fault {
 	c.tb.Helper()
 	var sets []faults.Nodes
@@ -239,8 +239,8 @@ func (c *Cluster) PartitionGroups(d Direction, groups ...[]int) *Fault {
 	return c.addLocked(rules)
 }
 
-// Pause makes node i stand still for d, as others see it: what is sent to it and
-// by it waits, and arrives when it goes on. Its own applications go on meanwhile.
+// Pause makes node i stand still for d, as others see it: traffic to and from it
+// waits, and arrives when it goes on. Its own applications go on meanwhile.
 // Pause does not wait. A pause that is too long ends the node's links, as silence
 // does; removing the node is up to the test.
 func (c *Cluster) Pause(i int, d time.Duration) *Fault {

@@ -52,7 +52,7 @@ func TestFaultsOfLinks(t *testing.T) {
 		} {
 			f := begin()
 			slowest := time.Duration(0)
-			for i := 0; i < 20 || i < 500 && f.Fired() == 0; i++ { // what is drawn may be long in coming
+			for i := 0; i < 20 || i < 500 && f.Fired() == 0; i++ { // the random fault may take many tries to occur
 				took, err := exchangeBytes(near, far, limit)
 				if err != nil {
 					t.Fatalf("%s: %v", name, err)
@@ -188,8 +188,8 @@ func (w window) fastest(t *testing.T, plane string) time.Duration {
 	return best
 }
 
-// TestFaultsOfOnePlane breaks what one node sends to another of messages, and of
-// operations. The other plane of the same connection is as it was meanwhile.
+// TestFaultsOfOnePlane breaks the messages, and then the operations, from one node to
+// another. The other plane of the same connection works unchanged meanwhile.
 func TestFaultsOfOnePlane(t *testing.T) {
 	const least = 60 * time.Millisecond // that a fault costs
 	slow := map[string]func(l fabrictest.Link) *fabrictest.Fault{
@@ -391,7 +391,7 @@ func TestPartitionsOfGroups(t *testing.T) {
 
 // TestPartitionsOfPackets has a byte on its way in both directions of every pair
 // when groups are separated: packets pass where the direction of the partition lets
-// them, though nobody answers them.
+// them, though no node answers them.
 func TestPartitionsOfPackets(t *testing.T) {
 	for d, want := range map[fabrictest.Direction]string{
 		fabrictest.Symmetric:  "23 32",
@@ -426,7 +426,7 @@ func TestPartitionsOfPackets(t *testing.T) {
 			var got []string
 			for _, w := range ways {
 				way := fmt.Sprintf("%d%d", w[0], w[1])
-				within := 50 * time.Millisecond // of what has no way
+				within := 50 * time.Millisecond // for a byte that cannot pass
 				if strings.Contains(want, way) {
 					within = limit
 				}
@@ -503,7 +503,7 @@ func TestExpectRemoved(t *testing.T) {
 		c.Evict(1)
 		c.ExpectRemoved(1, time.Second)
 		c.Kill(2)
-		c.ExpectRemoved(2, time.Second) // by node 1 too, whose life is another one now
+		c.ExpectRemoved(2, time.Second) // by node 1 too, now in its next life
 		if len(notes.said) > 0 {
 			t.Errorf("removals that all saw: %q", notes.said)
 		}

@@ -7,10 +7,10 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 )
 
-// names tells the engines of a cluster what the others serve. An engine that is cut off
-// hears of it too, as of a member's removal: membership is the test itself.
+// names sends the engines of a cluster the services of the others. An engine that is cut
+// off gets them too, as it does a member's removal: the test itself is the membership.
 type names struct {
-	mu      sync.Mutex // guards engines; held while they are told, so that they hear the newest last
+	mu      sync.Mutex // guards engines; held while they are notified, so that they get the newest last
 	engines []*engine.Node
 }
 
@@ -26,7 +26,7 @@ func (n *names) leave(e *engine.Node) {
 	n.engines = slices.DeleteFunc(n.engines, func(x *engine.Node) bool { return x == e })
 }
 
-// tell tells all of all: an engine ignores what is said of a life that it does not know.
+// tell sends all engines all services: an engine ignores those of a life unknown to it.
 func (n *names) tell() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -9,14 +9,13 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/mem"
 )
 
-// A network is what the nodes of a cluster talk over. Nodes are named by their
-// identities.
+// A network connects the nodes of a cluster. Nodes are named by their identities.
 type network interface {
 	// join returns the providers of a node that starts, whose links are broken in
 	// layer, or not at all if that is nil: the preferred one first, all of one address.
 	// The engine closes them.
 	join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error)
-	// crash ends a node's provider without a word to its peers.
+	// crash ends a node's provider without a message to its peers.
 	crash(id transport.Identity)
 	// cut stops all that passes between two nodes; mend undoes that.
 	cut(a, b transport.Identity)
@@ -25,7 +24,7 @@ type network interface {
 	close() error
 }
 
-// identityOf returns who node i is, in all its lives.
+// identityOf returns the identity of node i, the same in all its lives.
 func (c *Cluster) identityOf(i int) transport.Identity {
 	return transport.Identity{Cluster: c.id, Node: nodeUUID(i), Host: addr.NodeID(i) == addr.Host}
 }

@@ -48,13 +48,13 @@ func nodeFault(p failpoint.Fault) NodeFault {
 		Offset: time.Duration(p.Offset), Disk: p.Disk, Delay: time.Duration(p.Delay), Port: fabric.Port(p.Port)}
 }
 
-// A NodeFaultReport is a NodeFault and what became of it.
+// A NodeFaultReport is a NodeFault and its state.
 type NodeFaultReport struct {
 	ID    uint64
 	Fault NodeFault
 	State string // "armed", at a step; "active", while it lasts; "ended"
 	// Hits counts how often the step was met while the fault was armed, and Fired how often
-	// it then happened; of a fault without a step, Hits is what it has changed.
+	// it then happened; of a fault without a step, Hits counts its changes.
 	Hits, Fired uint64
 	Since       time.Time
 	Problem     string // why it could not happen as it was meant to; empty: it could
@@ -64,7 +64,7 @@ type NodeFaultReport struct {
 type FaultStep struct {
 	Name    string
 	Meaning string
-	Fails   string // what an error there does; empty: the step cannot fail
+	Fails   string // the effect of an error there; empty: the step cannot fail
 }
 
 // FaultSteps returns all steps, also those that only a whole fabricd has.
@@ -76,7 +76,7 @@ func FaultSteps() (all []FaultStep) {
 }
 
 // NodeFault begins a fault of node i, which must be up, or arms it at its step,
-// and returns its number. A crash is what Kill does, at that moment; a freeze
+// and returns its number. A crash acts as Kill does, at that moment; a freeze
 // cuts the node off for a while, though its own applications go on.
 func (c *Cluster) NodeFault(i int, f NodeFault) (uint64, error) {
 	n, err := c.faultsOf(i)

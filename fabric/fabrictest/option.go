@@ -34,7 +34,7 @@ func QUIC() Option { return func(o *options) { o.quic = true } }
 // certificates of a CA of their own. It does not work in a bubble.
 func TCP() Option { return func(o *options) { o.tcp = true } }
 
-// TCPPlaintext is [TCP] that goes without TLS once the ends have proved who they are.
+// TCPPlaintext is [TCP] without TLS after the ends have authenticated each other.
 func TCPPlaintext() Option { return func(o *options) { o.tcp, o.plaintext = true, true } }
 
 // Mixed makes the nodes talk QUIC and TCP at once: links that a node with an odd ID
@@ -59,7 +59,7 @@ func Delay(d, jitter time.Duration, seed uint64) Option {
 	return func(o *options) { o.delay, o.jitter, o.seed = d, jitter, seed }
 }
 
-// Seed decides what is random in the faults of links: the same seed gives the
+// Seed seeds the random decisions of the faults of links: the same seed gives the
 // n-th packet of a link the same fate in every run. Without it the seed is 1.
 func Seed(seed uint64) Option { return func(o *options) { o.faultSeed = seed } }
 

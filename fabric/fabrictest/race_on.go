@@ -2,5 +2,5 @@
 
 package fabrictest
 
-// raced says that the race detector is on. It knows nothing of sockets for packets.
+// raced reports that the race detector is on. It does not see the order of packet sockets.
 const raced = true

@@ -15,8 +15,8 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/stream"
 )
 
-// streams is TCP over the loopback interface. A cut holds back what has arrived:
-// as with TCP, it passes when the cut ends.
+// streams is TCP over the loopback interface. A cut holds back bytes that have arrived:
+// as with TCP, they pass when the cut ends.
 type streams struct {
 	authority *authority
 	plaintext bool
@@ -124,9 +124,9 @@ func (s *streams) close() error {
 	return open
 }
 
-// way reports whether anything passes between p and the node at address, and
-// what to wait for if not. A node that has crashed is an error to itself, and
-// silent to others.
+// way reports whether bytes pass between p and the node at address. If not, changed
+// is closed when that may have changed. A node that has crashed gets an error
+// itself, and is silent to others.
 func (p *plug) way(address string) (open bool, changed <-chan struct{}, err error) {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
@@ -194,7 +194,7 @@ type cable struct {
 	deadline time.Time
 }
 
-// Read returns what has arrived and is not held back.
+// Read returns bytes that have arrived and are not held back.
 func (c *cable) Read(p []byte) (int, error) {
 	for {
 		if err := c.await(); err != nil {
@@ -263,9 +263,9 @@ func (c *cable) poke(t time.Time) {
 	}
 }
 
-// Write takes the network's lock before, as Read does behind it: so the race
-// detector, which knows nothing of sockets, learns their order. What a node
-// writes that has crashed is lost.
+// Write takes the network's lock before it writes, and Read after it has read. So the
+// race detector, which knows nothing of sockets, learns their order. Bytes that a
+// crashed node writes are lost.
 func (c *cable) Write(p []byte) (int, error) {
 	if _, _, err := c.plug.way(c.remote); err != nil {
 		return len(p), nil

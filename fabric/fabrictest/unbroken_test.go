@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/stream"
 )
 
-// What the nodes of an Unbroken cluster talk over is the provider itself; others have a
-// layer before it. Nothing there can be broken.
+// The nodes of an Unbroken cluster use the provider itself, where nothing can be broken;
+// those of others have a layer before it.
 func TestUnbrokenNodesHaveNothingBetween(t *testing.T) {
 	for name, over := range map[string]Option{"tcp": TCP(), "quic": QUIC(), "mixed": Mixed()} {
 		t.Run(name, func(t *testing.T) {
