@@ -62,7 +62,7 @@ func TestNoMemberTakesAllPlaces(t *testing.T) {
 		}
 		t.Cleanup(func() { c.Close() })
 		c.SetDeadline(time.Now().Add(patience))
-		c.Write([]byte("x")) // the read tells what became of it
+		c.Write([]byte("x")) // the read returns the result
 		_, err = c.Read(make([]byte, 1))
 		return err
 	}

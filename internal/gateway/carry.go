@@ -25,7 +25,7 @@ type conn interface {
 	SetLinger(sec int) error
 }
 
-// finish ends connections in order, whose other ends get what was sent.
+// finish ends connections in order: the other ends get all bytes that were sent.
 func finish(all ...conn) {
 	for _, c := range all {
 		// Both fail only for a connection that has ended.
@@ -34,14 +34,14 @@ func finish(all ...conn) {
 	}
 }
 
-// Bounds of what dismiss reads.
+// Bounds of the reading of dismiss.
 const (
 	dismissTime = 2 * time.Second
 	dismissSize = 256 << 10
 )
 
-// dismiss ends a client's connection behind an answer. What the client has sent and nobody
-// has read would make a reset of the close, which can destroy the answer.
+// dismiss ends a client's connection after an answer. Unread bytes of the client would turn
+// the close into a reset, which can destroy the answer.
 func dismiss(client conn) {
 	err := errors.Join(client.SetDeadline(time.Now().Add(dismissTime)), client.CloseWrite())
 	if err == nil {
@@ -50,8 +50,8 @@ func dismiss(client conn) {
 	finish(client)
 }
 
-// abort ends connections because of err, so that their peers see a reset. One on the fabric
-// is told why.
+// abort ends connections because of err, so that their peers see a reset. A peer on the
+// fabric gets the reason too.
 func abort(err error, all ...conn) {
 	for _, c := range all {
 		// All fail only for a connection that has ended.
@@ -91,7 +91,7 @@ func oneLine(text string) string {
 	return fmt.Sprintf("%.500s", strings.ReplaceAll(text, "\n", "; "))
 }
 
-// causeText says why a connection with a node was reset, in one line.
+// causeText returns the reason why a connection with a node was reset, in one line.
 func causeText(err error, node string) string {
 	if lost, ok := errors.AsType[*fabric.LostError](err); ok && node != "" {
 		return node + ": " + lost.Text
@@ -150,8 +150,8 @@ func (c *carrier) copy(to, from conn, count *atomic.Int64) {
 	}
 }
 
-// EndWrite ends what c sends. A peer on the fabric that has closed in order takes nothing any
-// more, and needs no end: that is no error.
+// EndWrite shuts down writing on c. A peer on the fabric that has closed in order takes no
+// more bytes, and needs no end: that is no error.
 func EndWrite(c interface{ CloseWrite() error }) error {
 	err := c.CloseWrite()
 	var lost *fabric.LostError
@@ -238,8 +238,8 @@ func copyBytes(to *counted, from io.Reader) error {
 	}
 }
 
-// copyWith copies with buf while stay says so of the size of a read. It reports false at
-// from's end, and for an error.
+// copyWith copies with buf while stay returns true for the size of a read. It reports false
+// at from's end, and for an error.
 func copyWith(to *counted, from io.Reader, buf []byte, stay func(int) bool) (more bool, err error) {
 	for {
 		n, rerr := from.Read(buf)

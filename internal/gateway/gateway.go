@@ -22,7 +22,7 @@ import (
 // errEnded is why the connections of a gateway that ends are reset.
 var errEnded = errors.New("the gateway has ended")
 
-// A gateway takes connections and leads each to what it dials for it.
+// A gateway takes connections and copies each to and from a connection that it dials for it.
 type gateway struct {
 	spec.Gateway
 	owner  *Gateways
@@ -55,15 +55,15 @@ type tracked struct {
 	info spec.Conn // guarded by the gateway's mu
 }
 
-// conn returns what there is to say about t. The gateway's mu is held.
+// conn returns the description of t. The gateway's mu is held.
 func (t *tracked) conn() *spec.Conn {
 	info := t.info
 	info.Sent, info.Back = t.sent.Load(), t.back.Load()
 	return &info
 }
 
-// listen begins to take connections and says so. A ring is looked for here too: the node's
-// name and ID, and the gateways of commands, are not known to who checks a configuration.
+// listen begins to take connections and reports it. It checks for a ring here too, because
+// the check of a configuration does not know the node's name and ID nor commands' gateways.
 func (g *gateway) listen(ctx context.Context) (net.Listener, error) {
 	node, nerr := g.owner.attached(ctx)
 	if err := g.Check(g.owner.lines(), g.owner.self()...); err != nil {
@@ -85,8 +85,8 @@ func (g *gateway) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// run takes connections from l, or from what listen returns, until ctx ends. It waits for
-// the end of all of them.
+// run takes connections from l, or from listen's listener, until ctx ends. It waits for the
+// end of all of them.
 func (g *gateway) run(ctx context.Context, l net.Listener) {
 	defer close(g.done)
 	defer g.conns.Wait()
@@ -108,7 +108,7 @@ func (g *gateway) run(ctx context.Context, l net.Listener) {
 	}
 }
 
-// wait keeps and tells why the gateway does not listen.
+// wait keeps and reports the reason why the gateway does not listen.
 func (g *gateway) wait(err error) {
 	text := err.Error()
 	g.mu.Lock()
@@ -182,7 +182,7 @@ func (g *gateway) admit(client conn) (*tracked, error) {
 	return t, nil
 }
 
-// lead leads a connection to what is dialed for it, and back, until it has ended.
+// lead copies between a connection and the one dialed for it, until both have ended.
 func (g *gateway) lead(ctx context.Context, t *tracked) {
 	defer g.release(t)
 	defer guard.Recover(func(err error, stack []byte) {
@@ -191,7 +191,7 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 	})
 	info := t.info // written here alone
 	client := t.client
-	stop := context.AfterFunc(ctx, func() { abort(errEnded, client) }) // which ends what dial reads from it
+	stop := context.AfterFunc(ctx, func() { abort(errEnded, client) }) // which ends dial's reads from it
 	both, err := g.side.dial(ctx, client, &info)
 	if err != nil {
 		if _, answered := errors.AsType[errAnswered](err); answered {
@@ -212,7 +212,7 @@ func (g *gateway) lead(ctx context.Context, t *tracked) {
 	g.closed(t, t.run())
 }
 
-// bug tells of a panic, which ends the connection.
+// bug logs a panic, which ends the connection.
 func (g *gateway) bug(err error, stack []byte) {
 	g.log.Error().Err(err).Bytes("stack", stack).Msg("a connection of a gateway has ended by a bug")
 }
@@ -255,13 +255,13 @@ func (g *gateway) closed(t *tracked, cause error) {
 	g.release(t)
 	line := g.log.Debug()
 	if lost, ok := errors.AsType[*fabric.LostError](cause); ok && lost.Cause == fabric.PeerAborted && info.Back == 0 {
-		line = g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()) // as an expose does whose target refuses
+		line = g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()) // an expose does so if its target refuses
 	}
 	line.Str("client", info.Client).Str("to", info.To).Int64("sent", info.Sent).Int64("received", info.Back).Str("cause", text).Msg("connection closed")
 	g.report(ev)
 }
 
-// refuse counts and tells that a connection was reset before it led anywhere.
+// refuse counts and reports a connection that was reset before it reached its target.
 func (g *gateway) refuse(info spec.Conn, err error) {
 	g.mu.Lock()
 	g.refused++

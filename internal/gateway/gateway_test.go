@@ -121,7 +121,7 @@ func serve(t *testing.T, network string, handle func(conn)) string {
 	return l.Addr().String()
 }
 
-// dial connects to an address, with a limit for what is done with the connection.
+// dial connects to an address, with a deadline for the connection.
 func dial(t *testing.T, address string) conn {
 	t.Helper()
 	c, err := net.Dial(spec.Network(address), address)
@@ -157,8 +157,8 @@ func (w *world) chain(handle func(conn), exposeOptions, forwardOptions string) (
 	return at, exposed, forwarded
 }
 
-// TestHalfCloseIsKept: the server hears the end of what the client writes, and answers
-// behind it.
+// TestHalfCloseIsKept: the server sees the end of the client's bytes, and answers after
+// it.
 func TestHalfCloseIsKept(t *testing.T) {
 	for _, opts := range [][]fabrictest.Option{nil, {fabrictest.TCP(), fabrictest.Paths()}} {
 		w := newWorld(t, opts...)
@@ -185,8 +185,8 @@ func TestHalfCloseIsKept(t *testing.T) {
 	}
 }
 
-// TestAPeerThatHasClosedNeedsNoEnd: what a client still reads of it is not to be cut off. A
-// peer that was lost is no such peer.
+// TestAPeerThatHasClosedNeedsNoEnd: bytes that a client still reads from it must not be cut
+// off. A peer that was lost is no such peer.
 func TestAPeerThatHasClosedNeedsNoEnd(t *testing.T) {
 	c := fabrictest.NewCluster(t, 2)
 	l, err := c.App(1, true).Listen(2050)
@@ -220,7 +220,7 @@ func TestAPeerThatHasClosedNeedsNoEnd(t *testing.T) {
 	}
 }
 
-// reset reports whether a read ends with a reset, after what has come before it.
+// reset returns an error unless reads end with a reset, after the bytes before it.
 func reset(c conn) error {
 	if n, err := io.Copy(io.Discard, c); !errors.Is(err, syscall.ECONNRESET) {
 		return fmt.Errorf("read %d bytes, then %v; want a reset", n, err)

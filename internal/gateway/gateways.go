@@ -95,8 +95,8 @@ func (g *Gateways) Set(lines []spec.Gateway) {
 	}
 }
 
-// Run runs a gateway for a command until ctx ends, and reports what happens at it. report
-// must not block. The error says why the gateway could not start.
+// Run runs a gateway for a command until ctx ends, and calls report with its events. report
+// must not block. The error is the reason why the gateway could not start.
 func (g *Gateways) Run(ctx context.Context, line spec.Gateway, report func(spec.Event)) error {
 	if _, err := g.attached(ctx); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (g *Gateways) add(n *gateway) error {
 	return nil
 }
 
-// lines returns what gateways there are.
+// lines returns the lines of all gateways.
 func (g *Gateways) lines() []spec.Gateway {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -20,12 +20,12 @@ const (
 	// suffix ends the names that proxies serve.
 	suffix = ".fabric"
 
-	proxyTimeout = 10 * time.Second // for a client to say what it wants
-	proxyHeader  = 16 << 10         // bytes in which a client of HTTP says it
+	proxyTimeout = 10 * time.Second // for a client to send its request
+	proxyHeader  = 16 << 10         // bytes, at most, of the request of an HTTP client
 )
 
-// errAnswered is of a connection whose client was told why it is refused: it is closed,
-// and not reset, which could destroy the answer.
+// errAnswered is the error of a connection whose client got an answer with the refusal: it
+// is closed, and not reset, which could destroy the answer.
 type errAnswered struct{ error }
 
 func (e errAnswered) Unwrap() error { return e.error }
@@ -53,11 +53,11 @@ func fabricNames(hostPort string) ([]string, error) {
 	return names, nil
 }
 
-// A proxy listens on an address of this machine for clients that say where they want to go.
+// A proxy listens on an address of this machine for clients that name their targets.
 type proxy struct {
 	spec.Gateway
 	dialer
-	// ask reads what a client asks for. answer tells it what became of that: nil is a
+	// ask reads a client's request. answer sends the client the result: nil is a
 	// success.
 	ask func(client conn) (from conn, hostPort string, answer func(error) error, err error)
 }
@@ -79,7 +79,7 @@ func (p proxy) dial(ctx context.Context, client conn, info *spec.Conn) (ends, er
 	}
 	server, err := p.dialer.dial(ctx, names, client, info)
 	if err != nil {
-		_ = client.SetDeadline(time.Now().Add(proxyTimeout)) // as the next line tells
+		_ = client.SetDeadline(time.Now().Add(proxyTimeout)) // an error also fails the next line
 		return ends{}, errAnswered{errors.Join(err, answer(err))}
 	}
 	if err := errors.Join(client.SetDeadline(time.Now().Add(proxyTimeout)), answer(nil), client.SetDeadline(time.Time{})); err != nil {
@@ -89,7 +89,7 @@ func (p proxy) dial(ctx context.Context, client conn, info *spec.Conn) (ends, er
 	return ends{from, server}, nil
 }
 
-// notAllowed is of a client that asks for what the proxy does not serve.
+// notAllowed is the error of a request for a target that the proxy does not serve.
 type notAllowed struct{ error }
 
 // askSOCKS reads a client's request as SOCKS has it.
@@ -119,7 +119,7 @@ func askSOCKS(client conn) (conn, string, func(error) error, error) {
 	}, err
 }
 
-// socksCode returns the answer that says err.
+// socksCode returns the SOCKS answer for err.
 func socksCode(err error) byte {
 	if _, ok := errors.AsType[notAllowed](err); ok {
 		return socksNotAllowed
@@ -146,7 +146,7 @@ func askHTTP(client conn) (conn, string, func(error) error, error) {
 		err := fmt.Errorf("method %.20q: this proxy serves CONNECT only", req.Method)
 		return nil, "", nil, errAnswered{errors.Join(err, writeHTTP(client, http.StatusMethodNotAllowed, err))}
 	}
-	early, err := r.Peek(r.Buffered()) // what the client has sent behind its request
+	early, err := r.Peek(r.Buffered()) // bytes that the client has sent after its request
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -160,7 +160,7 @@ func askHTTP(client conn) (conn, string, func(error) error, error) {
 	}, nil
 }
 
-// httpStatus returns the status that says err.
+// httpStatus returns the status for err.
 func httpStatus(err error) int {
 	if _, ok := errors.AsType[notAllowed](err); ok {
 		return http.StatusForbidden

@@ -25,7 +25,7 @@ func proxied(t *testing.T, kind spec.Kind) (w *world, at string, events <-chan s
 	return w, at, events
 }
 
-// socksBytes is what a client that wants host and port sends, behind its greeting.
+// socksBytes is a client's request for host and port, after its greeting.
 func socksBytes(host string, port uint16) []byte {
 	b := append([]byte{5, 1, 0, 3, byte(len(host))}, host...)
 	return append(b, byte(port>>8), byte(port))
@@ -124,7 +124,7 @@ func TestHTTPConnect(t *testing.T) {
 	}
 }
 
-// TestAnAnswerReachesAClientThatSendsMore: what nobody reads of it must not reset the
+// TestAnAnswerReachesAClientThatSendsMore: unread bytes of the client must not reset the
 // connection before the client has the answer, which is one line of bounded length.
 func TestAnAnswerReachesAClientThatSendsMore(t *testing.T) {
 	w, at, events := proxied(t, spec.HTTPProxy)
@@ -182,7 +182,7 @@ func TestAClientOfHTTPGoesThroughTheProxy(t *testing.T) {
 	}
 }
 
-// A script is a connection that says what it was given.
+// A script is a connection with scripted reads that records writes.
 type script struct {
 	conn
 	r   io.Reader
@@ -193,7 +193,7 @@ func (s *script) Read(p []byte) (int, error)  { return s.r.Read(p) }
 func (s *script) Write(p []byte) (int, error) { return s.out.Write(p) }
 func (s *script) SetDeadline(time.Time) error { return nil }
 
-// FuzzAskSOCKS holds what a client asks for to what it has sent.
+// FuzzAskSOCKS compares the parsed request of a client with its bytes.
 func FuzzAskSOCKS(f *testing.F) {
 	f.Add(append([]byte{5, 1, 0}, socksBytes("db.fabric", 5432)...))
 	f.Add([]byte{5, 1, 0, 5, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 80})
@@ -232,7 +232,7 @@ func FuzzAskHTTP(f *testing.F) {
 	})
 }
 
-// checkNames holds the addresses that a proxy dials to what was asked for.
+// checkNames compares the addresses that a proxy dials with the requested one.
 func checkNames(t *testing.T, hostPort string) {
 	names, err := fabricNames(hostPort)
 	for _, n := range names {

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// Values of a header of the PROXY protocol, version 2, that tell of the caller. They are of
+// Values of a header of the PROXY protocol, version 2, that describe the caller. They are of
 // the types that the protocol leaves to applications (PP2_TYPE_MIN_CUSTOM and up).
 const (
 	proxyNodeName = 0xe0 // name of the caller's node

@@ -187,8 +187,8 @@ func TestWhatCannotStartSaysWhy(t *testing.T) {
 	}
 }
 
-// TestARingThatAReloadMakesDoesNotRun: a line of the configuration waits, and says why, while
-// a command leads its connections back to it.
+// TestARingThatAReloadMakesDoesNotRun: a line of the configuration waits, and reports why,
+// while a command leads its connections back to it.
 func TestARingThatAReloadMakesDoesNotRun(t *testing.T) {
 	w := newWorld(t)
 	at, _, stop := w.run(1, spec.Forward, "127.0.0.1:0=node-1:2050")

@@ -22,16 +22,16 @@ const (
 	lastPause     = time.Second
 )
 
-// A side is what the kinds of gateways differ in.
+// A side implements the differences between the kinds of gateways.
 type side interface {
 	// listen begins to take connections.
 	listen(ctx context.Context) (net.Listener, error)
-	// dial dials what the connection of a client is for, and says in info what it was.
+	// dial dials the target of a client's connection, and sets it in info.
 	dial(ctx context.Context, client conn, info *spec.Conn) (ends, error)
 }
 
 // ends are the two connections that a gateway copies between: the client's, perhaps with
-// what was read from it before, and the one that was dialed for it.
+// bytes that were read from it before, and the one that was dialed for it.
 type ends struct{ client, server conn }
 
 // A nodeFunc returns the node that gateways run on.
@@ -132,7 +132,7 @@ func (f forwarded) dial(ctx context.Context, client conn, info *spec.Conn) (ends
 
 // listenAt listens on a TCP address or the path of a Unix socket, which every user of the
 // machine may use as they may loopback: the directory's permissions bound that. A socket
-// there that nobody serves is replaced, as one that a process has left that was killed.
+// there without a listener is replaced, such as one that a killed process has left.
 func listenAt(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	if !spec.IsPath(address) {
@@ -207,14 +207,14 @@ type dialer struct {
 	waiting chan struct{} // has a place for each client that may wait
 }
 
-// newDialer lets half of the gateway's connections wait: a service that is away must not keep
-// those from the others who know another one.
+// newDialer lets half of the gateway's connections wait: a service that is away must not take
+// all connections from clients of other services.
 func newDialer(g spec.Gateway, node nodeFunc) dialer {
 	return dialer{node, g.Wait, make(chan struct{}, (g.Max+1)/2)}
 }
 
 // dial dials the first of some addresses that answers, for a client. While none does it tries
-// again, for as long as wait says.
+// again, for at most d.wait.
 func (d dialer) dial(ctx context.Context, addresses []string, client conn, info *spec.Conn) (conn, error) {
 	if client.LocalAddr().Network() == "unix" {
 		info.Client = client.LocalAddr().String() // the other end has no name
@@ -275,7 +275,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sideOf returns what g does.
+// sideOf returns the side of g's kind.
 func sideOf(g spec.Gateway, node nodeFunc) side {
 	switch g.Kind {
 	case spec.Expose:

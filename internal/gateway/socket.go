@@ -22,7 +22,7 @@ type socket struct {
 	read, write func(fd uintptr) bool
 }
 
-// halves is what *net.TCPConn and *net.UnixConn have.
+// halves has the methods that *net.TCPConn and *net.UnixConn share.
 type halves interface {
 	net.Conn
 	CloseWrite() error
@@ -83,8 +83,8 @@ func (s *socket) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// fail is the failure of an operation as package net tells it: waited is that of the wait
-// for it, called that of the kernel.
+// fail returns the error of an operation in the form of package net: waited is the error of
+// the wait for it, called that of the kernel.
 func (s *socket) fail(op string, waited, called error) error {
 	err := os.NewSyscallError(op, called)
 	if waited != nil {

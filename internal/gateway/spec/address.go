@@ -52,7 +52,7 @@ func checkService(name string) error {
 	return nil
 }
 
-// checkAddress reports what is wrong with an address of the fabric.
+// checkAddress returns an error unless text is an address of the fabric.
 func checkAddress(text string) error {
 	_, err := addr.ParseTarget(text)
 	return err

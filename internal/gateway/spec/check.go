@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Check reports what is wrong with gateways that one node is to run together: two that
-// listen in one place, or one whose connections come back to it. self are the node's name
-// and ID, as far as they are known.
+// Check returns an error if one node cannot run the gateways together: two that listen in
+// one place, or one whose connections come back to it. self are the node's name and ID, as
+// far as they are known.
 func Check(all []Gateway, self ...string) error {
 	taken := make(map[string]Gateway)
 	for _, g := range all {
@@ -99,8 +99,8 @@ func onNode(service, node string, self []string) string {
 	return ""
 }
 
-// sameAddress reports whether dialing target reaches what listens at listen on this
-// machine, as far as the texts tell.
+// sameAddress reports whether dialing target reaches the listener at listen on this
+// machine, as far as the texts show.
 func sameAddress(listen, target string) bool {
 	if IsPath(listen) || IsPath(target) {
 		return listen == target

@@ -2,14 +2,14 @@ package spec
 
 import "time"
 
-// What an [Event] is.
+// The kinds of an [Event].
 const (
 	Started   = "started"   // the gateway listens
 	Listening = "listening" // of a Status alone
-	Waiting   = "waiting"   // it does not now, and Detail says why; it tries again
+	Waiting   = "waiting"   // it does not now, Detail is the reason; it tries again
 	Opened    = "opened"    // a connection leads through it
-	Closed    = "closed"    // one has ended; Detail says why unless both ends have closed it in order
-	Refused   = "refused"   // one was reset before it led anywhere; Detail says why
+	Closed    = "closed"    // one has ended; Detail is the reason unless both ends have closed it in order
+	Refused   = "refused"   // one was reset before it reached its target; Detail is the reason
 )
 
 // An Event is something that has happened at a gateway.
@@ -28,7 +28,7 @@ type Conn struct {
 	ID     uint64    `json:"id"`
 	Since  time.Time `json:"since"`
 	Client string    `json:"client"`         // that opened it: a node and a user, or a TCP address
-	To     string    `json:"to"`             // what was dialed for it
+	To     string    `json:"to"`             // the target that was dialed for it
 	Node   string    `json:"node,omitempty"` // name of the other node
 	Sent   int64     `json:"sent_bytes"`     // from the client
 	Back   int64     `json:"received_bytes"` // to the client

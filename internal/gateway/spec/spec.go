@@ -1,5 +1,5 @@
-// Package spec says what a gateway is: the text of a line of the configuration, and what a
-// node reports about the gateways that it runs. It does nothing.
+// Package spec describes gateways: the text of a line of the configuration, and a node's
+// reports about the gateways that it runs. It runs nothing.
 package spec
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/access"
 )
 
-// A Kind is what a gateway does, by the name of its command and its setting.
+// A Kind is the kind of a gateway, the name of its command and its setting.
 type Kind string
 
 // The kinds of gateways.
@@ -34,11 +34,11 @@ type Gateway struct {
 	Listen string
 	// To is where they lead: the target for Expose, "host:port" or the path of a Unix
 	// socket; an address of the fabric for Forward; empty for proxies, whose clients
-	// say it.
+	// name it.
 	To string
 
 	From          []string      // Expose: the callers that may connect; none: all
-	ProxyProtocol bool          // Expose: the target is told of the caller first
+	ProxyProtocol bool          // Expose: the target gets a PROXY header with the caller first
 	Wait          time.Duration // not Expose: how long a new connection waits for a service that is away
 	Idle          time.Duration // after so long without a byte a connection is reset; 0: never
 	Max           int           // how many connections there may be; of Expose, a node gets a share (Share)
@@ -61,7 +61,7 @@ const (
 //	db=localhost:5432 idle 10m max 100 proxy-protocol from web-1 label:app
 //	127.0.0.1:15432=db wait 30s
 //
-// Callers end the line. An error says what is wrong with which word.
+// Callers end the line. An error names the wrong word and the reason.
 func Parse(kind Kind, line string) (Gateway, error) {
 	g := Gateway{Kind: kind, Max: DefaultMax}
 	if len(line) > maxTextSize {
@@ -116,7 +116,7 @@ func (g *Gateway) setEnds(word string) (err error) {
 	return checkAddress(right)
 }
 
-// setOptions sets what stands behind the first word.
+// setOptions sets the options after the first word.
 func (g *Gateway) setOptions(words []string) error {
 	for len(words) > 0 {
 		name := words[0]
@@ -147,7 +147,7 @@ func (g *Gateway) setOptions(words []string) error {
 	return nil
 }
 
-// options names what may stand behind the first word.
+// options names the options that may follow the first word.
 func (g *Gateway) options() string {
 	if g.Kind == Expose {
 		return "idle DURATION, max NUMBER, proxy-protocol or from CALLER..."
