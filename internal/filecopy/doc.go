@@ -3,11 +3,11 @@
 //
 //	sender                                    receiver
 //	{"version":1,"name":"a","size":9}    →
-//	                                     ←    {"offset":4,"sha256":"…"}: of what it has
-//	{"offset":4}, then 5 bytes           →    (offset 0, if it has something else)
+//	                                     ←    {"offset":4,"sha256":"…"}: of its bytes
+//	{"offset":4}, then 5 bytes           →    (offset 0, if its bytes differ)
 //	{"sha256":"…"}: of all 9 bytes       →
 //	                                     ←    {"done":true}
 //
-// Messages are lines of JSON. The receiver answers {"error":"…"} where it refuses. What has
-// come lies in a file of another name until its checksum is right.
+// Messages are lines of JSON. The receiver answers {"error":"…"} where it refuses. Received
+// bytes lie in a file of another name until their checksum is right.
 package filecopy

@@ -146,7 +146,7 @@ func TestASecondTryGoesOn(t *testing.T) {
 	}
 }
 
-// A liar changes a byte of what is sent.
+// A liar changes one of the sent bytes.
 type liar struct {
 	net.Conn
 	at int
@@ -236,7 +236,7 @@ func TestACopyThatWasCutOffBehindItsNameIsWhole(t *testing.T) {
 	left(1)
 }
 
-// TestAPartialFileIsNoOtherFile: what a user who may write in the directory has put in its
+// TestAPartialFileIsNoOtherFile: a file that another user of the directory has put in its
 // place is neither changed nor waited for.
 func TestAPartialFileIsNoOtherFile(t *testing.T) {
 	path, text := file(t, piece)

@@ -64,8 +64,8 @@ func answer(r *bufio.Reader) (message, error) {
 	return m, err
 }
 
-// CheckName reports what is wrong with the name of a file that a sender gives: it is one
-// file of one directory, and not one of those that ls hides.
+// CheckName returns an error unless a sender's file name is valid: the name of one file
+// in one directory that ls does not hide.
 func CheckName(name string) error {
 	switch {
 	case name == "" || len(name) > maxName:

@@ -26,12 +26,12 @@ type Receiver struct {
 	MaxSize int64 // of a file, in bytes; 0: as large as the directory takes
 }
 
-// Receive takes one file from a sender. A sender is told why it is refused.
+// Receive takes one file from a sender. A refused sender gets the reason.
 func (r Receiver) Receive(c net.Conn) (Result, error) {
 	in := &incoming{Receiver: r, c: c, r: bufio.NewReaderSize(c, maxMessage), sum: sha256.New()}
 	result, err := in.take()
 	if err != nil {
-		_ = c.SetDeadline(time.Now().Add(patience))   // as the next line tells
+		_ = c.SetDeadline(time.Now().Add(patience))   // an error also fails the next line
 		_ = write(c, message{Error: in.forPeer(err)}) // it may be gone
 	}
 	return result, err
@@ -42,7 +42,7 @@ type incoming struct {
 	Receiver
 	c    net.Conn
 	r    *bufio.Reader
-	sum  hash.Hash // of what is in file
+	sum  hash.Hash // of the bytes in file
 	file *os.File
 }
 
@@ -80,7 +80,7 @@ func (in *incoming) take() (res Result, err error) {
 	return res, write(in.c, message{Done: true})
 }
 
-// offer reads what is to come, and refuses it if that must be.
+// offer reads the sender's offer, and refuses it if it is not allowed.
 func (in *incoming) offer() (message, error) {
 	if err := in.c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return message{}, err
@@ -118,7 +118,7 @@ func (in *incoming) kept(part, name string) bool {
 }
 
 // open opens the partial file, or makes it. One sender has it at a time: another one would
-// write into what this one's checksum covers, or into the file that this one has become.
+// write into bytes that this one's checksum covers, or into the finished file.
 func (in *incoming) open(part, name string, whole bool) (*os.File, error) {
 	for range 3 {
 		// Neither a link nor a pipe: to open one must not wait for another process.
@@ -151,8 +151,8 @@ func (in *incoming) open(part, name string, whole bool) (*os.File, error) {
 	return nil, fmt.Errorf("%s: another sender sends it now", name)
 }
 
-// resume says what is there of the file, and returns from where on the sender sends it. Of a
-// file that is whole it sends nothing.
+// resume sends the sender the size and checksum of the partial file, and returns the offset
+// at which the sender starts. Of a whole file the sender sends nothing.
 func (in *incoming) resume(offer message, whole bool) (int64, error) {
 	if info, err := in.file.Stat(); err != nil || whole && info.Size() != offer.Size {
 		return 0, cmp.Or(err, errThere(offer.Name))
@@ -215,7 +215,7 @@ func (in *incoming) rest(n int64) (string, error) {
 		return "", err
 	}
 	sum := hex.EncodeToString(in.sum.Sum(nil))
-	if m.SHA256 != sum && !something { // what is there is what the sender has called the same
+	if m.SHA256 != sum && !something { // the sender has accepted these bytes as its whole file
 		return "", errors.New("the checksum is wrong")
 	}
 	if m.SHA256 != sum {

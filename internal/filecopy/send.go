@@ -22,7 +22,7 @@ func readPatience(n int64) time.Duration { return patience + time.Duration(n>>20
 // piece is how much is sent and received at a time, in bytes.
 const piece = 256 << 10
 
-// A Result says what was copied.
+// A Result describes a copied file.
 type Result struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size_bytes"`
@@ -58,7 +58,7 @@ type sender struct {
 	c        net.Conn
 	r        *bufio.Reader
 	f        *os.File
-	sum      hash.Hash // of what the receiver has
+	sum      hash.Hash // of the bytes that the receiver has
 	size     int64
 	progress func(done, size int64)
 }
@@ -67,14 +67,14 @@ func (s *sender) offer(name string) error {
 	if err := CheckName(name); err != nil {
 		return err
 	}
-	if err := s.c.SetDeadline(time.Now().Add(readPatience(s.size))); err != nil { // the receiver reads what it has
+	if err := s.c.SetDeadline(time.Now().Add(readPatience(s.size))); err != nil { // the receiver reads its partial file
 		return err
 	}
 	return write(s.c, message{Version: version, Name: name, Size: s.size})
 }
 
-// resume returns from where on the receiver needs the file: behind what it has, if that is
-// how the file begins.
+// resume returns the offset from which the receiver needs the file: the size of its partial
+// file if that is the beginning of this file, else 0.
 func (s *sender) resume() (int64, error) {
 	m, err := answer(s.r)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *sender) resume() (int64, error) {
 	return 0, err
 }
 
-// rest sends what is behind from, and returns the checksum of the file.
+// rest sends the bytes from offset from on, and returns the checksum of the file.
 func (s *sender) rest(from int64) (string, error) {
 	if err := s.c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
@@ -124,7 +124,7 @@ func (s *sender) rest(from int64) (string, error) {
 	if err := write(s.c, message{SHA256: sum}); err != nil {
 		return "", s.why(err)
 	}
-	if err := s.c.SetDeadline(time.Now().Add(readPatience(s.size))); err != nil { // the receiver syncs what it has
+	if err := s.c.SetDeadline(time.Now().Add(readPatience(s.size))); err != nil { // the receiver syncs its file
 		return "", err
 	}
 	m, err := answer(s.r)
@@ -134,7 +134,7 @@ func (s *sender) rest(from int64) (string, error) {
 	return sum, err
 }
 
-// why returns what the receiver has said before it ended the connection, or err.
+// why returns the error that the receiver sent before it ended the connection, or err.
 func (s *sender) why(err error) error {
 	if m, aerr := answer(s.r); aerr != nil && m.Error != "" {
 		return aerr
@@ -142,7 +142,7 @@ func (s *sender) why(err error) error {
 	return err
 }
 
-// notShorter says what the end of a file means that had more bytes when it was opened.
+// notShorter names the reason of an early end of file: the file has become shorter.
 func notShorter(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("has become shorter meanwhile")
