@@ -29,14 +29,14 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 //
 // $FABRIC_HUGE_PAGES is off, try or require: with try and require the memory of
 // [Node.Alloc] lies in huge pages, as far as it fills some. Where there are none,
-// try leaves it as it is ([Memory.SmallPages] says why), and with require Alloc
-// fails. They are not those of vm.nr_hugepages: nothing is to be reserved.
+// try leaves it as it is ([Memory.SmallPages] returns why), and with require Alloc
+// fails. They are not those of vm.nr_hugepages: no page needs to be reserved.
 //
 // An application of another user on this node reaches the application's windows
 // through the node, which copies; with [ShareWindows] as those of its own user do.
 //
-// Where everybody may put a socket (a directory with mode 0777, not mounted read-only),
-// the one that answers must be served by root, by this user or by the directory's
+// Where every user may put a socket (a directory with mode 0777, not mounted read-only),
+// the process that serves it must be of root, of this user or of the directory's
 // owner.
 //
 // Errors: EINVAL for another value of these three, ENODEV if no fabricd serves the
@@ -69,7 +69,7 @@ func attachError(ctx context.Context, err error) error {
 	return withdraw(ctx, err)
 }
 
-// An AttachOption says more about an application that attaches.
+// An AttachOption changes how an application attaches.
 type AttachOption struct{ set func(*client.DialOptions) }
 
 // ShareWindows gives applications of other users on this node the memory of the

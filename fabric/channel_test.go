@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 )
 
-// Connections between applications of one node carry what is sent, through
-// deadlines that pass and collections of garbage, until both sides close.
+// Connections between applications of one node carry all sent bytes, through
+// deadlines that pass and garbage collections, until both sides close.
 func TestNothingEndsAConnectionWithinANode(t *testing.T) {
 	c := fabrictest.NewCluster(t, 1)
 	app := attacher(t, c, 0)

@@ -80,7 +80,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, c.fail("send", c.cause(limit, err))
 }
 
-// usable returns why a call may not even begin. Unlike elsewhere in this
+// usable returns the error that keeps a call from beginning. Unlike elsewhere in this
 // package, a deadline that has passed fails a call that need not block, as
 // net.Conn requires.
 func (c *Conn) usable(l *limit) error {
@@ -94,7 +94,7 @@ func (c *Conn) usable(l *limit) error {
 }
 
 // cause returns the error for the caller of a call that failed with err: a
-// call that Close woke up is net.ErrClosed, whatever SCIF says.
+// call that Close woke up is net.ErrClosed, whatever SCIF's error is.
 func (c *Conn) cause(l *limit, err error) error {
 	if c.closed.Load() {
 		return status.BadFD
@@ -118,8 +118,8 @@ func (c *Conn) Close() error {
 	return c.ep.Close()
 }
 
-// Abort is Close behind SetLinger with 0, and tells the peer the reason: one line that ends
-// the text of its [LostError], which bounds it. The peer's people read it, on another machine.
+// Abort is Close after SetLinger with 0, and sends the peer the reason: one line that ends
+// the text of its [LostError], which bounds it. People read it on the peer's machine.
 func (c *Conn) Abort(reason string) error {
 	if err := c.end(); err != nil {
 		return err

@@ -292,7 +292,7 @@ func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*server.
 // A server whose application has as many endpoints as it may serves on when some are
 // closed.
 func TestAServerOutlivesAFlood(t *testing.T) {
-	c := fabrictest.NewCluster(t, 2, fabrictest.ConnectTimeout(time.Hour)) // who finds no room is refused at once
+	c := fabrictest.NewCluster(t, 2, fabrictest.ConnectTimeout(time.Hour)) // a connect without room is refused at once
 	path := attachWith(t, c, 0, func(o *server.Options) { o.Session = server.Limits{Endpoints: 20} })
 	app, err := fabric.Attach(t.Context(), path)
 	if err != nil {
@@ -365,7 +365,7 @@ func TestABoundThatIsReachedIsTemporary(t *testing.T) {
 	}
 }
 
-// Attach waits until the node has its ID; without one it says what the node waits for.
+// Attach waits until the node has its ID; its error names the reason why there is none.
 func TestAttachWaitsForTheNodesID(t *testing.T) {
 	c := fabrictest.NewCluster(t, 2)
 	var joined atomic.Bool

@@ -1,6 +1,6 @@
 // Package fabric is SCIF for applications of fabricd: nodes with small IDs,
 // 16-bit ports, connected endpoints with an ordered byte stream, windows of
-// memory that a peer reads and writes one-sidedly, fences that say when such
+// memory that a peer reads and writes one-sidedly, fences that report when such
 // transfers are done, and an event when a node is lost.
 //
 // A program reaches its node with [Attach], through the fabricd of the machine;

@@ -46,8 +46,8 @@ func newEndpoint(ep attach.Endpoint, memory *memoryTable) *Endpoint {
 // (scif_bind). It does not block.
 //
 // As in SCIF a port is free again as soon as its last endpoint is closed or its
-// application dies. A process that connects to a chosen port that it was told of may
-// reach its next holder: let the first message say whom it is for.
+// application dies. A process that connects to a chosen port that it has learned may
+// reach the port's next holder: let the first message name its receiver.
 //
 // Errors, in the order in which they are looked for: EACCES for a port below
 // [AdminEnd] without privilege, or one that an access rule of the node keeps for

@@ -32,7 +32,7 @@ type OpError struct {
 }
 
 // Error returns one line with operation, ends, cause, and a hint where the
-// cause alone would not say how to go on.
+// cause alone does not show the remedy.
 func (e *OpError) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
@@ -75,8 +75,8 @@ func (e *OpError) Timeout() bool {
 }
 
 // Temporary reports whether the same call may succeed later: after a time-out, and
-// when a bound is reached, as ENOMEM, ENOBUFS and ENOSPC say. Servers as net/http's
-// then go on to Accept. [net.Error] asks for it.
+// when a bound is reached (ENOMEM, ENOBUFS, ENOSPC). Servers such as net/http's
+// then go on to Accept. [net.Error] requires it.
 func (e *OpError) Temporary() bool {
 	switch status.Of(e.Err) {
 	case status.NoMemory, status.NoBufs, status.NoSpace, status.Busy:
@@ -99,7 +99,7 @@ func (e *OpError) hint() string {
 			return "the endpoint must be bound and the backlog at least 1"
 		}
 	case "connect":
-		if e.Err == error(code) { // a longer cause says more
+		if e.Err == error(code) { // a longer cause needs no hint
 			return connectHint(code, e.Remote)
 		}
 	case "register", "unregister":

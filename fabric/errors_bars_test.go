@@ -10,7 +10,7 @@ import (
 
 // TestEveryErrorNamesItsEndsAndItsCause holds the text of every call with every
 // code that a peer or a node can answer: the call, both ends and the cause are
-// in it, on one line, and nothing is blamed on anybody's inside.
+// in it, on one line, and it names no internals.
 func TestEveryErrorNamesItsEndsAndItsCause(t *testing.T) {
 	local, remote := Addr{Node: 1, Port: 1088}, Addr{Node: 2, Port: 2050}
 	calls := []string{"attach", "open", "close", "bind", "listen", "connect", "accept", "send", "recv", "poll", "register", "unregister", "mmap",

@@ -15,7 +15,7 @@ const (
 	NodeRemoved EventKind = 2 // SCIF_NODE_REMOVED
 )
 
-// An Event tells that a node joined or was lost.
+// An Event reports that a node joined or was lost.
 type Event struct {
 	Kind       EventKind
 	Node       NodeID

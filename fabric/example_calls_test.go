@@ -147,7 +147,7 @@ func ExampleAllow() {
 	// connected: node 1 <nil>
 }
 
-// The error of a lost connection says what became of the peer.
+// The error of a lost connection has the cause of the peer's loss.
 func ExampleLostError() {
 	ctx := context.Background()
 	cluster := fabrictest.Start(2)

@@ -113,8 +113,8 @@ func Example_rma() {
 }
 
 // A program that would map the peer's memory on one node works on a copy of it
-// across nodes: it acquires what it is going to use, and releases what it has
-// changed.
+// across nodes: it acquires the ranges that it is going to use, and releases those
+// that it has changed.
 func ExampleMirror() {
 	ctx := context.Background()
 	cluster := fabrictest.Start(2)

@@ -117,8 +117,8 @@ func again(ctx context.Context, try func() (err error, final bool)) error {
 	}
 }
 
-// mayComeBack reports whether err says that something is away that may come back: the
-// fabricd, a node, or its listener.
+// mayComeBack reports whether err means the absence of a fabricd, a node, or its
+// listener, which may come back.
 func mayComeBack(err error) bool {
 	switch status.Of(err) {
 	case status.NoDevice, status.Refused, status.Busy, status.Reset, status.Again:

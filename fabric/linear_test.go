@@ -23,7 +23,7 @@ import (
 
 var linearSeed = flag.Uint64("linear-seed", 0, "what the clients of TestAtomicsAreLinearizable do; 0: chosen at random, and printed")
 
-// linearProviders are what the nodes of a history talk over.
+// linearProviders are the transports between the nodes of a history.
 var linearProviders = []struct {
 	name string
 	opts []fabrictest.Option
@@ -50,7 +50,7 @@ type wordOp struct {
 	atomic rma.Atomic // without an offset
 }
 
-// A wordResult is what a call returned: the word's old value, only whether it
+// A wordResult is the result of a call: the word's old value, only whether it
 // was the one compared with, or nothing.
 type wordResult struct {
 	value   uint64
@@ -59,7 +59,7 @@ type wordResult struct {
 	swapped bool
 }
 
-// atomicWord is what one word does.
+// atomicWord is the model of one word.
 var atomicWord = porcupine.Model{
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 		parts := make([][]porcupine.Operation, len(linearWords))
@@ -80,7 +80,7 @@ var atomicWord = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-// A wordClient does operations on the words. After an error nobody knows whether
+// A wordClient does operations on the words. After an error it is unknown whether
 // the last one was done.
 type wordClient func(ctx context.Context, op wordOp, rng *rand.Rand) (wordResult, error)
 
@@ -218,7 +218,7 @@ func localClient(t *testing.T, p []byte) wordClient {
 	}
 }
 
-// wordOf is what Word32 and Word64 have in common.
+// wordOf has the common methods of Word32 and Word64.
 type wordOf[V uint32 | uint64] interface {
 	Load() V
 	Store(V)
@@ -249,8 +249,8 @@ func onWord[V uint32 | uint64](a rma.Atomic, w wordOf[V]) wordResult {
 	}
 }
 
-// drawOp draws an operation. It compares with what the client has seen last,
-// which is the word's value often enough.
+// drawOp draws an operation. It compares with the value that the client has seen
+// last, which is the word's value often enough.
 func drawOp(rng *rand.Rand, seen []uint64) wordOp {
 	op := wordOp{word: rng.IntN(len(linearWords))}
 	op.atomic = rma.Atomic{Op: rma.AtomicOp(1 + rng.IntN(8)), Width: linearWords[op.word].width,
@@ -264,7 +264,7 @@ func drawOp(rng *rand.Rand, seen []uint64) wordOp {
 	return op
 }
 
-// A wordHistory is what all clients of one cluster did.
+// A wordHistory has the operations of all clients of one cluster.
 type wordHistory struct {
 	clock  atomic.Int64 // a moment is a number of its own
 	middle func()       // called once, in the middle
@@ -273,7 +273,7 @@ type wordHistory struct {
 
 	mu   sync.Mutex // guards ops
 	ops  []porcupine.Operation
-	open []porcupine.Operation // that nobody knows the end of
+	open []porcupine.Operation // whose results are unknown
 	err  error                 // of the last of them
 }
 
@@ -329,8 +329,8 @@ func (h *wordHistory) local(ctx context.Context, id int, c wordClient, rng *rand
 }
 
 // check looks for an order of the operations that the words could have done
-// one after the other. An operation whose end nobody knows may have been done
-// at any later time, or never, which is the same as after everything else.
+// one after the other. An operation with an unknown result may have been done
+// at any later time, or never, which is the same as after all other operations.
 func (h *wordHistory) check(t *testing.T) {
 	t.Helper()
 	all := h.ops
@@ -371,7 +371,7 @@ func TestAtomicsAreLinearizable(t *testing.T) {
 	}
 }
 
-// linearTroubles are what happens in the middle of a history. ends are the
+// linearTroubles are the disturbances in the middle of a history. ends are the
 // owner's ends of the connections.
 var linearTroubles = map[string]func(c *fabrictest.Cluster, ends []*fabric.Endpoint){
 	"no trouble": nil,
@@ -407,9 +407,9 @@ func linearHistory(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node, stri
 	}
 }
 
-// A party is everybody who gets at one page: its owner, five applications that
-// are connected to it, near, far and on a third node, and those of them that have
-// mapped it.
+// A party is all applications that access one page: its owner, five applications
+// that are connected to it, on its node, another and a third one, and those of them
+// that have mapped it.
 type party struct {
 	at, from []*fabric.Endpoint // of each connection
 	off      []int64            // of the page, for from
@@ -471,7 +471,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 }
 
 // addUntilAllHaveAdded adds ones to the words at 0 and 64 from everywhere, and
-// returns how many. Who touches the words itself adds many for each call of the
+// returns how many. A goroutine with a mapping adds many for each call of the
 // others, and rests between: it would keep the processor from them.
 func addUntilAllHaveAdded(t *testing.T, p party) uint64 {
 	const calls, burst = 200, 2000

@@ -89,7 +89,7 @@ func (l *lastingListener) listen(ctx context.Context) error {
 	now, err := node.Listen(l.port, l.opts...)
 	switch {
 	case err != nil && (ended(node) || status.Of(err) == status.BadFD):
-		return &OpError{Op: "listen", Local: node.local(), Err: status.NoDevice} // whatever it says then
+		return &OpError{Op: "listen", Local: node.local(), Err: status.NoDevice} // whatever error an ended node returns
 	case err != nil:
 		return err
 	}
@@ -139,7 +139,7 @@ func (l *lastingListener) ends(node *Node, err error) bool {
 	case <-node.Done():
 		return true
 	case <-l.ctx.Done():
-		return true // for again to say so
+		return true // again reports the end
 	case <-time.After(endPatience):
 		return false
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 )
 
-// A LostError says why a connection was lost. [errors.As] finds it in the error of a call
-// that failed with ECONNRESET, unless the peer closed in order, or the cause is not known.
+// A LostError is the cause of the loss of a connection. [errors.As] finds it in the error of a
+// call that failed with ECONNRESET, unless the peer closed in order, or the cause is unknown.
 type LostError struct {
 	Cause Cause
 	Text  string // the cause in words: one printable line, at most 256 bytes
@@ -26,7 +26,7 @@ type Cause uint8
 
 // The values of a Cause.
 const (
-	OtherCause     Cause = 0 // [LostError].Text says it
+	OtherCause     Cause = 0 // see [LostError].Text
 	PeerDied       Cause = 1 // the process of the peer's application ended
 	PeerDetached   Cause = 2 // the peer's application closed its [Node], or fabricd ended its session
 	PeerAborted    Cause = 3 // the peer's application gave it up, as [Conn.Abort] does
@@ -47,7 +47,7 @@ func (c Cause) String() string {
 	return fmt.Sprintf("cause %d", uint8(c))
 }
 
-// causes are the causes that the node tells apart.
+// causes are the causes that the node distinguishes.
 var causes = map[attach.Loss]Cause{
 	attach.LossPeerDied: PeerDied, attach.LossDetached: PeerDetached, attach.LossAborted: PeerAborted, attach.LossNodeStopped: NodeStopped,
 	attach.LossNodeRemoved: NodeLost, attach.LossLinkSilent: LinkSilent, attach.LossPathSilent: PathSilent, attach.LossProtocol: ProtocolBroken,

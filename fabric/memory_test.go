@@ -11,9 +11,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 )
 
-// TestEveryDoorRegistersTheSameMemory: what an attached application cannot share, an
-// embedded one may not register either, so that a program behaves the same behind all
-// doors.
+// TestEveryDoorRegistersTheSameMemory: memory that an attached application cannot share,
+// an embedded one may not register either, so that a program behaves the same in both.
 func TestEveryDoorRegistersTheSameMemory(t *testing.T) {
 	const page = fabric.PageSize
 	c := fabrictest.NewCluster(t, 2)

@@ -85,7 +85,7 @@ func (m *Mirror) Acquire(ctx context.Context, off, n int64) error {
 	})
 }
 
-// MarkDirty says that [off, off+n) of Bytes was changed. The error is EINVAL if
+// MarkDirty marks [off, off+n) of Bytes as changed. The error is EINVAL if
 // the range is empty or not in the mirror, and ENOBUFS if [MaxDirtyRanges]
 // ranges that it does not touch are dirty: Release comes first.
 func (m *Mirror) MarkDirty(off, n int64) error {

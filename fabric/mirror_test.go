@@ -30,7 +30,7 @@ func mirrored(t testing.TB, owner, here *fabric.Node, pages int) (*fabric.Mirror
 }
 
 // TestMirrorAgreesWithModel changes both sides at random and moves at random
-// moments. Bytes of each side change only by what that side and the moves do.
+// moments. Bytes of each side change only by that side and by the moves.
 func TestMirrorAgreesWithModel(t *testing.T) {
 	ctx := context.Background()
 	for name, door := range entrances {
@@ -104,7 +104,7 @@ func TestMirrorAgreesWithModel(t *testing.T) {
 	}
 }
 
-// carriers are what a link may go over.
+// carriers are the transports that a link may use.
 var carriers = map[string][]fabrictest.Option{"memory": nil, "quic": {fabrictest.QUIC()}, "tcp": {fabrictest.TCP()},
 	"tcp, nothing between": {fabrictest.TCP(), fabrictest.Unbroken()}}
 

@@ -15,12 +15,12 @@ import (
 // connects to it by that. A name has up to 63 letters and digits of ASCII, '.', '-' and
 // '_', begins with a letter or a digit, and is not digits alone; "db" and "DB" are two
 // names. One listener of a node serves a name; several nodes may serve the same one, and
-// any application of any node may: [Conn.Peer] says which node it is, and "db@web-1" asks
-// for one.
+// any application of any node may: [Conn.Peer] returns the node, and "db@web-1" selects
+// one.
 //
 //	l, err := n.Listen(0, fabric.Service("db"))
 //
-// The other nodes hear of the name within a second, and forget it as soon as the listener
+// The other nodes learn the name within a second, and forget it as soon as the listener
 // closes, its application ends, or its node is lost. Listen fails with EADDRINUSE if
 // another listener of the node serves the name, with ENOMEM if the node serves 64 names,
 // and with EINVAL for text that is no name.
@@ -46,7 +46,7 @@ func (s ServiceInfo) Addr() Addr { return Addr{Node: s.Node, Port: s.Port} }
 // String returns the service as "name@node-name (node:port)".
 func (s ServiceInfo) String() string { return fmt.Sprintf("%s@%s (%v)", s.Name, s.NodeName, s.Addr()) }
 
-// life tells s from another listener.
+// life distinguishes s from another listener.
 func (s ServiceInfo) life() Life { return Life{Node: s.Node, Generation: s.Generation} }
 
 func infoOf(s attach.Service) ServiceInfo {
@@ -81,7 +81,7 @@ const (
 	ServiceRemoved ServiceEventKind = 2 // it does not any more
 )
 
-// A ServiceEvent tells that a service came or went.
+// A ServiceEvent reports that a service was added or removed.
 type ServiceEvent struct {
 	Kind    ServiceEventKind
 	Service ServiceInfo
@@ -101,7 +101,7 @@ const servicesEvery = 100 * time.Millisecond
 
 // OnService calls fn for every service that there is now, as one that was added, and then
 // for each change, one at a time, from a goroutine of its own. A service that comes and goes within a
-// tenth of a second may not be told. After cancel has returned no call of fn begins; the
+// tenth of a second may not be reported. After cancel has returned no call of fn begins; the
 // end of n ends it too.
 func (n *Node) OnService(fn func(ServiceEvent)) (cancel func()) {
 	w := &serviceWatch{n: n, fn: fn, quit: make(chan struct{})}
@@ -115,7 +115,7 @@ func (n *Node) OnService(fn func(ServiceEvent)) (cancel func()) {
 	})
 }
 
-// A serviceWatch tells one function of services.
+// A serviceWatch reports services to one function.
 type serviceWatch struct {
 	n     *Node
 	fn    func(ServiceEvent)

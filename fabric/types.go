@@ -54,13 +54,13 @@ const (
 	ProtWrite Prot = 2
 )
 
-// MapFlags say how [Endpoint.Register] takes its offset (SCIF_MAP_*).
+// MapFlags select how [Endpoint.Register] takes its offset (SCIF_MAP_*).
 type MapFlags uint32
 
 // MapFixed takes Register's offset as given, or fails.
 const MapFixed MapFlags = 0x10
 
-// RMAFlags say how a transfer is done (SCIF_RMA_*). They are a set.
+// RMAFlags select how a transfer is done (SCIF_RMA_*). They are a set.
 type RMAFlags uint32
 
 // The bits of RMAFlags.
@@ -71,7 +71,7 @@ const (
 	Ordered  RMAFlags = 8 // the last 64-byte line becomes visible after the rest
 )
 
-// A Side says whose transfers a fence covers (SCIF_FENCE_INIT_*).
+// A Side selects the end whose transfers a fence covers (SCIF_FENCE_INIT_*).
 type Side uint8
 
 // The values of a Side.
@@ -80,7 +80,7 @@ const (
 	InitPeer Side = 2 // transfers that the peer initiated
 )
 
-// A Where says where a signal is stored (SCIF_SIGNAL_*). It is a set.
+// A Where selects the ends at which a signal is stored (SCIF_SIGNAL_*). It is a set.
 type Where uint8
 
 // The bits of a Where.

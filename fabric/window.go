@@ -78,9 +78,9 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 // Bytes returns the memory. It is valid until Close.
 func (m *Memory) Bytes() []byte { return m.mem.Bytes() }
 
-// SmallPages says why the memory does not lie in huge pages although the
-// application has asked for that with FABRIC_HUGE_PAGES=try; "" if it does, if it
-// is too small to fill one, or if none was asked for.
+// SmallPages returns the reason why the memory does not lie in huge pages although
+// the application has asked for that with FABRIC_HUGE_PAGES=try; "" if it does, if
+// it is too small to fill one, or if the application has not asked for them.
 func (m *Memory) SmallPages() string {
 	if paged, ok := m.mem.(attach.PagedMemory); ok {
 		return paged.SmallPages()

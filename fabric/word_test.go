@@ -117,7 +117,7 @@ func TestWaitSeesAStore(t *testing.T) {
 	}
 }
 
-// TestWaitRests runs on a clock that stands still while anybody is busy: a wait
+// TestWaitRests runs on a clock that stands still while any goroutine is busy: a wait
 // that did not rest would never see the store.
 func TestWaitRests(t *testing.T) {
 	for _, pause := range []time.Duration{50 * time.Microsecond, time.Second} {

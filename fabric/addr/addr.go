@@ -86,7 +86,7 @@ func Parse(s string) (Addr, error) {
 }
 
 // A UUID is a 128-bit identity: of a cluster, or of one fabricd's state
-// directory. The zero UUID is nobody's.
+// directory. The zero UUID identifies nothing.
 type UUID [16]byte
 
 // IsZero reports whether u is the zero UUID.
