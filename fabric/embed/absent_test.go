@@ -15,8 +15,8 @@ import (
 	"github.com/fabricd/fabricd/internal/path"
 )
 
-// Where processes cannot share memory, nobody attaches, and a connection says why it has no
-// path; messages and RMA of embedded nodes go by their link.
+// Where processes cannot share memory, no application attaches, and a connection reports why
+// it has no path; messages and RMA of embedded nodes go by their link.
 func TestASystemWithoutSharedMemorySaysSo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

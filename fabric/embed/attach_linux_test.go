@@ -30,8 +30,8 @@ func TestOthersAttachToAnEmbeddedNode(t *testing.T) {
 	}
 }
 
-// An application that attaches while its fabricd joins gets the node's ID, and learns
-// what the node waits for if it does not wait as long.
+// An application that attaches while its fabricd joins gets the node's ID. If its context
+// ends before, the error has the reason why the node waits.
 func TestAttachWaitsForAFabricdThatJoins(t *testing.T) {
 	h := config(t, "host")
 	h.Host = true

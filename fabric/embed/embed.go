@@ -12,7 +12,7 @@
 //
 // Its connections to other nodes get sockets of their own as those of attached
 // applications do (Config.Paths), and $FABRIC_LATENCY, $FABRIC_SPIN and
-// $FABRIC_HUGE_PAGES mean what they mean to [fabric.Attach].
+// $FABRIC_HUGE_PAGES mean the same as to [fabric.Attach].
 //
 // On macOS processes share no memory with a node: no application attaches by Config.Socket,
 // and connections stay on the links between nodes.
@@ -36,9 +36,9 @@ import (
 	"github.com/fabricd/fabricd/internal/hook"
 )
 
-// A Config says what the node is. Only StateDir is needed, and Join and
-// TokenFile until the node has joined its cluster once; a zero field elsewhere
-// means what the setting of the same name means in `fabricd run`. It must not
+// A Config configures the node. Only StateDir is needed, and Join and
+// TokenFile until the node has joined its cluster once. Any other zero field
+// means the default of the setting of the same name in `fabricd run`. It must not
 // be changed after it has been passed to Start.
 type Config struct {
 	Host     bool   // the node is its cluster's host, and Init has made StateDir
@@ -55,7 +55,7 @@ type Config struct {
 
 	Detection      string        // fast, normal or calm; empty: normal
 	LostPair       string        // reset or evict, of a host; empty: reset
-	Providers      []string      // what carries the data, as fabricd's --providers: quic, tcp, the preferred one first, shm; empty: all
+	Providers      []string      // data transports, as fabricd's --providers: quic, tcp, the preferred one first, shm; empty: all
 	TCPPlaintext   bool          // tcp goes without TLS behind the handshake; nodes that differ refuse each other's tcp
 	Paths          string        // lazy or off: whether a connection to another node gets sockets of its own; empty: lazy
 	MaxPaths       int           // how many of them there may be; 0: three eighths of the descriptors that the process may have
@@ -70,7 +70,7 @@ type Config struct {
 	CA, Cert, Key string // PEM files of an operator's own CA; all or none
 
 	// MaxNodes is how many identities a host lets into the cluster, and
-	// AllowedNetworks those in which members may say that they are reached, like
+	// AllowedNetworks those in which members may advertise addresses, like
 	// 10.0.0.0/8; 0 and none: 1024, everywhere.
 	MaxNodes        int
 	AllowedNetworks []string
@@ -78,7 +78,7 @@ type Config struct {
 	// StateDir.
 	AuditLog string
 
-	// EnableFaults lets who may use AdminSocket break the node on purpose, as
+	// EnableFaults lets the users of AdminSocket break the node on purpose, as
 	// fabricd's --enable-faults does.
 	EnableFaults bool
 
@@ -86,24 +86,24 @@ type Config struct {
 	// none can. AdminSocket is for fabricd's operator commands; empty: none.
 	Socket, AdminSocket string
 
-	// Channels between two applications of the node: messages and bytes on their way in
-	// one direction, per cent that a receiver takes before it says so (negative: none),
+	// Channels between two applications of the node: messages and bytes on their way in one
+	// direction, per cent that a receiver takes before it releases them (negative: none),
 	// and off, try or require for huge pages. Zero fields: 256, 256 KiB, 25, off.
 	RingSlots, RingData, RingRelease int
 	RingHugePages                    string
 
-	// ConnMemory is how much memory the node's connections may take for messages that
-	// nobody reads, in bytes; 0: half of the memory that the process may have. The
-	// others are what one attached application may hold, and all of one user four
-	// times as much; 0: 16384 endpoints, 1024 windows, 1 GiB of their memory.
+	// ConnMemory is how many bytes of memory the node's connections may take for unread
+	// messages; 0: half of the memory that the process may have. The others bound one
+	// attached application, and all applications of one user to four times as much;
+	// 0: 16384 endpoints, 1024 windows, 1 GiB of their memory.
 	ConnMemory, AppWindowMemory int64
 	AppEndpoints, AppWindows    int
 
 	Log zerolog.Logger
 }
 
-// settings returns the configuration as fabricd's settings, which know what is
-// allowed.
+// settings returns the configuration as fabricd's settings, which daemon.Load
+// checks.
 func (c Config) settings() map[string]string {
 	role := "node"
 	if c.Host {
@@ -164,7 +164,7 @@ func (c Config) settings() map[string]string {
 	return s
 }
 
-// trust sets who may join, and where that is written down.
+// trust sets the rules for nodes that join, and the audit log.
 func (c Config) trust(set func(key, value string)) {
 	set("ca", c.CA)
 	set("cert", c.Cert)
@@ -262,18 +262,18 @@ func ended(app *fabric.Node) bool {
 }
 
 // DataAddr returns the address under which other nodes reach this one,
-// "host:port": what they need in Config.Join.
+// "host:port": the value for their Config.Join.
 func (n *Node) DataAddr() string { return n.daemon.Status().Data[0] }
 
 // Err returns why the node ended by itself, nil if it did not.
 func (n *Node) Err() error { return n.daemon.Err() }
 
-// leaveTimeout bounds how long Close tells the others.
+// leaveTimeout bounds how long Close takes to notify the other nodes.
 const leaveTimeout = 5 * time.Second
 
-// Close ends the node: its applications' endpoints are ended, what they sent
-// is delivered, with ECONNRESET behind it where they have not closed, the others see NodeRemoved with the reason "left", and nothing
-// of the node is left when Close returns. A second Close does nothing.
+// Close ends the node: its applications' endpoints are ended, and the bytes that they sent are
+// delivered, followed by ECONNRESET where they have not closed. The other nodes see NodeRemoved
+// with the reason "left". When Close returns the node is gone. A second Close does nothing.
 func (n *Node) Close() error {
 	n.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
@@ -284,7 +284,7 @@ func (n *Node) Close() error {
 		n.mu.Unlock()
 		var closing sync.WaitGroup
 		for _, app := range apps {
-			closing.Go(func() { app.Close() }) // what it could not do ends with the node
+			closing.Go(func() { app.Close() }) // operations that it could not end are ended with the node
 		}
 		n.err = errors.Join(n.daemon.Leave(ctx), n.daemon.Close())
 		closing.Wait()

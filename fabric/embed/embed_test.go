@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what a test waits for.
+// patience bounds each wait of a test.
 const patience = 20 * time.Second
 
 // config returns the configuration of a node on the loopback interface.

@@ -62,9 +62,9 @@ func TestEmbeddedNodesUsePaths(t *testing.T) {
 	}
 }
 
-// What the applications of a node have sent by paths is delivered when the node leaves,
-// also to a receiver that takes its time: behind it comes the end of a connection that was
-// closed, and ECONNRESET of one that was not.
+// Bytes that the applications of a node have sent by paths are delivered when the node
+// leaves, also to a slow receiver. Then comes the end of a connection that was closed, and
+// ECONNRESET of one that was not.
 func TestANodeThatLeavesDeliversWhatWasSentByPaths(t *testing.T) {
 	for name, close := range map[string]func(*fabric.Conn) error{"closed": (*fabric.Conn).Close, "open": func(*fabric.Conn) error { return nil }} {
 		t.Run(name, func(t *testing.T) {

@@ -34,7 +34,7 @@ func startTest(t *testing.T, ctx context.Context, c Config) *Node {
 	return n
 }
 
-// pair starts two nodes, the second as change says, and connects them.
+// pair starts two nodes, the second configured by change, and connects them.
 func pair(t *testing.T, ctx context.Context, change func(*Config)) (nodes [2]*Node, ends [2]*fabric.Conn) {
 	t.Helper()
 	host := testConfig(t, "host")
@@ -80,7 +80,7 @@ func (n *Node) conn(t *testing.T) engine.ConnInfo {
 	return rows[0]
 }
 
-// exchange sends a byte to and fro until both nodes say that the messages go via.
+// exchange sends a byte to and fro until both nodes report via as the path of messages.
 func exchange(t *testing.T, ctx context.Context, nodes [2]*Node, ends [2]*fabric.Conn, via string) {
 	t.Helper()
 	for i := 0; nodes[0].conn(t).Path != via || nodes[1].conn(t).Path != via || i < 8; i++ {

@@ -55,7 +55,7 @@ func send(t *testing.T, from, to *embed.Node) error {
 	return nil
 }
 
-// links returns what `fabricd links --json` shows of a node.
+// links returns the output of `fabricd links --json` for a node.
 func links(t *testing.T, adminSocket string) (all []struct {
 	Provider   string
 	Why        string
@@ -74,7 +74,7 @@ func links(t *testing.T, adminSocket string) (all []struct {
 	return all
 }
 
-// shown reads a part of what an operator command shows of a node.
+// shown reads a part of the output of an operator command for a node.
 func shown(t *testing.T, adminSocket, command, part string, into any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
