@@ -69,7 +69,7 @@ func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolve
 	return w, nil
 }
 
-// A watch tells one client which nodes serve a name.
+// A watch reports the nodes that serve a name to one client.
 type watch struct {
 	dialer  *fabric.Dialer
 	cc      resolver.ClientConn
@@ -112,10 +112,10 @@ func (w *watch) attach(ctx context.Context) (*fabric.Node, error) {
 	return w.dialer.Node(ctx)
 }
 
-// heardWithin is how long a node that has just joined may take to hear of a name.
+// heardWithin is how long a node that has just joined may take to learn a name.
 const heardWithin = time.Second
 
-// follow tells of the service until node has ended or ctx is done.
+// follow reports the service's addresses until node has ended or ctx is done.
 func (w *watch) follow(ctx context.Context, node *fabric.Node) error {
 	defer node.OnService(func(ev fabric.ServiceEvent) {
 		if ev.Service.Name == w.service {
@@ -144,7 +144,7 @@ func (w *watch) follow(ctx context.Context, node *fabric.Node) error {
 	}
 }
 
-// addresses returns what to dial for each node that serves the name: the node, and not
+// addresses returns the address of each node that serves the name: with the node, and not
 // the port, so that a listener that comes back is found.
 func (w *watch) addresses(all []fabric.ServiceInfo) (list []string) {
 	for _, s := range all {
@@ -159,7 +159,7 @@ func (w *watch) addresses(all []fabric.ServiceInfo) (list []string) {
 func (w *watch) tell(addresses []string) {
 	if !slices.Equal(addresses, w.told) {
 		w.told = addresses
-		_ = w.cc.UpdateState(stateOf(addresses...)) // it fails for no address at all, and why comes next
+		_ = w.cc.UpdateState(stateOf(addresses...)) // it fails for no address at all, and the reason comes next
 	}
 	if len(addresses) == 0 {
 		w.cc.ReportError(fmt.Errorf("no node serves %q", w.service))
@@ -180,7 +180,7 @@ func (w *watch) look() {
 	}
 }
 
-// ResolveNow does nothing: changes are told as they happen.
+// ResolveNow does nothing: changes are reported as they happen.
 func (w *watch) ResolveNow(resolver.ResolveNowOptions) {}
 
 // Close ends the watch and waits for its end.

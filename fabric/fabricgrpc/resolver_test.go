@@ -89,7 +89,7 @@ func (c *cluster) serve(i int, name string) (stop func()) {
 	return stop
 }
 
-// A client asks a service who it is.
+// A client asks a service for its identity.
 type client struct {
 	t    *testing.T
 	conn *grpc.ClientConn
@@ -201,7 +201,7 @@ func TestCallsGoOnAfterARestart(t *testing.T) {
 				if took := time.Since(began); took > away+3*time.Second {
 					t.Errorf("node %d was away for %v, and calls for %v", i, away, took)
 				}
-				time.Sleep(3 * time.Second) // of the bubble: until the addresses are told again
+				time.Sleep(3 * time.Second) // of the bubble: until the addresses are reported again
 				cl.want("and when all is told", 3, 1)
 			}
 		}
