@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/client"
 )
 
-// DefaultSocket is where Attach finds fabricd if nothing else is said.
+// DefaultSocket is the path of fabricd's socket without an argument or $FABRIC_SOCKET.
 const DefaultSocket = "/run/fabricd/fabric.sock"
 
 // Attach attaches to the fabricd of this machine through the Unix socket at
@@ -22,10 +22,10 @@ const DefaultSocket = "/run/fabricd/fabric.sock"
 // application of this machine keeps its processor for some milliseconds, so that
 // a message between the two takes less than one microsecond instead of several.
 //
-// $FABRIC_SPIN is how often such a call looks for something before it sleeps, at
-// most: from 0, never, to 16777216. A look takes some tens of nanoseconds. Without
-// it a call looks a few hundred times where there are at least four processors,
-// less often where that does not pay, and with low latency some 250,000 times.
+// $FABRIC_SPIN is how often such a call polls before it sleeps, at most: from 0,
+// never, to 16777216. A poll takes some tens of nanoseconds. Without the variable a
+// call polls a few hundred times where there are at least four processors, less
+// often where that does not pay, and with low latency some 250,000 times.
 //
 // $FABRIC_HUGE_PAGES is off, try or require: with try and require the memory of
 // [Node.Alloc] lies in huge pages, as far as it fills some. Where there are none,

@@ -52,8 +52,8 @@ func (n *Node) tryAll(ctx, limit context.Context, t addr.Target, resolve resolve
 	}
 }
 
-// tryOne tries one of so many endpoints, for its share of the time if there are others: one
-// that does not answer must not hide them.
+// tryOne tries one of so many endpoints, for its share of the time if there are others: an
+// endpoint that does not answer must not use up their time.
 func (n *Node) tryOne(ctx, limit context.Context, s attach.Service, service string, of int) (*Conn, error) {
 	a := Addr{Node: s.Life.Node, Port: s.Port}
 	end, bounded := limit.Deadline()

@@ -105,7 +105,7 @@ func inTurn(resolve resolver, turn uint64) resolver {
 }
 
 // DialContext is Dial with the signature that http.Transport and others take; network is
-// not looked at. Of an address as URLs make it, "NAME.fabric:PORT", NAME is a service
+// ignored. In an address from a URL, "NAME.fabric:PORT", NAME is a service
 // whatever PORT is: http://shop.fabric/ asks the service shop.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.Dial(ctx, ofURL(address))

@@ -74,7 +74,7 @@
 //   - A protection mismatch is EACCES, as the header says (the drivers: EPERM).
 //   - A listener that closes refuses the requests that wait.
 //   - Register takes a free, aligned, non-zero offset as a hint without
-//     MapFixed. It takes whole, aligned pages behind every door.
+//     MapFixed. It takes whole, aligned pages on a Node of any kind.
 //   - Unregister of a range without windows succeeds; of a part of a window it
 //     fails with EINVAL.
 //   - Each family of flags has its own type. SCIF_FENCE_RAS_* do not exist.

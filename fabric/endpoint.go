@@ -49,7 +49,7 @@ func newEndpoint(ep attach.Endpoint, memory *memoryTable) *Endpoint {
 // application dies. A process that connects to a chosen port that it has learned may
 // reach the port's next holder: let the first message name its receiver.
 //
-// Errors, in the order in which they are looked for: EACCES for a port below
+// Errors, in the order in which they are checked: EACCES for a port below
 // [AdminEnd] without privilege, or one that an access rule of the node keeps for
 // other users; EINVAL if the endpoint is bound already; EISCONN if it listens, connects, or is or was connected; EINVAL if the port
 // is in use on this node; ENOSPC if no port is free.
@@ -215,8 +215,8 @@ func (e *Endpoint) TryRecv(p []byte) (n int, err error) {
 	return n, e.fail("recv", err)
 }
 
-// nothing is a message call about no bytes: it succeeds in every state but
-// closed.
+// nothing is the result of a Send or Recv of no bytes: it succeeds in every state
+// but closed.
 func (e *Endpoint) nothing(op string) error {
 	if Events(e.ep.Ready())&PollNval != 0 {
 		return e.fail(op, status.BadFD)

@@ -16,7 +16,7 @@ type keeper struct {
 
 	mu     sync.Mutex // guards the fields below
 	node   *Node
-	under  chan struct{} // closed when the attaching that is under way has come to something; nil: none is
+	under  chan struct{} // closed when the attach in progress has ended; nil: none is in progress
 	closed bool
 }
 

@@ -55,7 +55,7 @@ type wordOp struct {
 type wordResult struct {
 	value   uint64
 	known   bool // value is the old value
-	decided bool // swapped says whether that was Compare
+	decided bool // swapped reports whether that was Compare
 	swapped bool
 }
 
@@ -319,8 +319,8 @@ func (h *wordHistory) remote(ctx context.Context, id int, c wordClient, rng *ran
 	}
 }
 
-// local runs a client that touches the words itself, as often as the others
-// begin something: it would be through before they had begun.
+// local runs a client that accesses the words itself, once for each operation of the
+// others: otherwise it would end before they had begun.
 func (h *wordHistory) local(ctx context.Context, id int, c wordClient, rng *rand.Rand) {
 	seen := make([]uint64, len(linearWords))
 	for range h.turns {
@@ -446,8 +446,8 @@ func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p party) {
 	return p
 }
 
-// TestNoUpdateIsLost has everybody add to two words, so often that an atomic in
-// two steps, however short, loses one before long.
+// TestNoUpdateIsLost has all applications add to two words, so often that an atomic
+// in two steps, however short, soon loses an update.
 func TestNoUpdateIsLost(t *testing.T) {
 	for _, provider := range linearProviders {
 		for owner, enter := range entrances {

@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// TestCausesAreTyped: the words that nodes of any build tell each other, and the cause that
-// they are.
+// TestCausesAreTyped: the texts that nodes of any build send each other, and the cause of
+// each.
 func TestCausesAreTyped(t *testing.T) {
 	for words, want := range map[string]Cause{
 		attach.CauseDied: PeerDied, attach.CauseDetached: PeerDetached, attach.CauseAborted: PeerAborted,

@@ -27,8 +27,8 @@ import (
 //	err = m.Release(ctx)                     // and there, when it returns
 //
 // The methods may be called from any goroutine; one that moves bytes waits for
-// the one that does. The bytes themselves are as any memory: bytes that change while they
-// are moved arrive as something in between.
+// the one that does. The bytes are plain memory: bytes that change while they are moved
+// arrive as any mixture of old and new.
 type Mirror struct {
 	mem  []byte
 	turn chan struct{} // held by the call that moves bytes, or changes them
@@ -43,7 +43,7 @@ type Mirror struct {
 // MaxDirtyRanges is how many separate ranges of a mirror may be dirty.
 const MaxDirtyRanges = 4096
 
-// mirrorPiece is how many bytes a mirror moves between two looks at its context.
+// mirrorPiece is how many bytes a mirror moves between two checks of its context.
 const mirrorPiece = 1 << 20
 
 // NewMirror returns a mirror of [roffset, roffset+n) of the peer's windows. mem
@@ -174,8 +174,8 @@ func (m *Mirror) fail(op string, err error) error {
 	return ep.fail(op, err)
 }
 
-// move runs f, which moves bytes of the mirror from or to at of ep's peer, when
-// no other process does, and nothing is left of one that did.
+// move runs f, which moves bytes of the mirror from or to at of ep's peer, when no
+// other call does and the transfers of earlier calls have completed.
 func (m *Mirror) move(ctx context.Context, op string, f func(ep *Endpoint, at int64) error) error {
 	select {
 	case m.turn <- struct{}{}:

@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A Node is an application's door to the node it runs on. All applications of
+// A Node is an application's access to the node it runs on. All applications of
 // a node share its ID and its port space. Its methods may be called from any
 // goroutine.
 //
@@ -108,7 +108,7 @@ func backlogOf(opts []ListenOption) int {
 }
 
 // DialContext is Dial with the signature that http.Transport and others take: network
-// is "scif" or whatever the caller calls it. Of an address as URLs make it,
+// is "scif" or any other name. In an address from a URL,
 // "NAME.fabric:PORT", NAME is a service whatever PORT is: http://shop.fabric/ asks the
 // service shop. A [Dialer] outlives its fabricd.
 func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {

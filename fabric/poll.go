@@ -31,7 +31,7 @@ func (n *Node) Poll(ctx context.Context, items []PollItem) (int, error) {
 	if ready := look(items); ready > 0 {
 		return ready, nil
 	}
-	// One token is enough: after it, all items are looked at again.
+	// One token is enough: after it, all items are checked again.
 	changed := make(chan struct{}, 1)
 	for _, it := range items {
 		if it.Endpoint != nil {

@@ -96,7 +96,7 @@ func (ev ServiceEvent) String() string {
 	return fmt.Sprintf("service %v %s", ev.Service, verb)
 }
 
-// servicesEvery is the time between two looks at the services.
+// servicesEvery is the time between two checks of the services.
 const servicesEvery = 100 * time.Millisecond
 
 // OnService calls fn for every service that there is now, as one that was added, and then

@@ -118,8 +118,8 @@ type Mark struct {
 	Seq  uint64 // transfers begun before the mark
 }
 
-// A Signal is the values that [Endpoint.FenceSignal] stores, where, and behind which end's transfers.
-// Offsets that Where does not select are not looked at.
+// A Signal has the values that [Endpoint.FenceSignal] stores, their places, and the end whose
+// transfers it follows. Offsets that Where does not select are ignored.
 type Signal struct {
 	By           Side
 	Where        Where

@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// Memory is zeroed, page-aligned memory that [Endpoint.Register] accepts
-// behind every door.
+// Memory is zeroed, page-aligned memory that [Endpoint.Register] accepts on a Node
+// of any kind: attached, embedded or of a test.
 type Memory struct {
 	mem    attach.Memory
 	table  *memoryTable
@@ -99,8 +99,8 @@ func (m *Memory) Close() error {
 	return m.mem.Close()
 }
 
-// registrable refuses memory that an attached application could not share, whatever
-// the door is. The session judges the endpoint's state, which comes first, and pages.
+// registrable refuses memory that an attached application could not share, on any kind of
+// Node. The session checks the endpoint's state, which comes first, and the pages.
 func (e *Endpoint) registrable(p []byte) error {
 	if len(p) == 0 || len(p)%PageSize != 0 || addressOf(p)%PageSize != 0 || e.memory.holds(p) {
 		return nil
@@ -124,7 +124,7 @@ func (e *Endpoint) registrable(p []byte) error {
 // range from [FirstOffset] is, so that both ends of a fresh connection that
 // register the same sizes get the same offsets.
 //
-// p is whole pages of one [Memory] of the endpoint's own Node, behind every door. They stay
+// p is whole pages of one [Memory] of the endpoint's own Node, of any kind. They stay
 // in use until the window is gone: after Unregister or Close, and after the
 // last transfer, signal and mapping that uses it.
 //
@@ -161,7 +161,7 @@ func (e *Endpoint) Unregister(offset, n int64) error {
 }
 
 // A Mapping is memory of the peer's windows, mapped into this process. It
-// stays valid until Close, whatever becomes of the connection, the windows and
+// stays valid until Close, also after the end of the connection, the windows and
 // the peer. When the peer has closed its end or unregistered the window, it may be
 // memory that the peer no longer uses, with its contents of that moment.
 type Mapping struct {

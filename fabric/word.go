@@ -149,8 +149,8 @@ func (m *Mapping) wordError() error {
 	return nil
 }
 
-// How often a word is looked at before another goroutine may run, before the
-// processor may rest, and how long it rests. The first numbers are some
+// How often a word is polled before another goroutine may run, before the
+// processor may rest, and how long it rests. The first numbers take some
 // microseconds, the round trip between two processes that both run.
 const (
 	spins      = 1000
