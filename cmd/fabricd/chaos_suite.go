@@ -80,8 +80,8 @@ func selected(all []chaos.Named, only []string) ([]chaos.Named, error) {
 	return some, nil
 }
 
-// able returns the scenarios that show something, and for each other scenario of the lab
-// the reason why it is left out, which it also prints.
+// able returns the scenarios that can run with opts, and for each other scenario of the
+// lab the reason why it is left out, which it also prints.
 func (a *app) able(all []chaos.Named, opts *chaos.Options, lab scenario.Lab) (some []chaos.Named, leftOut []string) {
 	for _, n := range all {
 		var err error

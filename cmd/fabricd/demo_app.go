@@ -116,7 +116,7 @@ func (d *demoApp) say(what, detail string, err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// The demo notices by itself when it hears nothing more.
+	// The demo notices by itself when no more lines arrive.
 	_ = json.NewEncoder(d.out).Encode(l)
 }
 

@@ -86,8 +86,8 @@ func (m *member) start(ctx context.Context) (st daemon.Status, err error) {
 	return st, err
 }
 
-// keepPorts makes m use the ports that it has at its next start too: others
-// look for it there.
+// keepPorts makes m use its present ports at its next start too: the other nodes
+// dial them.
 func (m *member) keepPorts() (err error) {
 	var dataErr error
 	_, m.data, dataErr = net.SplitHostPort(m.dataAddr)

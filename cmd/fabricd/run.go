@@ -126,7 +126,7 @@ func changed(cmd *cobra.Command) map[string]string {
 // bytes that are never touched.
 const heapFloor = 8 << 20
 
-// readyEvery is how often a node that does not serve yet is looked at.
+// readyEvery is how often a node that does not serve yet is checked.
 const readyEvery = 100 * time.Millisecond
 
 // serve returns when the node ends or ctx is done. Until then each signal of hup

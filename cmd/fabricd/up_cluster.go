@@ -32,7 +32,7 @@ type upCluster struct {
 	watched context.CancelFunc // ends the watchers
 }
 
-// run starts the cluster and reports what happens to it until ctx is done.
+// run starts the cluster and reports its changes until ctx is done.
 func (u *upCluster) run(ctx context.Context) error {
 	ctx, u.watched = context.WithCancel(ctx)
 	if err := u.begin(ctx); err != nil {
@@ -222,8 +222,8 @@ func leave(hurry context.Context, members []*member) (late []string) {
 	defer cancel()
 	members = slices.DeleteFunc(slices.Clone(members), func(m *member) bool { return m.proc == nil || !m.proc.running() })
 	for _, m := range members {
-		// They fail only for a process that has ended. One that a person has stopped
-		// goes on, or it could not leave.
+		// They fail only for a process that has ended. SIGCONT continues a stopped
+		// process, which could not leave otherwise.
 		_ = m.proc.cmd.Process.Signal(syscall.SIGTERM)
 		_ = m.proc.cmd.Process.Signal(syscall.SIGCONT)
 	}

@@ -106,7 +106,7 @@ type echoOf struct {
 	part []byte // of a line, its end is still to come
 }
 
-// Write prints the lines that p completes. It never fails: the log goes on when
+// Write prints the lines that p completes. It never fails: the log continues when
 // standard error is gone.
 func (w *echoOf) Write(p []byte) (int, error) {
 	w.part = append(w.part, p...)

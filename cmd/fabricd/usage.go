@@ -86,7 +86,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// closeFlag returns the flag of cmd that name may have meant.
+// closeFlag returns the flag of cmd of which name may be a misspelling.
 func closeFlag(cmd *cobra.Command, name string) (close string) {
 	if len(name) < 3 {
 		return ""
