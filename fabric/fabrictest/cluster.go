@@ -1,6 +1,6 @@
 // Package fabrictest runs clusters of fabricd nodes inside a test: real
-// engines, a network in memory, and a hand that kills, stops, restarts and
-// separates nodes. Everything works inside a testing/synctest bubble, where
+// engines, a network in memory, and calls that kill, stop, restart and
+// separate nodes. Everything works inside a testing/synctest bubble, where
 // timeouts cost nothing, and outside of one. Bubbles with the race detector need
 // GOMAXPROCS=1: with more, golang/go#78156 ends the process now and then.
 //

@@ -330,8 +330,8 @@ func crashAt(t *testing.T, step string, quiet time.Duration, opts ...fabrictest.
 // lossLimit bounds how long after a crash the calls of a survivor end.
 const lossLimit = time.Second
 
-// crashes returns a channel on which comes when node i, which has one fault, a crash,
-// was last seen before it, looked at every millisecond. A node that ends has none.
+// crashes returns a channel that yields the time at which node i, which has one fault, a
+// crash, was last seen alive, polled every millisecond. A node that has ended has no faults.
 func crashes(c *fabrictest.Cluster, i int) <-chan time.Time {
 	killed := make(chan time.Time, 1)
 	go func() { // as long as the node lives

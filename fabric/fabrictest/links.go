@@ -130,14 +130,14 @@ func (l Link) begin() *Fault {
 	return f
 }
 
-// A Fault is something that is broken on purpose.
+// A Fault is a fault that a test has begun.
 type Fault struct {
 	c   *Cluster
 	ids map[int][]uint64 // node to its rules
 }
 
-// Fired returns how often the fault has done something, also when it is over: a
-// test whose fault did nothing proves nothing.
+// Fired returns how often the fault has had an effect, also when it is over: a
+// test whose fault had no effect proves nothing.
 func (f *Fault) Fired() uint64 {
 	f.c.mu.Lock()
 	defer f.c.mu.Unlock()

@@ -581,7 +581,7 @@ func Example() {
 	fmt.Printf("%s, late: %v, fired: %v\n", answer, time.Since(start) >= 10*time.Millisecond, bad.Fired() > 0)
 	c.Heal()
 
-	// A lost node costs its connections, and every other node hears of it once.
+	// A lost node costs its connections, and every other node is notified of it once.
 	c.Kill(0)
 	c.ExpectRemoved(0, time.Second)
 	_, err = conn.Read(answer)

@@ -7,9 +7,9 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
-// A NodeFault is something that goes wrong at one node: it crashes, stands
-// still, waits or fails at a named step of the protocol, or its applications
-// read slowly. [FaultSteps] lists the steps.
+// A NodeFault is a fault of one node: it crashes, stands still, waits or fails
+// at a named step of the protocol, or its applications read slowly. [FaultSteps]
+// lists the steps.
 //
 //	c.NodeFault(1, fabrictest.NodeFault{Kind: "crash", Step: "rma.write_copied"})
 //
@@ -57,7 +57,7 @@ type NodeFaultReport struct {
 	// it then happened; of a fault without a step, Hits counts its changes.
 	Hits, Fired uint64
 	Since       time.Time
-	Problem     string // why it could not happen as it was meant to; empty: it could
+	Problem     string // why it could not happen as requested; empty: it could
 }
 
 // A FaultStep describes a step at which faults can be armed.

@@ -43,9 +43,9 @@ func Mixed() Option { return func(o *options) { o.quic, o.tcp = true, true } }
 
 // Unbroken makes nodes that nothing can break: no layer stands between an engine and its
 // sockets, as with a fabricd without --enable-faults, and a reader of a small operation
-// applies it. Node faults are refused; Partition, and faults of links, fail the test. Kill
-// is heard of by every node before it happens, so that nothing has to be held back for it.
-// With the race detector, packets of QUIC pass a lock that it knows of all the same.
+// applies it. Node faults are refused; Partition, and faults of links, fail the test. Every
+// node is notified of a Kill before it happens, so that nothing has to be held back for it.
+// With the race detector, packets of QUIC still pass a lock that the detector sees.
 func Unbroken() Option { return func(o *options) { o.unbroken = true } }
 
 // Paths lets connections of attached applications get paths: sockets on loopback, which
@@ -53,8 +53,8 @@ func Unbroken() Option { return func(o *options) { o.unbroken = true } }
 // bubble.
 func Paths() Option { return func(o *options) { o.paths = true } }
 
-// Delay makes everything take d to arrive, and up to jitter longer, which seed
-// decides. It has no effect with QUIC and TCP.
+// Delay makes all traffic take d to arrive, and up to jitter longer, drawn from
+// seed. It has no effect with QUIC and TCP.
 func Delay(d, jitter time.Duration, seed uint64) Option {
 	return func(o *options) { o.delay, o.jitter, o.seed = d, jitter, seed }
 }

@@ -125,8 +125,8 @@ func (s *streams) close() error {
 }
 
 // way reports whether bytes pass between p and the node at address. If not, changed
-// is closed when that may have changed. A node that has crashed gets an error
-// itself, and is silent to others.
+// is closed when a way opens. A node that has crashed gets an error itself, and is
+// silent to others.
 func (p *plug) way(address string) (open bool, changed <-chan struct{}, err error) {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
