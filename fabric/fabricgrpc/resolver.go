@@ -30,11 +30,11 @@ const Scheme = "fabric"
 // For a target that is no address of the fabric every call fails.
 //
 // While d's fabricd is away the addresses stay as they were, and d's dials wait for it.
-// The fabric encrypts what is sent, so the options have no TLS of gRPC; an option behind
-// them, as grpc.WithTransportCredentials, replaces its like.
+// The fabric encrypts all bytes, so the options have no TLS of gRPC. An option after
+// them, such as grpc.WithTransportCredentials, replaces theirs.
 //
-// The caller closes d behind the last client. The Close of a client ends what the options
-// have begun for it.
+// The caller closes d after the last client. The Close of a client ends the goroutines of
+// the options for it.
 func Options(d *fabric.Dialer) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithResolvers(builder{d}),
@@ -75,7 +75,7 @@ type watch struct {
 	cc      resolver.ClientConn
 	service string
 	cancel  context.CancelFunc
-	changed chan struct{} // has a value when the services have to be looked at
+	changed chan struct{} // has a value when the services have to be checked
 	done    chan struct{} // closed when run has returned
 	told    []string      // the addresses that the client has; run's
 }
@@ -155,7 +155,7 @@ func (w *watch) addresses(all []fabric.ServiceInfo) (list []string) {
 	return list
 }
 
-// tell gives the client its addresses, or the reason why it has none.
+// tell sends the client its addresses, or the reason why it has none.
 func (w *watch) tell(addresses []string) {
 	if !slices.Equal(addresses, w.told) {
 		w.told = addresses
@@ -176,7 +176,7 @@ func stateOf(addresses ...string) (s resolver.State) {
 func (w *watch) look() {
 	select {
 	case w.changed <- struct{}{}:
-	default: // it will look
+	default: // follow checks them anyway
 	}
 }
 

@@ -124,7 +124,7 @@ func (c *client) ask(limit time.Duration, opts ...grpc.CallOption) (fabric.NodeI
 	return p.Addr.(fabric.Addr).Node, nil
 }
 
-// hear makes the call that a connection may fail when its end is heard meanwhile.
+// hear makes the one call that may fail because its connection ends meanwhile.
 func (c *client) hear() {
 	c.t.Helper()
 	if _, err := c.ask(time.Minute, grpc.WaitForReady(true)); err != nil && status.Code(err) != codes.Unavailable {
