@@ -15,9 +15,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// fits refuses a request for memory that is not there. Asking the kernel is no
-// answer: an allocation without bound ends with the OOM killer, in any process,
-// and not with an error. Something is left for everybody else.
+// fits refuses a request for more memory than there is. The kernel would not refuse
+// it: an allocation without bound ends with the OOM killer, in any process, and not
+// with an error. Some memory is left for other processes.
 func fits(size, available int64, where string) error {
 	if size <= available-available/16 {
 		return nil

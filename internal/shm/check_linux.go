@@ -16,7 +16,7 @@ import (
 const tmpfsMagic = 0x01021994
 
 // check asks for the seals first: only memory can have them, and a descriptor
-// of a file system in user space is refused before anything asks that file
+// of a file system in user space is refused before a call reaches that file
 // system, which may never answer.
 func check(fd int, want, limit int64) error {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)

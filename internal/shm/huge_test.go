@@ -35,8 +35,8 @@ func hugeBytes(t *testing.T, mem []byte) int64 {
 	return kb << 10
 }
 
-// hugeMemory returns fresh memory in huge pages, or nil where the kernel has none
-// to give, and then that has to be said rightly.
+// hugeMemory returns fresh memory in huge pages, or nil where the kernel has none;
+// then it checks the error.
 func hugeMemory(t *testing.T, n int64) *Region {
 	t.Helper()
 	r := create(t, n)
