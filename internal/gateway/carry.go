@@ -64,7 +64,7 @@ func abort(err error, all ...conn) {
 	}
 }
 
-// reason is err in words for the other node, which learns no address of this machine.
+// reason is err as text for the other node, without addresses of this machine.
 func reason(err error) string {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok {
@@ -86,7 +86,7 @@ func reason(err error) string {
 	return what + ": not reached"
 }
 
-// oneLine bounds a text that people read, and in which there may be one of a stranger.
+// oneLine bounds a text for people, which may contain text of an untrusted peer.
 func oneLine(text string) string {
 	return fmt.Sprintf("%.500s", strings.ReplaceAll(text, "\n", "; "))
 }
@@ -143,7 +143,7 @@ func (c *carrier) copy(to, from conn, count *atomic.Int64) {
 	}
 	err := EndWrite(to)
 	if errors.Is(err, syscall.ENOTCONN) {
-		err = fmt.Errorf("close %s: %w", to.RemoteAddr(), syscall.ECONNRESET) // it was, before it could hear the end
+		err = fmt.Errorf("close %s: %w", to.RemoteAddr(), syscall.ECONNRESET) // it was reset before it could receive the end
 	}
 	if err != nil {
 		c.end(err)

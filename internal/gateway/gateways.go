@@ -37,8 +37,8 @@ type Gateways struct {
 	all []*gateway // those of the configuration and of commands, in the order of their starts
 }
 
-// New returns no gateways, on the node that attach returns: it is asked for it when one
-// needs it, and again when that node has ended. The node is left to attach's owner.
+// New returns an empty set of gateways on the node of attach, which is called when a gateway
+// needs the node, and again when that node has ended. The owner of attach closes the node.
 func New(attach func(context.Context) (*fabric.Node, error), log zerolog.Logger) *Gateways {
 	log = log.With().Str("op", "gateway").Logger()
 	g := &Gateways{attach: attach, log: log, refusals: logbound.New(log, "connections of gateways were refused")}
@@ -118,7 +118,7 @@ func (g *Gateways) Run(ctx context.Context, line spec.Gateway, report func(spec.
 	return nil
 }
 
-// add takes a gateway of a command among the others, if it goes with them.
+// add adds a gateway of a command, if it does not conflict with the others.
 func (g *Gateways) add(n *gateway) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

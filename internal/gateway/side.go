@@ -152,7 +152,7 @@ func listenAt(ctx context.Context, address string) (net.Listener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	// Of two that find a socket abandoned the second must not remove that of the first.
+	// Of two processes that find a socket abandoned, the second must not remove the first's.
 	dir, oerr := os.Open(filepath.Dir(address))
 	if oerr != nil {
 		return nil, err
@@ -245,8 +245,8 @@ func (d dialer) dial(ctx context.Context, addresses []string, client conn, info 
 	}
 }
 
-// dialOnce dials the first of some addresses that is of something which there is. The
-// error is that of the first one, if there is none.
+// dialOnce dials the first of some addresses that exists. If none does, the error is
+// that of the first one.
 func dialOnce(ctx context.Context, node nodeFunc, addresses []string) (*fabric.Conn, error) {
 	n, err := node(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ const (
 	Refused   = "refused"   // one was reset before it reached its target; Detail is the reason
 )
 
-// An Event is something that has happened at a gateway.
+// An Event is a change of a gateway or of one of its connections.
 type Event struct {
 	Time   time.Time `json:"time"`
 	Event  string    `json:"event"`

@@ -156,7 +156,7 @@ func (g *Gateway) options() string {
 }
 
 // Share is how many of the connections of an Expose one node may have while the others have
-// so many: three quarters of what they leave, so that no node takes all.
+// so many: three quarters of the rest, so that no node takes all.
 func (g *Gateway) Share(others int) int { return max(1, 3*(g.Max-others)/4) }
 
 // SetFrom sets the callers that may connect.
