@@ -106,8 +106,8 @@ func (in *incoming) offer() (message, error) {
 
 func errThere(name string) error { return fmt.Errorf("%s is there already", name) }
 
-// kept reports whether the file has its name, and that of the partial one too: the receiver
-// that made it so has ended before it removed that.
+// kept reports whether the file has its final name and still that of the partial file: an
+// earlier receiver ended before it removed the latter.
 func (in *incoming) kept(part, name string) bool {
 	if in.Replace {
 		return false
@@ -224,7 +224,7 @@ func (in *incoming) rest(n int64) (string, error) {
 	return sum, nil
 }
 
-// keep makes the file one under its name.
+// keep gives the file its final name.
 func (in *incoming) keep(part, name string) error {
 	if err := in.file.Sync(); err != nil {
 		return err
