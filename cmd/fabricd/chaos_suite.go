@@ -85,7 +85,7 @@ func selected(all []chaos.Named, only []string) ([]chaos.Named, error) {
 func (a *app) able(all []chaos.Named, opts *chaos.Options, lab scenario.Lab) (some []chaos.Named, leftOut []string) {
 	for _, n := range all {
 		var err error
-		if n.Scenario.Has(lab) { // of others the plan makes nothing anyway
+		if n.Scenario.Has(lab) { // the plan has no jobs for other scenarios
 			err = opts.Able(n.Scenario, lab)
 		}
 		if err != nil {

@@ -34,8 +34,8 @@ func (a *app) completeLive(f *askFlags) cobra.CompletionFunc {
 	}
 }
 
-// completeSettings completes the values of settings that have few, and the names of
-// files and directories of those that are one.
+// completeSettings completes the values of settings with few allowed ones, and the names
+// of files and directories for settings that are a path.
 func completeSettings(cmd *cobra.Command) {
 	for _, s := range daemon.Settings() {
 		var fn cobra.CompletionFunc

@@ -94,7 +94,7 @@ func (a *app) sendFile(ctx context.Context, f cpFlags, path, to string) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close() // an error behind the receiver's answer is none
+	defer c.Close() // an error after the receiver's answer does not matter
 	defer context.AfterFunc(ctx, func() { _ = c.Abort("interrupted") })()
 	show := progressTo(a.stderr)
 	r, err := filecopy.Send(c, file, name, show)

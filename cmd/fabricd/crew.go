@@ -19,7 +19,7 @@ type process struct {
 	cmd  *exec.Cmd
 	log  string        // file with its standard error
 	from int64         // where in log its own lines begin
-	done chan struct{} // closed when it was waited for
+	done chan struct{} // closed when the wait for it has returned
 	err  error         // of the wait; read after done
 }
 

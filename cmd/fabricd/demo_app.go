@@ -24,7 +24,7 @@ import (
 // Constants on which the two applications of the demo agree.
 const (
 	demoPort     fabric.Port = 2050
-	demoFirst                = 3 // messages that go over the link: a path is asked for behind the fourth
+	demoFirst                = 3 // messages that go over the link: a path is requested after the fourth
 	demoMessages             = 100
 	demoWindow               = 1 << 20        // bytes of each end's window
 	demoData                 = demoWindow / 2 // bytes that are written and read
@@ -120,7 +120,7 @@ func (d *demoApp) say(what, detail string, err error) {
 	_ = json.NewEncoder(d.out).Encode(l)
 }
 
-// command waits for the demo's next word.
+// command waits for the demo's next command.
 func (d *demoApp) command(ctx context.Context) (string, error) {
 	select {
 	case c, ok := <-d.commands:

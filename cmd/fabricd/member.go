@@ -30,7 +30,7 @@ type member struct {
 	admin      *daemon.Client
 	id         fabric.NodeID
 	gen        fabric.Generation
-	dataAddr   string // that it has had last
+	dataAddr   string // of its latest start
 	gossipAddr string
 }
 

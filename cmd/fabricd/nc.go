@@ -128,8 +128,8 @@ func join(ctx context.Context, c *fabric.Conn, in io.Reader, out io.Writer) erro
 	return c.Close()
 }
 
-// lostBy returns err of a connection with the name of the other node before it, if that is
-// known and has to do with it.
+// lostBy returns err of a connection, prefixed with the name of the peer's node if err is the
+// loss of the connection and the name is known.
 func lostBy(c *fabric.Conn, err error) error {
 	_, lost := errors.AsType[*fabric.LostError](err)
 	peer, perr := c.Peer()

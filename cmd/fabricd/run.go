@@ -164,7 +164,7 @@ func runNode(ctx context.Context, c daemon.Config, notify *daemon.Notifier, o da
 	o.Heap = daemon.NewHeap()
 	defer o.Heap.Close()
 	log := o.Log.With().Str("node", c.Name).Logger()
-	hup := make(chan os.Signal, 1) // from the start on: without a receiver it ends the process
+	hup := make(chan os.Signal, 1) // before the start: SIGHUP without a receiver ends the process
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	d, err := daemon.Start(ctx, c, o)
@@ -175,7 +175,7 @@ func runNode(ctx context.Context, c daemon.Config, notify *daemon.Notifier, o da
 	if err != nil {
 		return err
 	}
-	log = o.Log.With().Str("node", d.Status().Name).Logger() // it may have kept another
+	log = o.Log.With().Str("node", d.Status().Name).Logger() // the node may have kept an earlier name
 	serve(ctx, d, log, hup, notify)
 	notify.Stopping()
 	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)

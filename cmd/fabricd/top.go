@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// topRows is how many connections the picture shows.
+// topRows is how many connections the screen shows.
 const topRows = 20
 
 // A topConn is a connection as top shows it.
@@ -118,7 +118,7 @@ func (a *app) top(ctx context.Context, c *daemon.Client, every time.Duration, on
 	return repeat(ctx, every, show)
 }
 
-// lookTop asks the node for one picture.
+// lookTop asks the node for the data of one screen.
 func lookTop(ctx context.Context, c *daemon.Client) (*topView, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -149,7 +149,7 @@ func lookTop(ctx context.Context, c *daemon.Client) (*topView, error) {
 	return v, nil
 }
 
-// since makes rates of the counts of two pictures, and brings the busiest to the top.
+// since computes rates from the counts of two screens, and sorts the busiest to the top.
 func (v *topView) since(last *topView) {
 	took := v.Time.Sub(last.Time).Seconds()
 	for i := range v.Conns {
@@ -181,7 +181,7 @@ func rate(before, after uint64, seconds float64) float64 {
 	return float64(after-before) / seconds
 }
 
-// draw prints the picture.
+// draw prints the screen.
 func (v *topView) draw(w io.Writer) error {
 	if err := printLine(w, "%s  %s, %s; %s, %s  %s", v.Name, v.State, plural(v.Nodes, "node"),
 		plural(len(v.Conns), "connection"), plural(len(v.Links), "link"), v.Time.Format("15:04:05")); err != nil {

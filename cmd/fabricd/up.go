@@ -19,8 +19,8 @@ const (
 	upJoin     = 30 * time.Second // for one node to join, on a busy machine
 	upRestart  = 2 * time.Second  // from the end of a node to its next start
 	upLeave    = 5 * time.Second  // for nodes to leave; then they are killed
-	// upSameSignal is how soon behind the first signal another one is the same
-	// request: timeout and make send one that the terminal sends too.
+	// upSameSignal is how soon after the first signal a second one is the same
+	// request: timeout(1) and make repeat the signal of the terminal.
 	upSameSignal = 300 * time.Millisecond
 	upTail       = 15 // lines of the log of a node that failed
 )

@@ -49,7 +49,7 @@ type lifeSeen struct {
 	here bool
 }
 
-// A lifeChange is that an incarnation has joined the cluster, or left it.
+// A lifeChange reports that an incarnation has joined the cluster, or left it.
 type lifeChange struct {
 	at     time.Time
 	id     fabric.NodeID

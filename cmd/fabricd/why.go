@@ -56,7 +56,7 @@ func (r pathRow) String() string {
 		ago(r.Since, time.Now()), size(r.SentBytes), size(r.ReceivedBytes), duration(time.Duration(r.RoundTripUS)*time.Microsecond))
 }
 
-// String returns the path, and why it is that one if that is not plain.
+// String returns the path, and the reason for it if that is not obvious.
 func (p part) String() string {
 	if p.Why == "" {
 		return p.Path
