@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// doors are the ways in which two applications get to talk.
+// doors are the ways to attach two applications that connect.
 var doors = []struct {
 	name string
 	open func(tb testing.TB) (client, server *fabric.Node)
@@ -98,7 +98,7 @@ func attacher(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
 	}
 }
 
-// throughDoors runs f as a sub-test through every door.
+// throughDoors runs f as a sub-test for every door.
 func throughDoors(t *testing.T, f func(t *testing.T, client, server *fabric.Node)) {
 	for _, door := range doors {
 		t.Run(door.name, func(t *testing.T) {

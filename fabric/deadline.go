@@ -73,8 +73,8 @@ func (l *limit) expire() {
 }
 
 // AfterFunc is the method by which package context watches a foreign context;
-// without it, the package would start a goroutine for every call with a limit. f is the context package's and takes a lock of its own for a
-// moment, one that the caller of AfterFunc may hold.
+// without it, the package would start a goroutine for every call with a limit. f is the
+// context package's and briefly takes a lock of its own, which AfterFunc's caller may hold.
 func (l *limit) AfterFunc(f func()) (stop func() bool) {
 	l.mu.Lock()
 	over := l.after == nil
@@ -83,7 +83,7 @@ func (l *limit) AfterFunc(f func()) (stop func() bool) {
 	}
 	l.mu.Unlock()
 	if over {
-		go f() // only when the limit expired in this moment; f waits for our caller alone
+		go f() // only if the limit expires at this moment; f waits only for our caller's lock
 	}
 	return func() bool {
 		l.mu.Lock()

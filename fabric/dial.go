@@ -109,8 +109,8 @@ const (
 var errNoTurn = fmt.Errorf("%w: the listener was busy with dials before this one", status.Refused)
 
 // untilNotBusy calls dial, again and again while the backlog is full, until limit is
-// done. The pauses grow, and each is another one, so that many that dial at once do not
-// come back at once, nor keep the listener from those it has granted.
+// done. The pauses grow and are random, so that dialers of one moment do not retry at
+// once, nor keep the listener from requests that it has granted.
 func untilNotBusy(limit context.Context, dial func() error) error {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := dial()

@@ -100,9 +100,9 @@ const (
 	mostPause  = 2 * time.Second
 )
 
-// again calls try until it reports that its error is final, or ctx ends; then its last
-// error counts. The pauses double, and each is another one, so that many that have lost
-// the same fabricd do not come back at once.
+// again calls try until it reports that its error is final, or ctx ends, and returns its
+// last error. The pauses double and are random, so that applications that have lost
+// the same fabricd do not retry at once.
 func again(ctx context.Context, try func() (err error, final bool)) error {
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
 		err, final := try()

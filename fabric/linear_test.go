@@ -349,10 +349,10 @@ func (h *wordHistory) check(t *testing.T) {
 	}
 }
 
-// TestAtomicsAreLinearizable lets clients behind every door, near and far, act
+// TestAtomicsAreLinearizable lets clients of every kind of Node, near and far, act
 // on a few words of one window: through endpoints, through a mapping, and the
-// owner of the memory by itself. Whatever they see can have happened one after
-// the other. In half of the histories connections end in the middle of it.
+// owner of the memory by itself. Their results must fit an order in which the operations
+// happened one after the other. In half of the histories connections end in the middle.
 func TestAtomicsAreLinearizable(t *testing.T) {
 	seed := *linearSeed
 	if seed == 0 {

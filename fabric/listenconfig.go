@@ -61,7 +61,7 @@ func (c *ListenConfig) tell(err error) {
 	}
 }
 
-// A lastingListener is a net.Listener that listens again where its fabricd comes back.
+// A lastingListener is a net.Listener that listens again when its fabricd comes back.
 type lastingListener struct {
 	c      *ListenConfig
 	port   Port
