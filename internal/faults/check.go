@@ -10,14 +10,14 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A FieldError says what is wrong with one field of a rule, in one line.
+// A FieldError describes in one line an error in one field of a rule.
 type FieldError struct {
 	Field string // its name in JSON
 	Value string
-	Want  string // what is allowed, or why it cannot be
+	Want  string // the allowed values, or why it cannot be
 }
 
-// Error returns the field, its value and what is allowed.
+// Error returns the field, its value and the allowed values.
 func (e *FieldError) Error() string { return fmt.Sprintf("%.40s: %.80q: %s", e.Field, e.Value, e.Want) }
 
 // Check returns nil if the rule can be added to a Plane, else a *FieldError for
@@ -31,7 +31,7 @@ func (r *Rule) Check() error {
 	return nil
 }
 
-// checkPlace checks what the rule is for.
+// checkPlace checks the name and the traffic of the rule.
 func (r *Rule) checkPlace() *FieldError {
 	if len(r.Name) > MaxName || !printable(r.Name) {
 		return &FieldError{"name", r.Name, fmt.Sprintf("want at most %d bytes of printable text", MaxName)}

@@ -19,9 +19,9 @@ const (
 	MaxRules = 256
 )
 
-// Decode parses what users write: one rule as a JSON object, a list of rules, or
-// an object with the list under "rules". Every rule is checked; the error says
-// which one is wrong, and nothing of it is used then. Unknown fields are refused.
+// Decode parses a user's rules: one rule as a JSON object, a list of rules, or an object with the
+// list under "rules". Every rule is checked; the error says which one is wrong, and nothing of it
+// is used then. Unknown fields are refused.
 func Decode(text []byte) ([]Rule, error) {
 	if len(text) > MaxEncoded {
 		return nil, fmt.Errorf("rules: %d bytes: want at most %d", len(text), MaxEncoded)
@@ -81,7 +81,7 @@ func strict(text []byte, v any) error {
 	return nil
 }
 
-// explain says what package json's error means to who wrote the text.
+// explain turns package json's error into one for the author of the text.
 func explain(text []byte, err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
 		return &FieldError{e.Field, e.Value, "is of the wrong type"}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Fate is what becomes of one packet, or of one piece of a stream.
+// A Fate is the decision about one packet, or one piece of a stream.
 type Fate struct {
 	Drop  bool          // it vanishes; nothing below matters then
 	Delay time.Duration // until it may go on
@@ -40,7 +40,7 @@ const (
 	Held    // waits for the end of Hold
 )
 
-// A Seen is a rule and a packet's place in what the rule has seen.
+// A Seen is a rule and a packet's place among those that the rule has seen.
 type Seen struct {
 	Rule *Rule
 	Seed uint64        // of the rule, not zero
@@ -51,7 +51,7 @@ type Seen struct {
 	Meter *Meter
 }
 
-// then returns the fate of what first meets f and then g.
+// then returns the fate of a packet that first meets f and then g.
 func (f Fate) then(g Fate) Fate {
 	f.Deeds |= g.Deeds
 	if f.Drop || g.Drop {
@@ -83,7 +83,7 @@ const (
 	forRetry // and the ones after it
 )
 
-// Decide returns what the rule does to one packet or piece.
+// Decide returns the rule's decision about one packet or piece.
 func (s *Seen) Decide(w Way, size int) Fate {
 	acts, next := s.Rule.Acts(s.Age)
 	if !acts {
@@ -143,11 +143,11 @@ func (f *Fate) corrupt(bits uint64) {
 }
 
 const (
-	// Retransmit is what a lost piece of a stream costs: the shortest time in
-	// which TCP sends again.
+	// Retransmit is the delay of a lost piece of a stream: the shortest time in which TCP sends
+	// again.
 	Retransmit = 200 * time.Millisecond
-	// LinkRetransmit is what it costs on a link between nodes, whose provider has told
-	// the kernel to be quicker.
+	// LinkRetransmit is that delay on a link between nodes, whose provider has told the kernel to
+	// be quicker.
 	LinkRetransmit = 50 * time.Millisecond
 	// maxRetries bounds how often one piece is lost.
 	maxRetries = 8

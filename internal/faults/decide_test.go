@@ -22,7 +22,7 @@ func genWay(t *rapid.T) Way {
 	}
 }
 
-// decideAll is what becomes of size bytes under rules that all cover w, in this order.
+// decideAll is the fate of size bytes under rules that all cover w, in this order.
 func decideAll(rules []Seen, w Way, size int) Fate {
 	var total Fate
 	for i := range rules {
@@ -63,8 +63,8 @@ func TestDecideIsAFunction(t *testing.T) {
 	})
 }
 
-// TestOneRuleDoesNotShiftAnother holds what a rule does to the n-th packet to
-// that rule, its seed, the way and n.
+// TestOneRuleDoesNotShiftAnother: a rule's decision on the n-th packet depends on that rule, its
+// seed, the way and n alone.
 func TestOneRuleDoesNotShiftAnother(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := genWay(t)
@@ -178,8 +178,8 @@ func TestWhatALostPieceCosts(t *testing.T) {
 	}
 }
 
-// TestRateIsKept sends faster than the rate: what passes in any time is at most
-// rate and buffer, in order, and what is sent slower passes unhindered.
+// TestRateIsKept sends faster than the rate: the bytes that pass in any time are at most rate and
+// buffer, in order, and slower traffic passes unhindered.
 func TestRateIsKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := Bytes(rapid.Int64Range(MinRate, 10<<20).Draw(t, "rate"))

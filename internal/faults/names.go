@@ -8,10 +8,9 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Names say which node is at which address, and which node has which identity.
-// What was learned of a node stays until something newer is: a cut must hold
-// after the node was removed, too. The zero Names are empty. All methods may be
-// called from any goroutine.
+// Names say which node is at which address, and which node has which identity. Knowledge about a
+// node stays until newer replaces it: a cut must hold after the node was removed, too. The zero
+// Names are empty. All methods may be called from any goroutine.
 type Names struct {
 	mu    sync.RWMutex // guards the fields below
 	ids   map[addr.UUID]addr.NodeID
@@ -137,8 +136,8 @@ func (n *Names) Place(address string) addr.NodeID {
 	return addr.NoNode
 }
 
-// On returns the IDs of the nodes that have an address on host. Every loopback
-// address is the same host: what is dialed at one of them comes from another.
+// On returns the IDs of the nodes that have an address on host. Every loopback address is the same
+// host: a connection dialed to one comes from another.
 func (n *Names) On(host netip.Addr) (ids []addr.NodeID) {
 	host = host.Unmap().WithZone("")
 	n.mu.RLock()

@@ -8,25 +8,23 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Direction says what a partition cuts.
+// A Direction is the set of links that a partition cuts.
 type Direction string
 
 // The directions.
 const (
 	// Symmetric cuts every two groups from each other, both ways.
 	Symmetric Direction = "symmetric"
-	// Asymmetric cuts what each group sends to those named after it; the other
-	// way stays open.
+	// Asymmetric cuts the traffic of each group to those named after it; the other way stays open.
 	Asymmetric Direction = "asymmetric"
 	// Partial cuts only neighbours in the list, both ways: of 0/1/2 it cuts 0
 	// from 1 and 1 from 2, and leaves 0 and 2 connected.
 	Partial Direction = "partial"
 )
 
-// Partition returns the rules that separate groups of nodes: copies of like,
-// which says what is cut, for how long and with which name. Without any effect
-// in like they are cuts of all planes. Nodes that are in no group reach
-// everybody. The rules are checked.
+// Partition returns the rules that separate groups of nodes: copies of like, which gives the
+// effect, the duration and the name. Without any effect in like they are cuts of all planes. Nodes
+// that are in no group reach all others. The rules are checked.
 func Partition(groups []Nodes, d Direction, like Rule) ([]Rule, error) {
 	if err := checkGroups(groups); err != nil {
 		return nil, err

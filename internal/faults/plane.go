@@ -20,14 +20,14 @@ type Options struct {
 	Now func() time.Duration
 }
 
-// A Plane holds the rules of one node, decides by them and counts what they
-// did. Its methods may be called from any goroutine. It starts none.
+// A Plane holds the rules of one node, decides by them and counts their effects. Its methods may be
+// called from any goroutine. It starts none.
 type Plane struct {
 	seed  uint64
 	now   func() time.Duration
 	self  atomic.Uint32 // this node's ID, NoNode while it has none
 	some  atomic.Bool   // there are rules
-	Names Names         // who is at which address; filled by the owner
+	Names Names         // the nodes at each address; filled by the owner
 
 	mu      sync.Mutex // guards the fields below
 	rules   []*entry   // in the order of their addition
@@ -36,7 +36,7 @@ type Plane struct {
 	changed chan struct{} // closed and replaced when the rules change
 }
 
-// An entry is a rule in a Plane. The Plane's mu guards what changes.
+// An entry is a rule in a Plane. The Plane's mu guards the fields that change.
 type entry struct {
 	rule   Rule
 	seed   uint64
@@ -46,7 +46,7 @@ type entry struct {
 	counts Counters
 }
 
-// A tally is what a rule remembers of one Way.
+// A tally is a rule's memory of one Way.
 type tally struct {
 	seen  uint64
 	meter Meter
@@ -55,7 +55,7 @@ type tally struct {
 // maxEnded bounds the rules that a Plane remembers after their end.
 const maxEnded = 256
 
-// maxWays bounds the ways that one rule keeps apart; what is beyond shares one.
+// maxWays bounds the ways that one rule keeps apart; further ones share one.
 const maxWays = 1 << 14
 
 // NewPlane returns a Plane without rules.
@@ -77,7 +77,7 @@ func (p *Plane) SetSelf(id addr.NodeID) {
 	p.fire()
 }
 
-// Self returns what SetSelf said, addr.NoNode before.
+// Self returns the ID that SetSelf was given, addr.NoNode before.
 func (p *Plane) Self() addr.NodeID { return addr.NodeID(p.self.Load()) }
 
 // Add adds a rule, which acts from now on or after its After, and returns its
@@ -172,7 +172,7 @@ func (p *Plane) drop(now time.Duration, which func(*entry) bool) (n int) {
 	return n
 }
 
-// fire tells those who wait that the rules have changed. mu is held.
+// fire notifies the waiting goroutines that the rules have changed. mu is held.
 func (p *Plane) fire() {
 	p.some.Store(len(p.rules) > 0)
 	close(p.changed)
@@ -228,8 +228,8 @@ func (e *entry) concerns(w Way, m Meeting) bool {
 	return e.rule.enforced(m.Sending) && e.rule.covers(w)
 }
 
-// Decide returns what becomes of a packet or of a piece of a stream, of size
-// bytes, and counts it. A stream that must not go on at all is told by Gate.
+// Decide returns the fate of a packet or of a piece of a stream, of size bytes, and counts it. Gate
+// decides whether a stream may go on at all.
 func (p *Plane) Decide(m Meeting, size int) Fate {
 	w := p.way(m)
 	p.mu.Lock()
@@ -254,7 +254,7 @@ func (p *Plane) Decide(m Meeting, size int) Fate {
 	return total
 }
 
-// tally returns what the rule remembers of w. The Plane's mu is held.
+// tally returns the rule's tally of w. The Plane's mu is held.
 func (e *entry) tally(w Way) *tally {
 	t := e.ways[w]
 	if t == nil && len(e.ways) >= maxWays {
@@ -268,17 +268,16 @@ func (e *entry) tally(w Way) *tally {
 	return t
 }
 
-// A Gate says what a stream may do at all.
+// A Gate is the decision about a whole stream.
 type Gate struct {
 	Stopped bool // nothing passes, neither way unless the rule is on a lane
 	Refused bool // new ones are refused at once
-	Reset   bool // what is established ends
+	Reset   bool // established ones end
 }
 
-// Gate returns what m, a stream, may do now. Since a stream's bytes are
-// acknowledged by its other direction, a rule that stops either direction stops
-// it, but for rules on Messages and RMA alone. With count what it says is counted
-// as having happened to one stream.
+// Gate returns the decision about m, a stream, for now. Since a stream's bytes are acknowledged by
+// its other direction, a rule that stops either direction stops it, but for rules on Messages and
+// RMA alone. With count the decision is counted as having happened to one stream.
 func (p *Plane) Gate(m Meeting, count bool) Gate {
 	w := p.way(m)
 	back := m

@@ -43,9 +43,9 @@ type Rule struct {
 	// Shape is how Jitter is distributed; empty: uniform.
 	Shape Shape `json:"shape,omitempty"`
 
-	// Rate is the bandwidth in bytes per second, for each directed link and
-	// carrier by itself. What comes faster waits in Buffer bytes; packets
-	// beyond are dropped, streams wait. Buffer 0: DefaultBuffer.
+	// Rate is the bandwidth in bytes per second, for each directed link and carrier by itself.
+	// Excess traffic waits in Buffer bytes; packets beyond are dropped, streams wait. Buffer 0:
+	// DefaultBuffer.
 	Rate   Bytes `json:"rate,omitempty"`
 	Buffer Bytes `json:"buffer,omitempty"`
 
@@ -55,12 +55,11 @@ type Rule struct {
 
 	// Cut lets nothing pass.
 	Cut bool `json:"cut,omitempty"`
-	// HalfOpen stops what is established, as Cut does, and refuses new
-	// connections at once: the machine at the other end has forgotten.
+	// HalfOpen stops established connections, as Cut does, and refuses new ones at once: the
+	// machine at the other end has forgotten.
 	HalfOpen bool `json:"half_open,omitempty"`
-	// Hold keeps everything until the rule ends, and then lets it pass in
-	// order: the peer stands still. Packets beyond what a socket's buffer takes
-	// are dropped.
+	// Hold keeps everything until the rule ends, and then lets it pass in order: the peer stands
+	// still. Packets beyond a socket's buffer are dropped.
 	Hold bool `json:"hold,omitempty"`
 	// BlockUDP drops every packet; streams pass.
 	BlockUDP bool `json:"udp_blocked,omitempty"`
@@ -77,8 +76,7 @@ type Rule struct {
 	Up   Duration `json:"up,omitempty"`
 	Down Duration `json:"down,omitempty"`
 
-	// Seed decides what is random in the rule. 0: the Plane's seed and the
-	// rule's ID do.
+	// Seed makes the rule's random choices repeatable. 0: the Plane's seed and the rule's ID do.
 	Seed uint64 `json:"seed,omitempty"`
 }
 
@@ -101,7 +99,7 @@ const (
 	ReorderSpan = 5 * time.Millisecond
 )
 
-// Traffic is a plane of what nodes say to each other.
+// Traffic is a plane of the traffic between nodes.
 type Traffic string
 
 // The planes.
@@ -117,9 +115,9 @@ const (
 // Planes lists every Traffic.
 var Planes = []Traffic{Gossip, Control, Messages, RMA, Link, All}
 
-// Includes reports whether a rule on t is for the traffic of u, which is one of
-// Gossip, Control, Messages, RMA and Link. What belongs to a link and to no
-// connection, and the packets of a link, are of Link.
+// Includes reports whether a rule on t is for the traffic of u, which is one of Gossip, Control,
+// Messages, RMA and Link. Traffic of a link and no connection, and the packets of a link, are of
+// Link.
 func (t Traffic) Includes(u Traffic) bool {
 	return t == u || t == All || t == Link && (u == Messages || u == RMA)
 }
@@ -151,7 +149,7 @@ type Nodes []addr.NodeID
 // node included.
 func (n Nodes) Has(id addr.NodeID) bool { return len(n) == 0 || slices.Contains(n, id) }
 
-// A Carrier is what a piece of traffic travels in.
+// A Carrier is the kind of transport of a piece of traffic.
 type Carrier uint8
 
 // The carriers.
@@ -249,7 +247,7 @@ func (r Rule) String() string {
 	return strings.Join(parts, " ")
 }
 
-// effects returns what the rule does, one word or two for each fault.
+// effects returns the rule's effects, one word or two for each fault.
 func (r *Rule) effects() []string {
 	var all []string
 	add := func(on bool, name, value string) {

@@ -40,8 +40,8 @@ func TestDecodeReadsWhatPeopleWrite(t *testing.T) {
 	}
 }
 
-// TestEveryRefusalNamesTheFault holds every refusal to one line that names the
-// field and says what is allowed.
+// TestEveryRefusalNamesTheFault holds every refusal to one line that names the field and the
+// allowed values.
 func TestEveryRefusalNamesTheFault(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{``, "nothing: want a JSON object"},
@@ -207,7 +207,7 @@ func genRule(t *rapid.T) Rule {
 	if r.Jitter > 0 {
 		r.Shape = rapid.SampledFrom([]Shape{"", Uniform, Normal, Exponential}).Draw(t, "shape")
 	}
-	if r.Check() != nil { // not what this plane takes
+	if r.Check() != nil { // not allowed on this plane
 		r.Drop, r.Duplicate, r.Reorder, r.Corrupt, r.MTU = 0, 0, 0, 0, 0
 	}
 	if r.Check() != nil {
@@ -236,8 +236,8 @@ func TestJSONKeepsEveryRule(t *testing.T) {
 	})
 }
 
-// FuzzDecode wants no panic, no rule that Check refuses, and the same rules from
-// what was decoded.
+// FuzzDecode wants no panic, no rule that Check refuses, and the same rules from the encoded
+// result.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"plane":"link","from":1,"to":[2,3],"drop":"20%","delay":"20ms","jitter":"10ms","shape":"normal","for":"10s"}`))
 	f.Add([]byte(`{"rules":[{"plane":"all","cut":true,"up":"1s","down":"2s"},{"plane":"rma","rate":"8Mbit","buffer":"1MiB","seed":3}]}`))

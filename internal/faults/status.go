@@ -13,7 +13,7 @@ const (
 	Ended   State = "ended"   // removed, or its For has passed
 )
 
-// A Status is a rule of a Plane and what it did.
+// A Status is a rule of a Plane and its effects.
 type Status struct {
 	Rule  Rule      `json:"rule"`
 	State State     `json:"state"`
@@ -23,8 +23,8 @@ type Status struct {
 	Counts Counters `json:"counts"`
 }
 
-// Counters say what a rule did: that it fired at all is the proof that a test
-// broke what it meant to break. Each counts packets, or pieces of streams.
+// Counters count a rule's effects: that it fired at all is the proof that a test broke the link
+// that it meant to break. Each counts packets, or pieces of streams.
 type Counters struct {
 	Seen       uint64 `json:"seen"` // that the rule covered while it acted
 	Bytes      uint64 `json:"bytes"`
@@ -41,7 +41,7 @@ type Counters struct {
 	Reset      uint64 `json:"reset"`   // connections ended by reset
 }
 
-// add counts what a rule did to size bytes.
+// add counts the effects of a rule on size bytes.
 func (c *Counters) add(d Deeds, size int) {
 	c.Seen++
 	c.Bytes += uint64(size)
@@ -59,7 +59,7 @@ func (c *Counters) add(d Deeds, size int) {
 	}
 }
 
-// addGate counts what a rule did to one stream.
+// addGate counts the effects of a rule on one stream.
 func (c *Counters) addGate(stopped, refused, reset bool) {
 	for _, x := range []struct {
 		on    bool

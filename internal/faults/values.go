@@ -41,7 +41,7 @@ func (p *Probability) UnmarshalJSON(b []byte) (err error) {
 // A Duration is a time in nanoseconds, "20ms" in text and JSON.
 type Duration time.Duration
 
-// ParseDuration parses what time.ParseDuration does, if it is not negative.
+// ParseDuration parses the format of time.ParseDuration, if the value is not negative.
 func ParseDuration(s string) (Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {

@@ -20,8 +20,8 @@ var (
 // An encoder appends the fields of frames.
 type encoder struct{ codec.Encoder }
 
-// words appends a text for people. What does not print in it was a peer's, or a
-// file's name, and is replaced; what is too long is cut.
+// words appends a text for people. Characters that do not print were a peer's, or a file name's,
+// and are replaced; a text that is too long is cut.
 func (e *encoder) words(s string, limit int) {
 	s = printable(s)
 	for len(s) > limit {
@@ -42,7 +42,7 @@ func (e *encoder) blobs(list [][]byte, count, limit int) {
 // A decoder takes the fields of frames.
 type decoder struct {
 	codec.Decoder
-	why error // what of the values cannot be, if that is what is bad
+	why error // the value that cannot be, if that is the error
 }
 
 func from(b []byte) decoder { return decoder{Decoder: codec.From(b)} }
@@ -55,8 +55,7 @@ func (d *decoder) fault(err error) {
 	}
 }
 
-// words reads a text for people, all of which prints: nobody who shows it has to
-// look.
+// words reads a text for people, all of which prints: its reader need not check.
 func (d *decoder) words(limit int) string {
 	s := d.Text(limit)
 	d.Require(s == printable(s))

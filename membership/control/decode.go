@@ -11,9 +11,9 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// parseBody parses the body of a frame of type t, which fills b exactly. What
-// it returns keeps no reference to b. Enumerations are passed on as they are:
-// who uses them decides what an unknown one means.
+// parseBody parses the body of a frame of type t, which fills b exactly. The result keeps no
+// reference to b. Enumerations are passed on as they are: their user decides the meaning of an
+// unknown one.
 func parseBody(t frameType, b []byte) (any, error) {
 	d := from(b)
 	f := d.frame(t)
@@ -74,7 +74,7 @@ func (d *decoder) frame(t frameType) any {
 	return nil
 }
 
-// services reads what a life serves. What no node can serve makes the frame malformed.
+// services reads the services of a life. A service that no node can have makes the frame malformed.
 func (d *decoder) services() services.List {
 	l := services.List{Life: d.Life(), Seq: d.U64()}
 	l.Services = codec.List(&d.Decoder, services.MaxPerNode, func() services.Service {
@@ -166,8 +166,8 @@ func (d *decoder) claim() (m verdict.Resume) {
 	return m
 }
 
-// claims reads the rest of what a node says of itself. What no node can say makes
-// the frame malformed.
+// claims reads the rest of a node's claims. A claim that no node can make makes the frame
+// malformed.
 func (d *decoder) claims(name string) verdict.Claims {
 	addresses := d.texts(verdict.MaxAddresses, verdict.MaxAddress)
 	c, err := verdict.NewClaims(name, addresses, d.texts(verdict.MaxProviders, verdict.MaxProvider))

@@ -1,4 +1,4 @@
-// Package control carries what membership says over TCP: control sessions
+// Package control carries the messages of membership over TCP: control sessions
 // between a node and the host, lifelines between two nodes, and the one
 // exchange that lets a node join. SPEC.md in this folder is the format.
 //

@@ -89,7 +89,7 @@ func (e *encoder) frame(f any) frameType {
 	panic(fmt.Sprintf("BUG: control: no frame for %T", f))
 }
 
-// trusted is frame for what says which keys are to be trusted.
+// trusted is frame for the messages about trusted keys.
 func (e *encoder) trusted(f any) frameType {
 	switch f := f.(type) {
 	case Roots:
@@ -198,7 +198,7 @@ func (e *encoder) message(m verdict.Message) frameType {
 	}
 }
 
-// hostMessage is message for what only a host sends, and Sync.
+// hostMessage is message for those that only a host sends, and Sync.
 func (e *encoder) hostMessage(m verdict.Message) frameType {
 	switch m := m.(type) {
 	case verdict.Pong:
@@ -236,7 +236,7 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 	panic(fmt.Sprintf("BUG: control: no frame for %T", m))
 }
 
-// claim appends what a Join and a Resume have in common.
+// claim appends the fields that a Join and a Resume have in common.
 func (e *encoder) claim(id verdict.Identity, life addr.Life, term uint64, lease []byte) {
 	e.UUID(id.UUID)
 	e.U64(id.Epoch)
@@ -247,7 +247,7 @@ func (e *encoder) claim(id verdict.Identity, life addr.Life, term uint64, lease 
 	e.Bytes(lease, verdict.MaxLease)
 }
 
-// claims appends what a node says of itself beside its name.
+// claims appends a node's claims beside its name.
 func (e *encoder) claims(c verdict.Claims) {
 	e.texts(c.Addresses(), verdict.MaxAddresses, verdict.MaxAddress)
 	e.texts(c.Providers(), verdict.MaxProviders, verdict.MaxProvider)

@@ -87,7 +87,7 @@ type End struct {
 	Host  bool      // it runs in the host role
 }
 
-// A Target is whom a dialer wants to reach. Zero fields match anybody.
+// A Target is the node that a dialer wants to reach. Zero fields match any node.
 type Target struct {
 	UUID  addr.UUID
 	Epoch uint64
@@ -101,14 +101,13 @@ type Hello struct {
 	From                   End
 	Lease                  []byte // signed, of From.Life; on lifelines
 	To                     Target
-	// Challenge is for the other end to sign, on lifelines: with that a third node
-	// can be shown that it lives. Empty: nobody asks. At most
-	// verdict.MaxChallenge bytes.
+	// Challenge is for the other end to sign, on lifelines: with that a third node can be shown
+	// that it lives. Empty: no signature is asked for. At most verdict.MaxChallenge bytes.
 	Challenge []byte
 }
 
-// A Welcome answers a Hello that is accepted. It describes who answers, who may
-// be another start of the node that was meant: the dialer compares.
+// A Welcome answers a Hello that is accepted. It describes the listener, which may be another start
+// of the node that was meant: the dialer compares.
 type Welcome struct {
 	Version uint16 // the one that both speak from now on
 	From    End
@@ -116,7 +115,7 @@ type Welcome struct {
 	Proof   []byte // the sender's signature of the challenge, if there was one; at most verdict.MaxProof
 }
 
-// A Refuse answers what is not accepted, and ends the connection.
+// A Refuse answers a frame that is not accepted, and ends the connection.
 type Refuse struct {
 	Code                   Code
 	VersionMin, VersionMax uint16 // of the refusing side
@@ -130,7 +129,7 @@ type Close struct{ Text string }
 // A Beat is a sign of life on a lifeline.
 type Beat struct{ Seq uint64 }
 
-// A JoinAsk is what a node without a certificate sends on a join connection.
+// A JoinAsk is the request of a node without a certificate on a join connection.
 type JoinAsk struct {
 	VersionMin, VersionMax uint16
 	Name                   string        // that it wants to be known by
@@ -139,7 +138,7 @@ type JoinAsk struct {
 	Request                []byte        // certificate request, DER: the identity belongs to its key for good
 }
 
-// A JoinGrant is what it gets.
+// A JoinGrant is the answer to it.
 type JoinGrant struct {
 	Cluster     addr.UUID
 	Host        addr.UUID
@@ -200,7 +199,7 @@ const (
 	CodeIdentity Code = 3 // a claim that the certificate does not prove
 	CodeRole     Code = 4 // the host role is missing where it is needed
 	CodeFenced   Code = 5 // the life that it names is over
-	CodeTarget   Code = 6 // somebody else was meant
+	CodeTarget   Code = 6 // another node was meant
 	CodeBusy     Code = 7 // too many connections
 	CodeProtocol Code = 8 // malformed or out of place
 	CodeToken    Code = 9 // the join token is not accepted; Text says why
@@ -217,7 +216,7 @@ type RefusedError struct {
 	Remote bool // the peer refused us
 }
 
-// Error returns the reason and who gave it.
+// Error returns the reason and the side that gave it.
 func (e *RefusedError) Error() string {
 	if e.Remote {
 		return "refused by peer: " + e.Text
@@ -236,7 +235,7 @@ type ClosedError struct {
 	Remote bool
 }
 
-// Error returns the reason and who gave it.
+// Error returns the reason and the side that gave it.
 func (e *ClosedError) Error() string {
 	side := "closed here"
 	if e.Remote {

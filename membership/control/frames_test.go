@@ -130,8 +130,8 @@ func TestEveryTruncationIsMalformed(t *testing.T) {
 	}
 }
 
-// TestTextsForPeoplePrint: what is to be read by people is cut and made to print by
-// its sender, and malformed where it does not.
+// TestTextsForPeoplePrint: a text for people is cut and made to print by its sender, and malformed
+// where it does not.
 func TestTextsForPeoplePrint(t *testing.T) {
 	for text, want := range map[string]string{
 		strings.Repeat("ä", 200):       strings.Repeat("ä", 128),
@@ -178,8 +178,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestClaimsEnterChecked: a frame that says of a node what no node can say is
-// malformed, and the error says what.
+// TestClaimsEnterChecked: a frame with claims that no node can make is malformed, and the error
+// names the claim.
 func TestClaimsEnterChecked(t *testing.T) {
 	text := func(s string) []byte { return append([]byte{0, byte(len(s))}, s...) }
 	for _, c := range []struct{ frame, good, bad, why string }{

@@ -98,7 +98,7 @@ func exchange(l *link, prove func(tls.ConnectionState) error, ask *JoinAsk) (Joi
 	return JoinGrant{}, fmt.Errorf("%w: want the answer to a join, got %T", ErrMalformed, f)
 }
 
-// explainJoin says what a TLS alert alone does not.
+// explainJoin adds the cause that a TLS alert alone does not name.
 func explainJoin(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {

@@ -13,12 +13,12 @@ import (
 // leasePurpose keeps signed leases apart from every other signed statement.
 const leasePurpose = "lease 2"
 
-// A Lease is what the host has granted: this start of this node lives as Life.
-// It names its cluster by the certificate of the host that signed it, too.
+// A Lease is a grant of the host: this start of this node lives as Life. It names its cluster by
+// the certificate of the host that signed it, too.
 type Lease struct {
 	Cluster addr.UUID
 	UUID    addr.UUID // of the node
-	Key     trust.Pin // of the node: a lease is of use to nobody else
+	Key     trust.Pin // of the node: a lease is of no use to others
 	Epoch   uint64    // of the start of its fabricd
 	Life    addr.Life
 	Term    uint64    // of the host
@@ -126,7 +126,7 @@ func CheckHolder(store *trust.Store, node addr.UUID, key trust.Pin, signed []byt
 	return l, nil
 }
 
-// proveJoin leaves of the claims of a Join what its lease proves.
+// proveJoin keeps only those claims of a Join that its lease proves.
 func proveJoin(store *trust.Store, key trust.Pin, m verdict.Join) (verdict.Join, error) {
 	if len(m.Lease) == 0 {
 		m.Previous, m.Term = addr.Life{}, 0

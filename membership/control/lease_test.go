@@ -58,8 +58,7 @@ func FuzzParseLease(f *testing.F) {
 	})
 }
 
-// leaseOf returns the lease of life l of node B, signed by the host; change may
-// alter what it says.
+// leaseOf returns the lease of life l of node B, signed by the host; change may alter its fields.
 func (b *bench) leaseOf(l addr.Life, change ...func(*Lease)) []byte {
 	lease := Lease{Cluster: b.cluster, UUID: uuidB, Key: b.store(uuidB, false).Identity().Key, Epoch: 5, Life: l, Term: 3}
 	for _, f := range change {

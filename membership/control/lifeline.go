@@ -21,14 +21,13 @@ func newLifeline(l *link, o opened, accepted bool) *Lifeline {
 	return up
 }
 
-// Self returns what this end said of itself in the opening.
+// Self returns this end's claims in the opening.
 func (l *Lifeline) Self() End { return l.self }
 
-// Peer returns what the other end said of itself in the opening; its UUID is
-// proved by its certificate.
+// Peer returns the other end's claims in the opening; its UUID is proved by its certificate.
 func (l *Lifeline) Peer() End { return l.peer }
 
-// Identity returns what the peer's certificate proves.
+// Identity returns the identity that the peer's certificate proves.
 func (l *Lifeline) Identity() trust.Identity { return l.id }
 
 // Proof returns the peer's signature of the challenge with which the lifeline was

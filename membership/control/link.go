@@ -128,7 +128,7 @@ func (d *Dialer) Session(ctx context.Context, address string) (*Session, error) 
 // start of that node answers, or none of the life that was meant, it returns
 // the lifeline all the same: the caller compares [Lifeline.Peer].
 //
-// The challenge, if there is one, is what that node has to sign; see
+// The challenge, if there is one, is for that node to sign; see
 // [Lifeline.Proof].
 func (d *Dialer) Lifeline(ctx context.Context, address string, to Target, challenge []byte) (*Lifeline, error) {
 	var expect func(trust.Identity) error
@@ -142,7 +142,7 @@ func (d *Dialer) Lifeline(ctx context.Context, address string, to Target, challe
 	return newLifeline(l, o, false), nil
 }
 
-// An opened is what the two ends have told each other in the opening.
+// An opened holds the facts that the two ends have exchanged in the opening.
 type opened struct {
 	self, peer End
 	id         trust.Identity // of the peer
@@ -227,7 +227,7 @@ func (d *Dialer) greet(l *link, proto string, hello Hello) (opened, error) {
 	return opened{}, fmt.Errorf("%w: want WELCOME or REFUSE, got %T", ErrMalformed, f)
 }
 
-// welcomed checks what a listener says of itself, and adds to o what is proved.
+// welcomed checks the claims of a listener, and adds the proved ones to o.
 func (d *Dialer) welcomed(l *link, proto string, f Welcome, o *opened) (err error) {
 	if _, err := negotiate(f.Version, f.Version); err != nil {
 		return err
@@ -245,15 +245,15 @@ func (d *Dialer) welcomed(l *link, proto string, f Welcome, o *opened) (err erro
 	return err
 }
 
-// identified tells the connection below TLS who is proved to be at its other
-// end, if it wants to know: what breaks links on purpose does.
+// identified reports the proved peer to the connection below TLS, if it has the method: the layer
+// that breaks links on purpose does.
 func (l *link) identified(id trust.Identity) {
 	if c, ok := l.raw.(interface{ Identified(node addr.UUID) }); ok {
 		c.Identified(id.Node)
 	}
 }
 
-// checkClaim compares what an end says of itself with its certificate.
+// checkClaim compares the claims of an end with its certificate.
 func checkClaim(e End, id trust.Identity) error {
 	if e.UUID != id.Node {
 		return Refusef(CodeIdentity, "it says that it is node %s, its certificate is for %s", e.UUID, id.Node)

@@ -68,8 +68,8 @@ func (p *pipe) run(deliver func(any) error, alive func(), down func(verdict.Down
 	}()
 }
 
-// readGuarded is read, which ends the pipe if it panics: what a peer has sent ends
-// nothing but its own session.
+// readGuarded is read, which ends the pipe if it panics: a peer's bytes end nothing but its own
+// session.
 func (p *pipe) readGuarded(deliver func(any) error, alive func()) (err error) {
 	defer guard.Recover(func(why error, stack []byte) {
 		p.panicked(why, stack)
@@ -126,7 +126,7 @@ func (p *pipe) beat() {
 	seq := p.beats
 	p.mu.Unlock()
 	if !waiting {
-		_ = p.send(Beat{Seq: seq}) // who owns the pipe hears of its end
+		_ = p.send(Beat{Seq: seq}) // the owner of the pipe hears of its end
 	}
 }
 
@@ -164,8 +164,8 @@ func (p *pipe) kick() {
 	}
 }
 
-// close ends the pipe on purpose, after what was sent; it does not wait. A
-// second call does nothing.
+// close ends the pipe on purpose, after the queued frames; it does not wait. A second call does
+// nothing.
 func (p *pipe) close(cause error, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +190,7 @@ func (p *pipe) abort() {
 	p.link.raw.Close()
 }
 
-// write writes what is queued until stop is closed or a write fails.
+// write writes queued frames until stop is closed or a write fails.
 func (p *pipe) write(stop <-chan struct{}) {
 	var spare []byte
 	for {
@@ -269,8 +269,8 @@ func (p *pipe) isClosing() bool {
 	return p.closing
 }
 
-// bar closes the pipe because of what the peer sent, tells it why, and waits
-// for its end.
+// bar closes the pipe because of a frame that the peer sent, tells it why, and
+// waits for its end.
 func (p *pipe) bar(err error) error {
 	p.close(err, err.Error())
 	p.link.raw.SetReadDeadline(time.Now().Add(closeTimeout))

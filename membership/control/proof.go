@@ -18,8 +18,8 @@ func SignProof(store *trust.Store, self End, challenge []byte) ([]byte, error) {
 	return store.Sign(alivePurpose, proved(self.UUID, self.Epoch, self.Life, challenge))
 }
 
-// VerifyProof says why proof is not what [SignProof] returns at the node with this
-// UUID that lives as life and was started as epoch.
+// VerifyProof returns an error unless proof is one of [SignProof] at the node with this UUID that
+// lives as life and was started as epoch.
 func VerifyProof(store *trust.Store, node addr.UUID, epoch uint64, life addr.Life, challenge, proof []byte) error {
 	if len(proof) > verdict.MaxProof {
 		return fmt.Errorf("proof of life: %w: %d bytes", trust.ErrTooBig, len(proof))
@@ -36,7 +36,7 @@ func VerifyProof(store *trust.Store, node addr.UUID, epoch uint64, life addr.Lif
 	return nil
 }
 
-// proved is what a proof signs.
+// proved returns the bytes that a proof signs.
 func proved(node addr.UUID, epoch uint64, life addr.Life, challenge []byte) []byte {
 	e := encoder{}
 	e.UUID(node)

@@ -19,12 +19,12 @@ import (
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
-// openings bounds the connections that have not shown who they are. A TCP
-// connection, a handshake and one frame take an honest peer far less than Grace.
+// openings bounds the connections that are not authenticated yet. A TCP connection, a handshake and
+// one frame take an honest peer far less than Grace.
 var openings = admission.Limits{Total: 256, Reserved: 64, PerAddress: 64, PerNetwork: 96, Grace: 250 * time.Millisecond}
 
-// ErrElsewhere is the error of reading a connection that turned out to be for
-// somebody else than the Server, who has it now.
+// ErrElsewhere is the error of reading a connection that turned out to be for another listener,
+// which has it now.
 var ErrElsewhere = errors.New("the connection is for another listener")
 
 // Config says how a Server answers. It is not modified after Serve.
@@ -35,14 +35,13 @@ type Config struct {
 	// must not block.
 	Self func() (End, []byte)
 
-	// Admit may refuse an opening whose claims are proved, best with Refusef.
-	// proto is ProtoControl or ProtoLifeline; id is what the certificate proves;
-	// lease is that of h.From.Life, the
-	// zero Lease without a life and on control sessions. Nil admits everybody.
+	// Admit may refuse an opening whose claims are proved, best with Refusef. proto is ProtoControl
+	// or ProtoLifeline; id is the identity that the certificate proves; lease is that of
+	// h.From.Life, the zero Lease without a life and on control sessions. Nil admits every peer.
 	Admit func(proto string, h Hello, id trust.Identity, lease Lease) error
-	// Known reports whether a member of the cluster is, or was, at an address. Those
-	// have slots of their own among the connections that have not shown who they
-	// are. It must not wait. Nil: none is known.
+	// Known reports whether a member of the cluster is, or was, at an address. Those have slots of
+	// their own among the connections that are not authenticated yet. It must not wait. Nil: none
+	// is known.
 	Known func(netip.Addr) bool
 	// Session gets every control session, not started. Nil: this node is not
 	// the host and refuses them.
@@ -54,7 +53,7 @@ type Config struct {
 	Join func(cs tls.ConnectionState, ask JoinAsk) (JoinGrant, error)
 
 	Log     zerolog.Logger
-	Refused func() // is called for every connection that shows nobody who is admitted; it must not wait. Nil: nobody counts
+	Refused func() // is called for every connection that is not authenticated and admitted; it must not wait. Nil: not counted
 }
 
 // A Server accepts control sessions, lifelines and joining nodes on one
@@ -207,7 +206,7 @@ func (s *Server) open(c net.Conn) error {
 		return err
 	}
 	c.SetDeadline(time.Time{})
-	s.leave(c) // it has shown who it is: no newcomer ends it any more
+	s.leave(c) // it is authenticated: no newcomer ends it any more
 	if proto == ProtoControl {
 		s.cfg.Session(newSession(l, s.cfg.Store, o, true))
 		return nil
@@ -216,8 +215,8 @@ func (s *Server) open(c net.Conn) error {
 	return nil
 }
 
-// tls returns the configuration that fits the client's protocol: who joins has
-// no certificate yet.
+// tls returns the configuration that fits the client's protocol: a joining node has no certificate
+// yet.
 func (s *Server) tls() *tls.Config {
 	mutual := s.cfg.Store.ServerTLS(ProtoControl, ProtoLifeline)
 	mutual.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -258,8 +257,8 @@ func (s *Server) greet(l *link, proto string) (opened, error) {
 	return o, l.write(welcome)
 }
 
-// check decides about a HELLO, from what needs least to what needs most. It
-// returns the version to speak, and adds the peer's lease to o.
+// check decides about a HELLO, cheapest checks first. It returns the version to speak, and adds the
+// peer's lease to o.
 func (s *Server) check(l *link, proto string, h Hello, o *opened) (uint16, error) {
 	version, err := negotiate(h.VersionMin, h.VersionMax)
 	if err != nil {

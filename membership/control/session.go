@@ -28,11 +28,11 @@ func newSession(l *link, store *trust.Store, o opened, atHost bool) *Session {
 // Version returns the version of the protocol that both ends speak.
 func (s *Session) Version() uint16 { return s.version }
 
-// Peer returns what the other end said of itself in the opening; its UUID and
-// host role are proved by its certificate.
+// Peer returns the other end's claims in the opening; its UUID and host role are proved by its
+// certificate.
 func (s *Session) Peer() End { return s.peer }
 
-// Identity returns what the peer's certificate proves.
+// Identity returns the identity that the peer's certificate proves.
 func (s *Session) Identity() trust.Identity { return s.id }
 
 // Addresses returns the local and the remote address, for logs.
@@ -52,10 +52,9 @@ func (s *Session) Secret(purpose string) ([]byte, error) {
 // once with the cause and the reason; both on one goroutine of the session,
 // which reads nothing while they run. It must be called once.
 //
-// What does not belong to the sender's role, a Join or Resume of another node or
-// start than the session's, and a lease that does not prove what it is shown
-// for, end the session; the peer is told. Of a Join or Resume without a lease,
-// or with an older one, only what is proved is delivered.
+// A message that does not belong to the sender's role, a Join or Resume of another node or start
+// than the session's, and a lease that does not prove its claim, end the session; the peer is told.
+// Of a Join or Resume without a lease, or with an older one, only proved claims are delivered.
 func (s *Session) Start(message func(any), down func(verdict.DownCause, error)) {
 	s.pipe.run(func(f any) error {
 		m, err := s.check(f)
@@ -67,7 +66,7 @@ func (s *Session) Start(message func(any), down func(verdict.DownCause, error)) 
 	}, func() {}, down)
 }
 
-// check refuses what the peer must not say, and returns what is to be believed.
+// check refuses messages that the peer must not send, and returns those to be believed.
 func (s *Session) check(m any) (any, error) {
 	fromMember := false
 	claimed, epoch := s.peer.UUID, s.peer.Epoch
@@ -126,9 +125,8 @@ func (s *Session) Send(m any) error {
 	return nil
 }
 
-// Close ends the session on purpose: what was sent before is delivered, the
-// peer is told text, and after a second at most the connection is closed. It
-// does not wait; see Done.
+// Close ends the session on purpose: messages sent before are delivered, the peer is told text, and
+// after a second at most the connection is closed. It does not wait; see Done.
 func (s *Session) Close(text string) { s.pipe.close(&ClosedError{Text: text}, text) }
 
 // Abort ends the session at once, as the death of this process would.

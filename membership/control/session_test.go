@@ -67,7 +67,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// says returns what an honest node with this UUID says of itself.
+// says returns the claims of an honest node with this UUID.
 func says(u addr.UUID, epoch uint64) verdict.Identity {
 	return verdict.Identity{UUID: u, Epoch: epoch, Claims: sayA.Claims}
 }
@@ -128,7 +128,7 @@ func (b *bench) store(node addr.UUID, host bool) *trust.Store {
 	return b.stores[id]
 }
 
-// dialer returns a dialer of node B that says of itself what self does.
+// dialer returns a dialer of node B that claims to be self.
 func (b *bench) dialer(self End) *Dialer {
 	return &Dialer{Store: b.store(uuidB, false), Self: func() (End, []byte) { return self, nil }, Dial: b.dial}
 }
@@ -139,7 +139,7 @@ func (b *bench) dial(ctx context.Context, to string) (net.Conn, error) {
 
 var endB = End{UUID: uuidB, Epoch: 5}
 
-// A tap records what a session or lifeline calls.
+// A tap records the calls of a session or lifeline.
 type tap struct {
 	mu       sync.Mutex
 	messages []any
@@ -201,7 +201,7 @@ func TestSessionCarriesMessagesBothWaysAndClosesOnPurpose(t *testing.T) {
 			node.Send(verdict.Ping{Nonce: uint64(i)})
 			host.Send(verdict.Pong{Nonce: uint64(i)})
 		}
-		time.Sleep(10 * time.Millisecond) // what arrives after Close is dropped
+		time.Sleep(10 * time.Millisecond) // messages after Close are dropped
 		node.Send(verdict.Leave{})
 		node.Close("left")
 		if err := <-hostTap.down; hostTap.cause != verdict.DownClosed || err.Error() != "closed by peer: left" {
@@ -611,8 +611,8 @@ func TestAPanicEndsTheSessionAlone(t *testing.T) {
 	})
 }
 
-// A node of the version before gets that version, and its session says so: who sends it
-// services asks first.
+// A node of the version before gets that version, and its session says so: a sender of services
+// asks first.
 func TestTheVersionBeforeIsSpoken(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)

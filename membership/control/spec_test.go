@@ -100,7 +100,7 @@ func oneField(t *testing.T, item string) specField {
 	case m[2] != "":
 		f.limit, _ = strconv.Atoi(m[3])
 	}
-	f.name, _, _ = strings.Cut(f.name, ":") // what follows is a remark
+	f.name, _, _ = strings.Cut(f.name, ":") // the rest is a remark
 	return f
 }
 
@@ -218,7 +218,7 @@ func (g grammar) write(f specField, r *rand.Rand, b []byte, grow func(f specFiel
 	return b
 }
 
-// least is how short a field can be that says what a node says of itself.
+// least is the shortest length of each field of a node's claims.
 var least = map[string]int{"text name": 1, "list addresses": 1, "text addresses": 3, "text providers": 1, "text labels": 1, "text service": 8}
 
 // bounded returns the fields of a frame, nested ones too, that have a limit.
@@ -242,9 +242,9 @@ func (g grammar) body(typ frameType, r *rand.Rand, grow func(specField) int) (b 
 	return b
 }
 
-// Every frame of the page is one of the code and the other way around; what the
-// page's tables make is decoded and encoded again byte for byte, and each limit
-// holds exactly: at it a frame is good, one beyond it is malformed.
+// Every frame of the page is one of the code and the other way around; a frame made from the page's
+// tables is decoded and encoded again byte for byte, and each limit holds exactly: at it a frame is
+// good, one beyond it is malformed.
 func TestSpecificationMakesGoodFrames(t *testing.T) {
 	g, _ := readGrammar(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -282,7 +282,7 @@ func (g grammar) checkLimit(t *testing.T, typ frameType, limited specField, r *r
 			switch {
 			case f == limited:
 				return f.limit + over
-			case f.typ == "list": // what is limited may be inside
+			case f.typ == "list": // the limited field may be inside
 				return 1
 			}
 			return 0
@@ -323,8 +323,8 @@ func TestSpecificationReadsTheVectors(t *testing.T) {
 	}
 }
 
-// compare holds what was read against the fields of the struct, by value and,
-// where the page's name is that of one field only, by name.
+// compare compares the fields read with those of the struct, by value and, where the page's name is
+// that of one field only, by name.
 func compare(t *testing.T, frame string, leaves []leaf, values map[string][]string) (named int) {
 	t.Helper()
 	all := map[string]bool{}

@@ -15,15 +15,15 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// openings returns how many connections have not shown who they are.
+// openings returns how many connections are not authenticated yet.
 func (s *Server) openings() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.opening.Len()
 }
 
-// silence has strangers of count networks connect and say nothing. Those that come
-// again do so when they are refused or evicted. It returns what ends them all.
+// silence has strangers of count networks connect and say nothing. Those that come again do so when
+// they are refused or evicted. It returns the function that ends them all.
 func (b *bench) silence(count int, again bool) (end func()) {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	var all sync.WaitGroup
@@ -70,9 +70,9 @@ func (b *bench) session() time.Duration {
 	return time.Since(began)
 }
 
-// TestStrangersOfManyNetworksKeepNobodyOut has 300 networks hold a silent connection
-// each, more than there are slots. A node that nobody knew before joins at once; one
-// that was a member does, though the strangers come again as fast as they are ended.
+// TestStrangersOfManyNetworksKeepNobodyOut has 300 networks hold a silent connection each, more
+// than there are slots. A node that was not known before joins at once; one that was a member does,
+// though the strangers come again as fast as they are ended.
 func TestStrangersOfManyNetworksKeepNobodyOut(t *testing.T) {
 	for name, again := range map[string]bool{"a stranger": false, "a member": true} {
 		t.Run(name, func(t *testing.T) {

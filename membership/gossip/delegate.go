@@ -22,7 +22,7 @@ var (
 	_ memberlist.AliveDelegate = delegate{}
 )
 
-// NodeMeta returns what we say of ourselves.
+// NodeMeta returns this member's Meta, encoded.
 func (d delegate) NodeMeta(int) []byte {
 	d.g.mu.Lock()
 	defer d.g.mu.Unlock()
@@ -35,8 +35,8 @@ func (d delegate) NotifyMsg(b []byte) {
 	d.g.hear(b)
 }
 
-// GetBroadcasts, LocalState and MergeRemoteState carry user data of which there is
-// none: what arrives is dropped.
+// GetBroadcasts, LocalState and MergeRemoteState carry user data of which there is none: arriving
+// data is dropped.
 func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
 func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
@@ -103,7 +103,7 @@ func (g *Gossip) rumour(kind Kind, n *memberlist.Node) {
 	g.queue.put(Rumour{Kind: kind, Member: m}, proven)
 }
 
-// panicked logs a panic of a callback: what caused it is dropped.
+// panicked logs a panic of a callback: the message that caused it is dropped.
 func (g *Gossip) panicked(err error, stack []byte) {
 	g.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Err(err).Bytes("stack", stack).Msg("gossip message dropped")
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// A Doubt is what one member says to all others about one that it watches: that it
-// hears nothing of it. It is a rumour like any other, without a proof: who hears it
-// looks for itself. SPEC.md 6 has its bytes.
+// A Doubt is one member's notice to all others that it hears nothing of a member that it watches.
+// It is a rumour like any other, without a proof: each receiver checks by itself. SPEC.md 6 has its
+// bytes.
 type Doubt struct {
-	From  Key // who says it
+	From  Key // the sender
 	About Key
 }
 
 const (
 	noticeDoubt = 2
 
-	// maxDoubts bounds those that nobody has taken yet, of which no two are the same;
-	// further ones are dropped.
+	// maxDoubts bounds those that were not taken yet, of which no two are the same; further ones
+	// are dropped.
 	maxDoubts = 256
 )
 
@@ -57,8 +57,8 @@ func (g *Gossip) TellDoubt(about Key, to []Key) error {
 	return errors.Join(errs...)
 }
 
-// TakeDoubts returns the doubts since the last TakeDoubts, in the order in which they
-// have come. Both members are known; anybody who gossips may have said it.
+// TakeDoubts returns the doubts since the last TakeDoubts, in the order in which they have come.
+// Both members are known; any member may have sent it.
 func (g *Gossip) TakeDoubts() []Doubt { return g.queue.takeDoubts() }
 
 // hearDoubt takes a doubt. One that is malformed, about this member, or of or about

@@ -35,7 +35,7 @@ func (f *forger) seal() []byte {
 	return binary.BigEndian.AppendUint64([]byte("forg"), f.nonce)
 }
 
-// entry returns what a push-pull says of member i.
+// entry returns member i's entry in a push-pull.
 func (f *forger) entry(b []byte, i int) []byte {
 	m := Meta{Cluster: testCluster, Host: true, Serving: true, Life: addr.Life{Node: addr.NodeID(i)}, Term: 1 << 40,
 		Addresses: []string{fmt.Sprintf("172.%d.%d.1:7946", 16+i/256, i%256)}}
@@ -68,7 +68,7 @@ func (f *forger) push(i int) {
 	}
 }
 
-// A census is what members did while 8,000 others were made up.
+// A census counts the acts of members while 8,000 others were made up.
 type census struct {
 	dials atomic.Int64 // to addresses of those
 	wakes int

@@ -18,7 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/segment"
 )
 
-// Config says who gossips, with whom and how. It is not modified after Start.
+// Config configures a gossiping member. It is not modified after Start.
 type Config struct {
 	Cluster addr.UUID // nothing from another cluster is believed
 	UUID    addr.UUID
@@ -205,12 +205,12 @@ func newGossip(cfg *Config) (*Gossip, error) {
 	}, nil
 }
 
-// checksum is what memberlist adds to a packet beyond its bound, in bytes.
+// checksum is the size that memberlist adds to a packet beyond its bound, in bytes.
 const checksum = 5
 
-// maxPacket bounds the packets of gossip, in bytes, without their checksum: what passes every way of IPv6, as
-// segments of what goes over streams do. Larger ones may vanish under way, all of them
-// where there is much to tell.
+// maxPacket bounds the packets of gossip, in bytes, without their checksum: a size that passes every way of
+// IPv6, as segments of streams do. Larger ones may vanish under way, all of them where there are many
+// rumours.
 const maxPacket = 1280 - 40 - 8 - checksum
 
 func (g *Gossip) memberlistConfig() *memberlist.Config {
@@ -234,14 +234,14 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 	return c
 }
 
-// noStreamPing reports whether a member that does not answer packets is not asked
-// over a stream: what any holder of the gossip key may have made up is no reason to dial.
+// noStreamPing reports whether a member that does not answer packets is not asked over a stream: a
+// member that any holder of the gossip key may have made up is no reason to dial.
 func (g *Gossip) noStreamPing(name string) bool {
 	k, err := ParseKey(name)
 	return err != nil || !g.cfg.Proven(k)
 }
 
-// maxFrame bounds what a peer sends unasked over a stream, in bytes.
+// maxFrame bounds the frame that a peer sends unasked over a stream, in bytes.
 func (g *Gossip) maxFrame() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -305,9 +305,9 @@ func advertised(cfg *Config, packets net.PacketConn) (netip.AddrPort, error) {
 // Self returns this member's key.
 func (g *Gossip) Self() Key { return g.self }
 
-// Began returns the time from which gossip does its regular work, in whole
-// intervals of its profile. Who has regular work of its own does it at the same
-// times, so that an idle process wakes up once for both.
+// Began returns the time from which gossip does its regular work, in whole intervals of its
+// profile. Other regular work is best done at the same times, so that an idle process wakes up once
+// for both.
 func (g *Gossip) Began() time.Time { return g.began }
 
 // Address returns the address under which others gossip with this member.
@@ -335,8 +335,8 @@ func (g *Gossip) Members() []Member {
 	return out
 }
 
-// Recheck makes the Gossip ask soon who is proven: there may be more than before. It
-// does so about every second anyway.
+// Recheck makes the Gossip ask soon for the proven members: there may be more than before. It does
+// so about every second anyway.
 func (g *Gossip) Recheck() {
 	select {
 	case g.recheck <- struct{}{}:
@@ -348,8 +348,7 @@ func (g *Gossip) Recheck() {
 // well, 7 is worst.
 func (g *Gossip) Health() int { return g.list.GetHealthScore() }
 
-// Update replaces what this member says of itself. It does not wait until
-// others know.
+// Update replaces this member's Meta. It does not wait until others know.
 func (g *Gossip) Update(m Meta) error {
 	m.Cluster = g.cfg.Cluster
 	b, err := m.Append(nil)
@@ -438,7 +437,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	}
 	g.setMeta(b)
 	// A later broadcast about a member replaces one that is still queued:
-	// without sending the first, nobody would hear of the flag. Both calls would
+	// without sending the first, no member would hear of the flag. Both calls would
 	// wait for memberlist's next rounds; the shortest timeout, which they report
 	// as an error, makes them only queue.
 	g.list.UpdateNode(1)
@@ -452,20 +451,19 @@ func (g *Gossip) Leave(ctx context.Context) error {
 }
 
 const (
-	pushMembers = 16 // who hear at once; the others hear it from them
+	pushMembers = 16 // members that hear at once; the others hear it from them
 	pushCopies  = 2  // for each: one may be lost
 )
 
-// push sends what is queued now rather than with the next round: memberlist
-// adds it to its pings. It returns when all have answered, or are given up,
-// which takes one probe timeout of the profile.
+// push sends queued rumours now rather than with the next round: memberlist adds them to its pings.
+// It returns when all have answered, or are given up, which takes one probe timeout of the profile.
 func (g *Gossip) push() {
 	members := g.Members() // in random order
 	var pings sync.WaitGroup
 	for _, m := range members[:min(len(members), pushMembers)] {
 		for range pushCopies {
 			pings.Go(func() {
-				// Who does not answer is found out by others.
+				// A member that does not answer is found out by others.
 				_, _ = g.list.Ping(m.Key().String(), net.UDPAddrFromAddrPort(m.Address))
 			})
 		}

@@ -104,8 +104,8 @@ func (b *bench) kill(i int, g *Gossip) {
 	g.Close()
 }
 
-// within waits until ok holds and returns how long it took; beyond limit it
-// fails with what was expected.
+// within waits until ok holds and returns how long it took; beyond limit it fails with the
+// expectation.
 func (b *bench) within(limit time.Duration, want string, ok func() bool) time.Duration {
 	b.t.Helper()
 	began := time.Now()
@@ -138,7 +138,7 @@ func complete(list []*Gossip) bool {
 	return true
 }
 
-// rumours returns what g has heard of k since the last call, in words.
+// rumours returns the rumours that g has heard of k since the last call, in words.
 func rumours(g *Gossip, k Key) []string {
 	var out []string
 	for _, r := range g.Take() {

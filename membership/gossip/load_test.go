@@ -10,10 +10,10 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// A meter counts what members send.
+// A meter counts the packets and streams that members send.
 type meter struct{ packets, bytes, large, streams atomic.Int64 }
 
-// A metered packet socket counts what it sends.
+// A metered packet socket counts its sends.
 type metered struct {
 	net.PacketConn
 	m *meter
@@ -22,7 +22,7 @@ type metered struct {
 func (c metered) WriteTo(p []byte, to net.Addr) (int, error) {
 	c.m.packets.Add(1)
 	c.m.bytes.Add(int64(len(p)))
-	if c.m.large.Load() < int64(len(p)) { // who loses a race is as large as most
+	if c.m.large.Load() < int64(len(p)) { // the loser of a race is as large as most
 		c.m.large.Store(int64(len(p)))
 	}
 	return c.PacketConn.WriteTo(p, to)
@@ -38,19 +38,19 @@ func (m *meter) on(c *Config) {
 	}
 }
 
-// A load is what one member sends.
+// A load is the traffic that one member sends.
 type load struct{ packets, bytes, streams float64 }
 
-// take returns what each of members has sent since the last call.
+// take returns the load of each of members since the last call.
 func (m *meter) take(members int) load {
 	per := func(n *atomic.Int64) float64 { return float64(n.Swap(0)) / float64(members) }
 	return load{per(&m.packets), per(&m.bytes), per(&m.streams)}
 }
 
-// TestWhatAMemberSendsDoesNotGrowWithTheCluster starts all members of larger and
-// larger clusters at once, and counts what each sends until all know all, and in a
-// second in which nothing happens: a probe of another member and the answers to
-// those of others, whatever the number of members, and now and then a stream.
+// TestWhatAMemberSendsDoesNotGrowWithTheCluster starts all members of larger and larger clusters at
+// once, and counts the packets of each until all know all, and in a second in which nothing
+// happens: a probe of another member and the answers to those of others, whatever the number of
+// members, and now and then a stream.
 func TestWhatAMemberSendsDoesNotGrowWithTheCluster(t *testing.T) {
 	const rest = 30 // seconds
 	sizes := []int{8, 32, 100, 200}

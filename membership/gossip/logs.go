@@ -15,9 +15,9 @@ import (
 // others, which others can cause as well, a summary is given.
 const maxLines = 20
 
-// A logWriter turns the lines of memberlist's standard logger into zerolog
-// events. Levels go down by one: what memberlist calls an error is one rumour
-// that did not get through, which is no error of this fabricd.
+// A logWriter turns the lines of memberlist's standard logger into zerolog events. Levels go down
+// by one: memberlist logs an error for one rumour that did not get through, which is no error of
+// this fabricd.
 type logWriter struct {
 	log     zerolog.Logger
 	summary *logbound.Summary
@@ -58,7 +58,7 @@ func (w *logWriter) Write(p []byte) (int, error) {
 	if bytes.HasPrefix(line, []byte("ignoring alive message")) {
 		level = zerolog.DebugLevel // each member that is not proven yet causes some
 	}
-	if level < max(w.log.GetLevel(), zerolog.GlobalLevel()) { // the second is what operators change
+	if level < max(w.log.GetLevel(), zerolog.GlobalLevel()) { // the second is the level that operators change
 		return len(p), nil
 	}
 	text := logbound.Text(string(line))

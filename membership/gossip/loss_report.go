@@ -34,7 +34,7 @@ const (
 
 var errNotice = errors.New("malformed notice")
 
-// beginNotice appends what every notice begins with.
+// beginNotice appends the fields that begin every notice.
 func beginNotice(b []byte, kind uint8) codec.Encoder {
 	e := codec.To(b)
 	e.U8(noticeVersion)
@@ -42,7 +42,7 @@ func beginNotice(b []byte, kind uint8) codec.Encoder {
 	return e
 }
 
-// openNotice takes what beginNotice has put.
+// openNotice takes the fields that beginNotice has put.
 func openNotice(b []byte, kind uint8) codec.Decoder {
 	d := codec.From(b)
 	d.Require(d.U8() == noticeVersion)

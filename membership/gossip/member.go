@@ -55,12 +55,12 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
-// A Kind is what a Rumour says.
+// A Kind is the content of a Rumour.
 type Kind uint8
 
 const (
-	Seen    Kind = iota + 1 // somebody speaks with the member
-	Gone                    // nobody could reach it, or it left: see Meta.Leaving
+	Seen    Kind = iota + 1 // a member speaks with it
+	Gone                    // no member could reach it, or it left: see Meta.Leaving
 	Updated                 // its Meta changed
 )
 

@@ -28,8 +28,8 @@ const (
 // ErrMeta is in the chain of every error about metadata.
 var ErrMeta = errors.New("gossip metadata")
 
-// Meta is what a member says of itself to everyone. It is a claim: the lease
-// table and the certificates say what is true.
+// Meta is a member's description of itself for everyone. It is a claim: the lease table and the
+// certificates prove the truth.
 //
 //	 0         1       2          18     20           24     32
 //	+---------+-------+----------+------+------------+------+----------+----------+
@@ -149,7 +149,7 @@ func DecodeMeta(b []byte) (Meta, error) {
 	return m, nil
 }
 
-// takeWords takes what putWords has put.
+// takeWords takes the strings that putWords has put.
 func takeWords(d *codec.Decoder, count, length int) []string {
 	return codec.List(d, count, func() string {
 		p := d.Take(int(d.U8()))

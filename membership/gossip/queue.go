@@ -9,10 +9,9 @@ import (
 // proven: a member with the key can make up as many as it likes.
 const quietWake = 100 * time.Millisecond
 
-// A queue holds the rumours that nobody has taken yet, at most one per member:
-// a newer one replaces the older, so that its size is bounded by the number of
-// members and putting never blocks. That matters because memberlist calls with
-// its own lock held, and stops gossiping while it waits.
+// A queue holds the rumours that were not taken yet, at most one per member: a newer one replaces
+// the older, so that its size is bounded by the number of members and putting never blocks. That
+// matters because memberlist calls with its own lock held, and stops gossiping while it waits.
 type queue struct {
 	wake chan struct{} // capacity 1: there is something to take
 
@@ -81,7 +80,7 @@ func (q *queue) close() {
 func (q *queue) rouse() {
 	select {
 	case q.wake <- struct{}{}:
-	default: // the reader has been woken already and will see what is new
+	default: // the reader has been woken already and will see the new rumour
 	}
 }
 

@@ -61,7 +61,7 @@ func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
 	}
 }
 
-// A lockedBuffer keeps what is logged.
+// A lockedBuffer keeps the log.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

@@ -22,7 +22,7 @@ const (
 	recheckPause   = 50 * time.Millisecond
 )
 
-// An attempt is what came of dialing an absent address.
+// An attempt is the result of dialing an absent address.
 type attempt struct {
 	failed int
 	next   time.Time // it is not due before
@@ -91,7 +91,7 @@ func (g *Gossip) roundAfter(t time.Time) time.Time {
 	return g.began.Add(t.Sub(g.began).Truncate(every) + every)
 }
 
-// review looks again at who is proven, and forgets who is gone for too long.
+// review updates which members are proven, and forgets those that are gone for too long.
 func (g *Gossip) review(now time.Time) {
 	g.mu.Lock()
 	keys := slices.Collect(maps.Keys(g.members.records))
@@ -113,9 +113,9 @@ func (g *Gossip) review(now time.Time) {
 	}
 }
 
-// absent returns the seeds and the proven members that are not here or were hearsay
-// until now, and whether nobody is here. A member whose fabricd has a newer start that is here is not absent, and
-// one that left does not come back under its old name.
+// absent returns the seeds and the proven members that are not here or were hearsay until now, and whether this
+// member is alone. A member whose fabricd has a newer start that is here is not absent, and one that left does
+// not come back under its old name.
 func (g *Gossip) absent() (seeds, members []netip.AddrPort, alone bool) {
 	all := g.resolveSeeds()
 	g.mu.Lock()

@@ -8,11 +8,11 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Bounds of the members that are not proven: a member with the key can gossip as many
-// as it likes. memberlist probes, one after the other, every member that it believes
-// in, so that those who are made up take their turns from the others. So as soon as
-// one is proven here, because the host's table has come, it believes in those only.
-// The others are hearsay: the last ones are remembered, for one may be the host.
+// Bounds of the members that are not proven: a member with the key can gossip as many as it likes.
+// memberlist probes, one after the other, every member that it believes in, so that made-up ones
+// take their turns from the others. So as soon as one is proven here, because the host's table has
+// come, it believes in proven ones only. The others are hearsay: the last ones are remembered, for
+// one may be the host.
 const (
 	maxUnproven = 256 // remembered
 	maxTrusted  = 64  // of them, that memberlist may believe in as long as none is proven
@@ -36,7 +36,7 @@ var (
 	errManyStarts = errors.New("too many starts of one node")
 )
 
-// A record is what is known of another member.
+// A record is the knowledge about another member.
 type record struct {
 	member  Member
 	proven  bool      // when it was last looked at
@@ -136,11 +136,10 @@ func (r *register) mayTrust(o *record, now time.Time) bool {
 	return true
 }
 
-// hearsay records what is said of a member that is alive, which memberlist
-// is not to believe.
+// hearsay records a rumour about a member that is alive, which memberlist is not to believe.
 func (o *record) hearsay(m Member, now time.Time) []Rumour {
 	if o.trusted {
-		return nil // what becomes of it, memberlist finds out
+		return nil // memberlist finds out its fate
 	}
 	kind := Updated
 	switch {
@@ -189,7 +188,7 @@ func (r *register) oldest(now time.Time, after time.Duration, match func(*record
 	return oldest
 }
 
-// forget drops what is gone for too long, and hearsay that nobody repeats.
+// forget drops members that are gone for too long, and hearsay that is not repeated.
 func (r *register) forget(now time.Time) (rumours []Rumour) {
 	for _, o := range r.records {
 		bound := forgetProven

@@ -91,8 +91,8 @@ func TestRegisterKeepsItsBounds(t *testing.T) {
 	}
 }
 
-// A member that is not proven is hearsay: there is a rumour about it, and that it is
-// gone when nobody repeats it. When the host's table has it, it is a member at once.
+// A member that is not proven is hearsay: there is a rumour about it, and that it is gone when the
+// rumour is not repeated. When the host's table has it, it is a member at once.
 func TestHearsayBecomesAMember(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -131,8 +131,8 @@ func TestHearsayBecomesAMember(t *testing.T) {
 	})
 }
 
-// What is absent is dialed at most eight times a round, each address less and less
-// often, and one of the members every round.
+// Absent members are dialed at most eight times a round, each address less and less often, and one
+// of the members every round.
 func TestAbsentMembersAreDialedWithinBounds(t *testing.T) {
 	at := func(i int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 7947)

@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 )
 
-// memberlist trusts each holder of a key: it takes the padding of seal version 0 from the
-// last byte whatever that is, the first byte of a message that may have none, and
-// memory for as many members as a message says that follow. So everything is opened
-// here first, and only what SPEC.md describes goes on to it.
+// memberlist trusts each holder of a key: it takes the padding of seal version 0 from the last byte
+// whatever that is, the first byte of a message that may have none, and memory for as many members
+// as a message says that follow. So everything is opened here first, and only the format of SPEC.md
+// goes on to it.
 const (
 	labelMessage = 244 // begins the label header
 	sealedFrame  = 10  // begins a frame
@@ -25,8 +25,8 @@ const (
 	// maxFrame bounds a frame that was asked for, in bytes: it holds some 5,000
 	// members of the largest metadata.
 	maxFrame = 2 << 20
-	// baseFrame and memberFrame bound one that a peer sends unasked: what the
-	// members need that are known here, and some hundreds that are not.
+	// baseFrame and memberFrame bound one that a peer sends unasked: the size for the members that
+	// are known here, and for some hundreds that are not.
 	baseFrame   = 256 << 10
 	memberFrame = 512
 )
@@ -36,7 +36,7 @@ var (
 	errMessage = errors.New("malformed gossip message")
 )
 
-// A sealer opens what is sealed with one of its keys.
+// A sealer opens packets and frames that are sealed with one of its keys.
 type sealer struct {
 	header []byte // the label header
 	keys   atomic.Pointer[[]cipher.AEAD]
@@ -80,8 +80,8 @@ func (s *sealer) open(dst, b, additional []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: no key opens it", errSeal)
 }
 
-// checkPacket reports what is wrong with a packet, and how many requests it holds to
-// ping a third member. scratch is memory that it may use.
+// checkPacket returns the error in a packet, and how many requests it holds to ping a third member.
+// scratch is memory that it may use.
 func (s *sealer) checkPacket(scratch, b []byte) (indirect int, err error) {
 	sealed, ok := bytes.CutPrefix(b, s.header)
 	if !ok {
@@ -202,7 +202,7 @@ type frame struct {
 
 	began bool
 	rest  []byte // not handed on yet
-	err   error  // what is wrong with it
+	err   error  // the error in it
 }
 
 // read reads from r, which the peer writes.
@@ -222,7 +222,7 @@ func (f *frame) read(r io.Reader, p []byte) (int, error) {
 	return n, nil
 }
 
-// begin reads the frame, in memory that grows with what has come.
+// begin reads the frame, in memory that grows with the bytes that have come.
 func (f *frame) begin(r io.Reader) ([]byte, error) {
 	head := len(f.header) + 1 + 4
 	in := bytes.NewBuffer(make([]byte, 0, 512))

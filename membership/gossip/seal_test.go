@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/budget"
 )
 
-// closeVersion0 seals as version 0 does, whose padding is what the last byte says.
+// closeVersion0 seals as version 0 does, in which the last byte is the length of the padding.
 func closeVersion0(plain, additional []byte) []byte {
 	block, err := aes.NewCipher(testKey)
 	if err != nil {
@@ -29,7 +29,7 @@ func closeVersion0(plain, additional []byte) []byte {
 	return gcm.Seal(append([]byte{0}, testNonce...), testNonce, plain, additional)
 }
 
-// framed puts a frame around what seal makes of a length.
+// framed puts a frame around the result of seal for a length.
 func framed(length int, seal func(additional []byte) []byte) []byte {
 	head := binary.BigEndian.AppendUint32([]byte{10}, uint32(length))
 	return append(head, seal(append(bytes.Clone(head), testSeal.label...))...)
@@ -71,8 +71,8 @@ func sealedFrames() map[string][]byte {
 	}
 }
 
-// TestWhatAMemberSealsEndsNothing has a member with the key send what ended every
-// process that received it, in packets, in streams and in the answer to a stream.
+// TestWhatAMemberSealsEndsNothing has a member with the key send messages that ended every process
+// that received them, in packets, in streams and in the answer to a stream.
 func TestWhatAMemberSealsEndsNothing(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -120,7 +120,7 @@ func TestWhatAMemberSealsEndsNothing(t *testing.T) {
 	})
 }
 
-// What is announced in a frame costs nothing before it is there.
+// A length announced in a frame costs nothing before its bytes are there.
 func TestFramesAreHeldToTheirSize(t *testing.T) {
 	s, err := newSealer(testSeal.label, [][]byte{testKey})
 	if err != nil {

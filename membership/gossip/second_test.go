@@ -18,7 +18,7 @@ import (
 
 var errSecond = errors.New("not as SPEC.md says")
 
-// A seal is what both ends share.
+// A seal holds the secrets that both ends share.
 type seal struct {
 	keys  [][]byte // the first seals
 	label string
@@ -26,7 +26,7 @@ type seal struct {
 
 func (s seal) header() []byte { return append([]byte{244, byte(len(s.label))}, s.label...) }
 
-// cutHeader returns what follows the label header.
+// cutHeader returns the bytes behind the label header.
 func (s seal) cutHeader(b []byte) ([]byte, error) {
 	rest, ok := bytes.CutPrefix(b, s.header())
 	if !ok {
@@ -126,7 +126,7 @@ type message struct {
 
 func (m message) text(field string) string { s, _ := m.maps[0][field].([]byte); return string(s) }
 
-// messages reads what a packet or frame holds.
+// messages reads the messages of a packet or frame.
 func messages(b []byte) ([]message, error) {
 	if len(b) == 0 {
 		return nil, fmt.Errorf("%w: empty", errSecond)

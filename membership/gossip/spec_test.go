@@ -21,7 +21,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/netsim"
 )
 
-// What the vectors are sealed with.
+// The seals of the vectors.
 var (
 	testSeal  = seal{keys: [][]byte{testKey}, label: testCluster.String()}
 	testNonce = []byte("vector nonce")
@@ -75,7 +75,7 @@ func specification(t *testing.T) (all map[byte]layout, entry map[string]field) {
 	return all, entry
 }
 
-// fits compares what was received with a table of SPEC.md.
+// fits compares a received message with a table of SPEC.md.
 func fits(got map[string]any, want map[string]field) error {
 	for name, v := range got {
 		f, ok := want[name]
@@ -103,7 +103,7 @@ func fits(got map[string]any, want map[string]field) error {
 	return nil
 }
 
-// A wiretap keeps what the members send.
+// A wiretap keeps the packets that the members send.
 type wiretap struct {
 	mu      sync.Mutex // guards the fields below
 	packets [][]byte
@@ -136,7 +136,7 @@ func (w *wiretap) opened(t *testing.T) map[string][]message {
 	}
 	for way, b := range w.streams {
 		if strings.HasPrefix(way, hostIP(8)) {
-			continue // what garble sends
+			continue // a packet of garble
 		}
 		if from, _, _ := strings.Cut(way, " "); !strings.HasSuffix(from, ":7947") {
 			rest, err := testSeal.cutHeader(b)
@@ -245,8 +245,8 @@ func garble(b *bench) {
 	}
 }
 
-// The second implementation, with nothing but SPEC.md, joins, is believed, is
-// probed and answers, reads what others say, and leaves.
+// The second implementation, with nothing but SPEC.md, joins, is believed, is probed and answers,
+// reads others' messages, and leaves.
 func TestSecondImplementationTakesPart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -411,8 +411,8 @@ func vector(t *testing.T, name string) []byte {
 	return b
 }
 
-// The vectors are what the second implementation makes; that they are what a
-// member understands, TestSecondImplementationTakesPart shows.
+// The second implementation makes the vectors; that a member understands them,
+// TestSecondImplementationTakesPart shows.
 func TestVectors(t *testing.T) {
 	self, first := []byte(stranger.String()), key(1, 1)
 	ip := []byte{10, 0, 0, 9}

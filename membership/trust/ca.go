@@ -22,7 +22,7 @@ const (
 	CAValidity = 10 * 365 * 24 * time.Hour
 	// backdate lets nodes whose clock is behind accept a new certificate: by a
 	// day, which is how wrong a clock is whose zone was mistaken. A certificate
-	// that is valid for less than a day is backdated less: its life is what counts.
+	// that is valid for less than a day is backdated less: by its own life.
 	backdate = 25 * time.Hour
 	aDay     = 24 * time.Hour
 	// maxCSRBytes bounds a certificate request before it is parsed.
@@ -32,8 +32,8 @@ const (
 // A Certificate is one of package x509's.
 type Certificate = x509.Certificate
 
-// A CA is a cluster's certificate authority. The host makes it once and keeps
-// it; nobody else has its key. It may be used by several goroutines at once.
+// A CA is a cluster's certificate authority. The host makes it once and keeps it; no other node has
+// its key. It may be used by several goroutines at once.
 type CA struct {
 	cluster addr.UUID
 	key     crypto.Signer
@@ -76,7 +76,7 @@ func NewCA(cluster addr.UUID, now time.Time) (*CA, error) {
 	return &CA{cluster: cluster, key: key, cert: cert}, nil
 }
 
-// LoadCA parses what [CA.Encode] returned.
+// LoadCA parses the bytes of [CA.Encode].
 func LoadCA(b []byte) (*CA, error) {
 	certs, err := parseCertificates(b)
 	if err != nil {
@@ -127,7 +127,7 @@ func (ca *CA) Cluster() addr.UUID { return ca.cluster }
 // Certificate returns the CA's own certificate, which must not be modified.
 func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
 
-// Pin returns what join tokens carry of this CA.
+// Pin returns the pin of this CA that join tokens carry.
 func (ca *CA) Pin() Pin { return PinOf(ca.cert) }
 
 // A Pin is the SHA-256 of a certificate's public key (its SubjectPublicKeyInfo):

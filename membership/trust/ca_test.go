@@ -130,7 +130,7 @@ func TestCAEncodeRoundTrip(t *testing.T) {
 	if got.Cluster() != cluster || got.Pin() != ca.Pin() {
 		t.Errorf("cluster %s, want %s; pins equal: %v", got.Cluster(), cluster, got.Pin() == ca.Pin())
 	}
-	// What the loaded CA issues, holders of the first one's root accept.
+	// Certificates of the loaded CA are accepted by holders of the first one's root.
 	c := mustIssue(t, got, Identity{Cluster: cluster, Node: uuid(1)}, start)
 	c.Roots[0] = ca.cert
 	if _, err := c.Check(start); err != nil {

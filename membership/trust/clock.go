@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// clockSlack is how far the wall clock may be from what it should be, and
-	// clockPatience how long it has to stay so to be believed.
+	// clockSlack is how far the wall clock may be from its expected time, and clockPatience how
+	// long it has to stay so to be believed.
 	clockSlack    = 5 * time.Second
 	clockPatience = 30 * time.Second
 )
@@ -18,7 +18,7 @@ const (
 type Clock struct {
 	source func() time.Time // the wall clock
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	wall, at time.Time  // of the wall clock and of the monotonic one, at one moment
 	off      time.Time  // since when the wall clock has been elsewhere; zero: it is not
 	jump     Jump       // the last that was believed

@@ -10,9 +10,9 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Credentials are what a node has to prove its identity and to check others':
-// its private key, its certificate with the intermediates above it, and the CA
-// certificates that it trusts. They are not modified after they were made.
+// Credentials prove a node's identity and check others': its private key, its certificate with the
+// intermediates above it, and the CA certificates that it trusts. They are not modified after they
+// were made.
 type Credentials struct {
 	Key   crypto.Signer
 	Chain []*x509.Certificate // leaf first, without the root
@@ -44,8 +44,8 @@ func NewCredentials(key crypto.Signer, cert []byte, roots [][]byte, now time.Tim
 	return c, nil
 }
 
-// IssueCredentials makes a key and has ca certify it as id. It is how the host
-// gets its own credentials, and how tests get anybody's.
+// IssueCredentials makes a key and has ca certify it as id. It is how the host gets its own
+// credentials, and how tests get those of any node.
 func IssueCredentials(ca *CA, id Identity, now time.Time, validity time.Duration) (Credentials, error) {
 	csr, key, err := NewRequest()
 	if err != nil {
@@ -83,7 +83,7 @@ func (c Credentials) Reissue(ca *CA, now time.Time, validity time.Duration) (Cre
 // EncodeKey returns a private key in PEM, and DecodeKey parses that. It is a secret.
 func EncodeKey(key crypto.Signer) ([]byte, error) { return encodeKey(key) }
 
-// DecodeKey parses what [EncodeKey] returned.
+// DecodeKey parses the bytes of [EncodeKey].
 func DecodeKey(b []byte) (crypto.Signer, error) { return parseKey(b) }
 
 // Serial returns the serial number of the certificate, hexadecimal.
@@ -171,9 +171,8 @@ func (c Credentials) Encode() ([]byte, error) {
 	return append(b, encodeCertificates(c.Roots)...), nil
 }
 
-// ParseCredentials parses what [Credentials.Encode] returned. It does not check
-// validity in time, so that expired credentials can be told from damaged ones:
-// call [Credentials.Check].
+// ParseCredentials parses the bytes of [Credentials.Encode]. It does not check validity in time, so
+// that expired credentials can be told from damaged ones: call [Credentials.Check].
 func ParseCredentials(b []byte) (Credentials, error) {
 	key, err := parseKey(b)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package trust proves who is who in a cluster: certificates with one exact
-// identity each, the host's certificate authority, the TLS configurations of
-// links and of joining, join tokens, and the gossip keys.
+// Package trust proves the identities of a cluster's nodes: certificates with one exact identity
+// each, the host's certificate authority, the TLS configurations of links and of joining, join
+// tokens, and the gossip keys.
 //
-// A certificate says who a node is. What that node may do (which ID it has,
-// whether its life is over) is for the lease table to say and is not here.
+// A certificate proves a node's identity. The node's rights (which ID it has, whether its life is
+// over) are for the lease table to say and are not here.
 //
 // Nothing in this package reads a clock or starts a goroutine. Times are
 // arguments, or a func that [NewStore] received, so that everything works on

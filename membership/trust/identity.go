@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// An Identity is what a certificate proves about its holder.
+// An Identity is the set of facts that a certificate proves about its holder.
 type Identity struct {
 	Cluster addr.UUID
 	Node    addr.UUID
@@ -57,8 +57,8 @@ func (id Identity) Same(other Identity) bool {
 // exactly one identity of a fabric.
 var ErrIdentity = errors.New("want exactly one name of the form fabric://CLUSTER-UUID/node/NODE-UUID[/host], lower case")
 
-// ParseURI parses what [Identity.URI] returns, and nothing else: no upper case,
-// no escapes, no further parts, no zero UUID.
+// ParseURI parses the text of [Identity.URI], and nothing else: no upper case, no escapes, no
+// further parts, no zero UUID.
 func ParseURI(s string) (Identity, error) {
 	id, ok := parseURI(s)
 	if !ok || id.URI() != s {
@@ -129,8 +129,8 @@ func onlyURI(cert *x509.Certificate) (string, error) {
 	return string(name.Bytes), nil
 }
 
-// CertificateIdentity returns the identity in a certificate. It does not check
-// who signed the certificate or when it is valid.
+// CertificateIdentity returns the identity in a certificate. It does not check the certificate's
+// signature or validity in time.
 func CertificateIdentity(cert *x509.Certificate) (Identity, error) {
 	uri, err := onlyURI(cert)
 	if err != nil {

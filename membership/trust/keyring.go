@@ -153,7 +153,7 @@ func (r Keyring) Encode() []byte {
 	return b
 }
 
-// DecodeKeyring parses what [Keyring.Encode] returned: one to four keys.
+// DecodeKeyring parses the bytes of [Keyring.Encode]: one to four keys.
 func DecodeKeyring(b []byte) (Keyring, error) {
 	const size = 4 + GossipKeyBytes
 	if len(b) == 0 || len(b)%size != 0 || len(b)/size > maxGossipKeys {

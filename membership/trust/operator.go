@@ -30,8 +30,8 @@ type Operator struct {
 	seen [sha256.Size]byte
 }
 
-// LoadOperator reads and checks the files. Its errors name the file that is
-// wrong and what is wrong with it.
+// LoadOperator reads and checks the files. Its errors name the file that is wrong and the mistake
+// in it.
 func LoadOperator(files Files, now func() time.Time) (*Operator, error) {
 	creds, sum, err := files.load(now())
 	if err != nil {

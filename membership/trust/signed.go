@@ -60,8 +60,8 @@ func (s *Store) Sign(purpose string, message []byte) ([]byte, error) {
 	return nil, fmt.Errorf("sign %s: %w", purpose, ErrTooBig)
 }
 
-// VerifyHost returns the message of a statement that a host of this cluster
-// signed for the purpose, and who and when that was.
+// VerifyHost returns the message of a statement that a host of this cluster signed for the purpose,
+// the signer, and the time of signing.
 //
 // The signer's certificate must have been valid when it signed, not now: leases
 // stay good while the host is lost, however long that takes.
@@ -89,9 +89,8 @@ func (s *Store) VerifyHost(purpose string, statement []byte) (message []byte, by
 	return st.message, by, st.at, nil
 }
 
-// VerifyNode returns the message of a statement that a node of this cluster, in
-// whatever role, has just signed for the purpose, and who that was. Its
-// certificate must be valid now.
+// VerifyNode returns the message of a statement that a node of this cluster, in whatever role, has
+// just signed for the purpose, and the signer. Its certificate must be valid now.
 func (s *Store) VerifyNode(purpose string, statement []byte) (message []byte, by Identity, err error) {
 	st, err := parseStatement(statement)
 	if err != nil {
@@ -113,7 +112,7 @@ func (s *Store) VerifyNode(purpose string, statement []byte) (message []byte, by
 	return st.message, by, nil
 }
 
-// signedBytes is what a signature covers.
+// signedBytes returns the bytes that a signature covers.
 func signedBytes(purpose string, b []byte) []byte {
 	out := []byte("fabricd statement 1\x00" + purpose + "\x00")
 	return append(out, b...)
@@ -122,7 +121,7 @@ func signedBytes(purpose string, b []byte) []byte {
 type statement struct {
 	at        time.Time
 	message   []byte
-	signed    []byte // what the signature covers, without the purpose
+	signed    []byte // the bytes that the signature covers, without the purpose
 	chain     []*x509.Certificate
 	signature []byte
 }

@@ -35,8 +35,8 @@ func NewStore(creds Credentials, now func() time.Time) (*Store, error) {
 	return s, nil
 }
 
-// Replace changes the credentials to others of the same identity. What is
-// wrong with them is refused and leaves the store as it was.
+// Replace changes the credentials to others of the same identity. Wrong credentials are refused and
+// leave the store as it was.
 func (s *Store) Replace(creds Credentials) error {
 	id, err := creds.Check(s.now())
 	if err != nil {
@@ -163,10 +163,9 @@ func (s *Store) verify(cs tls.ConnectionState, usage x509.ExtKeyUsage, expect fu
 	return nil
 }
 
-// Explain adds to a handshake error of TLS over a stream what the peer's alert
-// alone does not say: that the peer refused us, with which certificate, and
-// what to look at. Other errors it returns unchanged. For QUIC, whose errors
-// have another shape, call [Store.ExplainAlert].
+// Explain adds to a handshake error of TLS over a stream the facts that the peer's alert alone does
+// not have: that the peer refused us, with which certificate, and the things to check. Other errors
+// it returns unchanged. For QUIC, whose errors have another shape, call [Store.ExplainAlert].
 func (s *Store) Explain(err error) error {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "remote error" {

@@ -84,7 +84,7 @@ func TestHandshakeIsRefusedWithTheReason(t *testing.T) {
 			wantError(t, "dialing them", m.clientErr, tt.cause, tt.words)
 
 			if tt.expect != nil {
-				return // only a dialer expects somebody
+				return // only a dialer expects a certain node
 			}
 			own := tt.them.ClientTLS(nil, alpn)
 			own.VerifyConnection = nil
@@ -180,7 +180,7 @@ func TestReplaceRotatesKeyAndRootsWithoutReset(t *testing.T) {
 	}
 
 	// Step 1: both trust both CAs. Step 2: both have new certificates.
-	// Step 3: nobody trusts the old CA.
+	// Step 3: no node trusts the old CA.
 	roots := [][]*x509.Certificate{{oldCA.cert, newCA.cert}, {oldCA.cert, newCA.cert}, {newCA.cert}}
 	for step, pool := range roots {
 		for _, s := range []*Store{host, node} {

@@ -22,7 +22,7 @@ type TokenID [8]byte
 // String returns the ID in hexadecimal, the form that [ParseTokenID] accepts.
 func (id TokenID) String() string { return hex.EncodeToString(id[:]) }
 
-// ParseTokenID parses what [TokenID.String] returns.
+// ParseTokenID parses the text of [TokenID.String].
 func ParseTokenID(s string) (TokenID, error) {
 	var id TokenID
 	b, err := hex.DecodeString(s)
@@ -138,7 +138,7 @@ func ParseToken(s string) (Token, error) {
 	return t, nil
 }
 
-// tokenBody returns what follows the prefix, of the right length.
+// tokenBody returns the text behind the prefix, of the right length.
 func tokenBody(s string) (string, error) {
 	version, body, ok := strings.Cut(s, "-")
 	number, named := strings.CutPrefix(version, tokenName)
@@ -161,14 +161,13 @@ func tokenBody(s string) (string, error) {
 // A Proof shows that its sender holds a token's secret, on one connection only.
 type Proof [sha256.Size]byte
 
-// A ProofRole says what a proof is for, so that a proof for one purpose is
-// none for another.
+// A ProofRole is the purpose of a proof, so that a proof for one purpose is none for another.
 type ProofRole string
 
 // RoleJoin is the proof of a node that wants to join.
 const RoleJoin ProofRole = "join"
 
-// verifier derives from the secret what the cluster keeps instead of it.
+// verifier derives from the secret the value that the cluster keeps instead of it.
 func (t Token) verifier() (v [sha256.Size]byte) {
 	key, err := hkdf.Key(sha256.New, t.secret[:], t.ID[:], "fabricd join token 1", sha256.Size)
 	if err != nil {

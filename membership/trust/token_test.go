@@ -222,7 +222,7 @@ func TestTokenLimits(t *testing.T) {
 	if err := redeem(start); err != nil {
 		t.Fatalf("after a refund: %v", err)
 	}
-	// Who has no proof learns nothing of the token's state.
+	// A node without a proof learns nothing of the token's state.
 	wantError(t, "no proof", second(w.tokens.Redeem(tok.ID, Proof{}, server, start)), ErrTokenProof)
 }
 

@@ -31,7 +31,7 @@ var (
 	ErrTokensFull   = errors.New("too many join tokens: revoke some")
 )
 
-// A TokenRecord is what the cluster knows of a token. It has no secret.
+// A TokenRecord is the cluster's record of a token. It has no secret.
 type TokenRecord struct {
 	ID      TokenID
 	Label   string
@@ -56,8 +56,8 @@ func (r TokenRecord) usable(now time.Time) error {
 	return nil
 }
 
-// TokenOptions say what a new token allows. The zero value makes a token that
-// any number of nodes may use at any time.
+// TokenOptions are the limits of a new token. The zero value makes a token that any number of nodes
+// may use at any time.
 type TokenOptions struct {
 	Label   string        // for people, at most 128 bytes
 	TTL     time.Duration // 0: never expires
@@ -116,7 +116,7 @@ func (s *TokenStore) Create(cluster addr.UUID, pin Pin, opts TokenOptions, now t
 		return Token{}, err
 	}
 	e := &tokenEntry{verifier: t.verifier()}
-	// Whole seconds in UTC are what Encode keeps.
+	// Encode keeps whole seconds in UTC.
 	e.TokenRecord = TokenRecord{ID: t.ID, Label: strings.ToValidUTF8(opts.Label, "\uFFFD"), Created: now.UTC().Truncate(time.Second), MaxUses: opts.MaxUses, Labels: slices.Clone(opts.Labels)}
 	if opts.TTL > 0 {
 		e.Expires = now.Add(opts.TTL).UTC().Truncate(time.Second)
@@ -144,9 +144,9 @@ func (s *TokenStore) pruneLocked(now time.Time) {
 	}
 }
 
-// Redeem checks a proof that arrived on the connection cs and takes one use of
-// the token, whose record it returns. Who has not proved the secret does not hear
-// whether the token has expired or is used up. A failed Redeem changes nothing.
+// Redeem checks a proof that arrived on the connection cs and takes one use of the token, whose
+// record it returns. A peer that has not proved the secret does not hear whether the token has
+// expired or is used up. A failed Redeem changes nothing.
 func (s *TokenStore) Redeem(id TokenID, proof Proof, cs tls.ConnectionState, now time.Time) (TokenRecord, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +246,7 @@ func (s *TokenStore) Encode() []byte {
 // maxTokensBytes bounds an encoded store before it is parsed.
 const maxTokensBytes = 1 << 20
 
-// DecodeTokenStore parses what [TokenStore.Encode] returned. No bytes are an
-// empty store.
+// DecodeTokenStore parses the bytes of [TokenStore.Encode]. No bytes are an empty store.
 func DecodeTokenStore(b []byte) (*TokenStore, error) {
 	s := NewTokenStore()
 	if len(b) == 0 {

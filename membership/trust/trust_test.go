@@ -50,7 +50,7 @@ func mustStore(t testing.TB, ca *CA, id Identity, now func() time.Time) *Store {
 	return s
 }
 
-// A meeting is the two ends of a handshake, and what each has to say about it.
+// A meeting is the two ends of a handshake, and the error of each.
 type meeting struct {
 	client, server       *tls.Conn
 	clientErr, serverErr error

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// What a peer may present. Chains of real authorities are two or three
-// certificates of one or two kilobytes.
+// Bounds of a peer's certificates. Chains of real authorities are two or three certificates of one
+// or two kilobytes.
 const (
 	maxChain            = 6
 	maxCertificateBytes = 8 << 10
@@ -59,7 +59,7 @@ func verifyChain(chain []*x509.Certificate, roots *x509.CertPool, now time.Time,
 	return id, nil
 }
 
-// checkSizes bounds what a peer may make us verify.
+// checkSizes bounds the certificates that a peer may make us verify.
 func checkSizes(chain []*x509.Certificate) error {
 	if len(chain) > maxChain {
 		return fmt.Errorf("%d certificates, want at most %d: %w", len(chain), maxChain, ErrTooBig)

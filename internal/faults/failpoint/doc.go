@@ -1,4 +1,4 @@
-// Package failpoint holds the faults of one node, off until somebody adds one:
+// Package failpoint holds the faults of one node, off until one is added:
 // a crash, a stop, a delay or an error at a named step of the protocol, a wrong
 // wall clock, a disk that is full, read-only or slow, descriptors that run out,
 // an application that reads slowly.
@@ -14,7 +14,7 @@
 // Steps are hit without locks held, so that a delay holds up only the goroutine
 // that is there.
 //
-// What ends or stops a whole node is an [Actor]: the process for a daemon, the
-// test's network for nodes that share one process. After a crash in a process
-// that goes on, the node counts as dead: its disk takes nothing any more.
+// An [Actor] ends or stops a whole node: the process for a daemon, the test's network for nodes
+// that share one process. After a crash in a process that goes on, the node counts as dead: its
+// disk takes nothing any more.
 package failpoint

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Kind says what a fault does.
+// A Kind is the effect of a fault.
 type Kind string
 
 // The kinds. Those that take a step happen there, or at once without one where
@@ -31,7 +31,7 @@ const (
 // Kinds are all kinds, in the order in which help lists them.
 var Kinds = []Kind{Crash, Freeze, Delay, Error, Clock, Disk, Descriptors, SlowReceiver}
 
-// What a Disk fault makes of the state directory.
+// The effects of a Disk fault on the state directory.
 const (
 	DiskFull     = "full"      // ENOSPC wherever something is written
 	DiskReadOnly = "read-only" // EROFS wherever something is changed
@@ -44,7 +44,7 @@ var diskModes = []string{DiskFull, DiskReadOnly, DiskSync, DiskSlow}
 // Bounds of a fault's fields.
 const (
 	MinFor = time.Millisecond
-	// MaxFreeze bounds how long a node, or who comes by a step, stands still.
+	// MaxFreeze bounds how long a node, or a goroutine at a step, stands still.
 	MaxFreeze = 10 * time.Minute
 	// MaxFor bounds every other fault: none outlives its controller for ever.
 	MaxFor = 24 * time.Hour
@@ -89,11 +89,11 @@ type Fault struct {
 	Port   uint16   `json:"port,omitempty"`   // local port of a slow receiver; 0: all
 }
 
-// A FieldError says what is wrong with a fault: one line.
+// A FieldError describes in one line an error in a fault.
 type FieldError struct {
 	Field   string // as in the JSON, and as the command's flag
 	Value   string
-	Allowed string // what is allowed
+	Allowed string // the allowed values
 }
 
 func (e *FieldError) Error() string {
@@ -125,7 +125,7 @@ var needsOf = map[Kind]needs{
 // stepFields are those that only a fault at a step has.
 var stepFields = []string{"within", "nth", "times", "probability", "seed"}
 
-// values returns the fields but kind and step that are set, with what they are.
+// values returns the fields but kind and step that are set, with their values.
 func (f Fault) values() map[string]any {
 	all := map[string]any{
 		"for": f.For, "within": f.Within, "nth": f.Nth, "times": f.Times, "probability": f.Probability,
@@ -146,7 +146,7 @@ func (f Fault) values() map[string]any {
 // fields are all but kind and step, in the order in which problems are told.
 var fields = []string{"for", "within", "nth", "times", "probability", "seed", "offset", "disk", "delay", "free", "port"}
 
-// Check returns what is wrong with a fault, a *FieldError, or nil.
+// Check returns the error in a fault, a *FieldError, or nil.
 func (f Fault) Check() error {
 	need, known := needsOf[f.Kind]
 	if !known {
@@ -247,7 +247,7 @@ func (f Fault) valid(name string) bool {
 	return true
 }
 
-// allowed says what a field may be.
+// allowed describes the valid values of a field.
 func (f Fault) allowed(name string) string {
 	span := func(low, high time.Duration) string {
 		return fmt.Sprintf("a duration from %s to %s", Duration(low), Duration(high))
@@ -334,7 +334,7 @@ func (d Duration) String() string { return time.Duration(d).String() }
 // MarshalText writes the duration.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what time.ParseDuration reads.
+// UnmarshalText reads the format of time.ParseDuration.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
 	if err != nil {
@@ -344,7 +344,7 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// shorten bounds what an error quotes.
+// shorten bounds the text that an error quotes.
 func shorten(b []byte) string {
 	if len(b) > 32 {
 		return string(b[:32]) + "…"

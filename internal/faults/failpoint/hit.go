@@ -14,9 +14,9 @@ func (e *StepError) Error() string { return fmt.Sprintf("injected at step %s", e
 // Unwrap makes it an input/output error to a caller that asks for the errno.
 func (e *StepError) Unwrap() error { return syscall.EIO }
 
-// Hit says that the caller is at step s. It does what is armed there, and
-// returns an error if the step is to fail; callers at steps that cannot fail
-// ignore it. While nothing is armed at s it costs one atomic load.
+// Hit says that the caller is at step s. It performs the faults armed there, and returns an error
+// if the step is to fail; callers at steps that cannot fail ignore it. While nothing is armed at s
+// it costs one atomic load.
 func (n *Node) Hit(s Step) error {
 	if n == nil || n.points[s].Load() == nil {
 		return nil
@@ -91,8 +91,8 @@ func (n *Node) act(x *fault) error {
 	return nil
 }
 
-// crash ends the node. The disk goes first: what was not written by now is
-// lost, whatever the rest of a process that goes on still tries.
+// crash ends the node. The disk goes first: data not written by now is lost, whatever the rest of a
+// process that goes on still tries.
 func (n *Node) crash() {
 	if n.dead.Swap(true) {
 		return

@@ -73,9 +73,9 @@ func (n *Node) soonLocked(x *fault) {
 	})
 }
 
-// Now is the node's wall clock: for certificates, tokens, logs and whatever
-// people read. A clock fault begins and ends with a jump of it; what it returns
-// meanwhile has no monotonic reading, so that no timer can follow.
+// Now is the node's wall clock: for certificates, tokens, logs and all other times that people
+// read. A clock fault begins and ends with a jump of it; times meanwhile have no monotonic reading,
+// so that no timer can follow.
 func (n *Node) Now() time.Time {
 	if n == nil {
 		return time.Now()
@@ -88,7 +88,7 @@ func (n *Node) Now() time.Time {
 	return time.Now().Round(0).Add(time.Duration(x.Offset))
 }
 
-// A DiskOp is what a room is about to do in the state directory.
+// A DiskOp is an operation that a component is about to do in the state directory.
 type DiskOp uint8
 
 const (
@@ -97,8 +97,7 @@ const (
 	DiskLast                 // make earlier changes last
 )
 
-// ErrCrashed is what the disk of a node says that has crashed in a process that
-// goes on.
+// ErrCrashed is the error of the disk of a node that has crashed in a process that goes on.
 var ErrCrashed = errors.New("this node has crashed")
 
 // TouchDisk returns the error with which op fails, nil if it does not, after
@@ -194,8 +193,8 @@ func (n *Node) slowAt(port uint16) (found *fault) {
 // atomic load.
 func (n *Node) SlowReceivers() bool { return n != nil && n.slow.Load() != nil }
 
-// SlowReceiver returns how long the application at a port takes between two
-// receives, 0 if it is not slow, and what is closed when that ends.
+// SlowReceiver returns how long the application at a port takes between two receives, 0 if it is
+// not slow, and a channel that is closed when that ends.
 func (n *Node) SlowReceiver(port uint16) (delay time.Duration, over <-chan struct{}) {
 	x := n.slowAt(port)
 	if x == nil {

@@ -16,7 +16,7 @@ import (
 // oldest of those are forgotten first.
 const MaxFaults = 256
 
-// An Actor ends or stops what a Node belongs to.
+// An Actor ends or stops the process or test node that a Node belongs to.
 type Actor interface {
 	// Crash ends the node as a crash does: nothing leaves it any more when it
 	// returns, if it returns at all; then the process goes on without the node.
@@ -38,17 +38,17 @@ type Node struct {
 	points [stepCount]atomic.Pointer[point] // nil: nothing is armed there
 	clock  atomic.Pointer[fault]            // nil: right
 	disk   atomic.Pointer[fault]            // nil: healthy
-	slow   atomic.Pointer[[]*fault]         // nil: nobody reads slowly
+	slow   atomic.Pointer[[]*fault]         // nil: no slow reader
 	dead   atomic.Bool                      // crashed in a process that goes on
 
 	mu     sync.Mutex // guards the fields below and those of point and fault
 	faults map[uint64]*fault
 	lastID uint64
 	closed bool
-	work   sync.WaitGroup // what Add began beside its caller
+	work   sync.WaitGroup // the goroutines that Add began
 }
 
-// New returns a node without faults. actor does what concerns the whole node.
+// New returns a node without faults. actor ends or stops the whole node.
 func New(actor Actor) *Node {
 	return &Node{actor: actor, faults: make(map[uint64]*fault)}
 }
@@ -67,9 +67,9 @@ type Report struct {
 	ID    uint64 `json:"id"`
 	Fault Fault  `json:"fault"`
 	State State  `json:"state"`
-	// Hits counts how often its step was met while it was armed, Fired how
-	// often it then happened; for a fault without a step, Hits is what it has
-	// changed: reads of the clock, writes that failed, receives that waited.
+	// Hits counts how often its step was met while it was armed, Fired how often it then happened;
+	// for a fault without a step, Hits counts its effects: reads of the clock, writes that failed,
+	// receives that waited.
 	Hits  uint64    `json:"hits"`
 	Fired uint64    `json:"fired"`
 	Since time.Time `json:"since"`
@@ -85,13 +85,13 @@ type fault struct {
 	step  Step
 	rand  *rand.Rand    // for Probability
 	over  chan struct{} // closed when it ends
-	touch atomic.Uint64 // what it changed, if it has no step
+	touch atomic.Uint64 // its effects, if it has no step
 
 	// Guarded by Node.mu.
 	state   State
 	hits    uint64
 	fired   uint64
-	waiting int // who a delay holds up
+	waiting int // goroutines that a delay holds up
 	problem string
 	undo    func() error // ends its effect; nil if there is none
 	timer   *time.Timer  // ends it
@@ -113,10 +113,9 @@ var (
 	errNil      = errors.New("faults are not enabled at this node")
 )
 
-// Add begins a fault, or arms it at its step, and returns its ID. A fault
-// without a step has happened, or begun, when Add returns; only a crash, a
-// freeze and what waits for a process happen a moment later, so that the caller
-// can be answered.
+// Add begins a fault, or arms it at its step, and returns its ID. A fault without a step has
+// happened, or begun, when Add returns; only a crash, a freeze and faults that wait for a process
+// happen a moment later, so that the caller can be answered.
 func (n *Node) Add(f Fault) (id uint64, err error) {
 	if n == nil {
 		return 0, errNil
@@ -238,8 +237,8 @@ func (n *Node) ClearAll() (int, error) {
 	return len(all), errors.Join(errs...)
 }
 
-// Close ends all faults and waits for what Add began. Nothing can be added any
-// more. A freeze that is under way ends by itself first.
+// Close ends all faults and waits for the goroutines of Add. Nothing can be added any more. A
+// freeze that is under way ends by itself first.
 func (n *Node) Close() error {
 	if n == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// An actress notes what is asked of her.
+// An actress notes the calls of her methods.
 type actress struct {
 	mu      sync.Mutex
 	crashes int

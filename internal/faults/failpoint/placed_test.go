@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestEveryStepIsInTheCode looks for each step's constant in the code of the
-// rooms: a step that nobody comes by would be armed for nothing. That each is
-// really met is shown where it is placed.
+// TestEveryStepIsInTheCode looks for each step's constant in the product's code: a step that no
+// goroutine reaches would be armed for nothing. Where it is placed, tests show that each is really
+// met.
 func TestEveryStepIsInTheCode(t *testing.T) {
 	used := map[string][]string{}
 	root := os.DirFS("../../..")
@@ -35,7 +35,7 @@ func TestEveryStepIsInTheCode(t *testing.T) {
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
 		if err != nil {
-			return nil // somebody is writing it; its own package does not build
+			return nil // it is being edited; its own package does not build
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok {

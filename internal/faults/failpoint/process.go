@@ -20,7 +20,7 @@ type Process struct {
 
 var _ Actor = (*Process)(nil)
 
-// Crash ends the process at once, without a word to anybody: by SIGKILL, or,
+// Crash ends the process at once, without a message to any peer: by SIGKILL, or,
 // where the kernel does not let a process do that to itself (the first one of a
 // container), by an exit that runs nothing.
 func (*Process) Crash() {
@@ -28,11 +28,10 @@ func (*Process) Crash() {
 	exit()
 }
 
-// Freeze makes the process stand still for d, and come back by itself. No Go
-// code runs meanwhile: no timer fires, no socket is read, while the kernel goes
-// on to queue what arrives, as it does for a process that SIGSTOP has stopped.
-// Unlike SIGSTOP it also works for the first process of a container, and needs
-// nobody to send SIGCONT.
+// Freeze makes the process stand still for d, and come back by itself. No Go code runs meanwhile:
+// no timer fires, no socket is read, while the kernel goes on to queue arriving bytes, as it does
+// for a process that SIGSTOP has stopped. Unlike SIGSTOP it also works for the first process of a
+// container, and needs no SIGCONT.
 //
 // It takes all processors from the scheduler but the one it runs on, and sleeps
 // there without telling the scheduler so.

@@ -103,7 +103,7 @@ func role(t *testing.T, name string, prefix ...string) *exec.Cmd {
 	return cmd
 }
 
-// checkFreeze checks what a ticker says.
+// checkFreeze checks the output of a ticker.
 func checkFreeze(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	out, err := cmd.CombinedOutput()
@@ -135,7 +135,7 @@ func TestFreezeStopsEveryGoroutineAndEndsByItself(t *testing.T) {
 	checkFreeze(t, role(t, "ticker"))
 }
 
-// asInit runs what follows as the first process of a container.
+// asInit runs the following command as the first process of a container.
 var asInit = []string{"unshare", "--pid", "--fork", "--kill-child"}
 
 // canUnshare reports whether this user may make a PID namespace.

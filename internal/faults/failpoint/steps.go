@@ -77,7 +77,7 @@ type StepInfo struct {
 	Step    Step   `json:"-"`
 	Name    string `json:"name"`
 	Meaning string `json:"meaning"`
-	// Fails tells what an error at the step does; empty: the step cannot fail.
+	// Fails is the effect of an error at the step; empty: the step cannot fail.
 	Fails string `json:"fails,omitempty"`
 }
 

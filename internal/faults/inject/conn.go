@@ -22,7 +22,7 @@ type DialFunc func(ctx context.Context, address string) (net.Conn, error)
 // A Conn is a TCP connection that rules delay, stop or reset. It is a net.Conn;
 // Close never waits.
 type Conn struct {
-	net.Conn // what is below
+	net.Conn // the connection below
 	party    party
 	layer    *Layer
 	peer     atomic.Pointer[addr.UUID] // proved by the user; nil: not yet
@@ -30,14 +30,13 @@ type Conn struct {
 	in       inHalf
 
 	once   sync.Once
-	gone   chan struct{} // closed when what is below is closed
+	gone   chan struct{} // closed when the connection below is closed
 	closed atomic.Bool   // by the user
 	reset  atomic.Bool
-	wake   broadcast // fires with every poke, for who lingers
+	wake   broadcast // fires with every poke, for goroutines that linger
 }
 
-// newConn wraps c; peers says who may be at the other end while nobody is
-// identified.
+// newConn wraps c; peers returns the nodes that may be at the other end while none is identified.
 func (l *Layer) newConn(c net.Conn, on faults.Traffic, peers func() []addr.NodeID) *Conn {
 	w := &Conn{Conn: c, layer: l, gone: make(chan struct{})}
 	w.party.layer = l
@@ -110,7 +109,7 @@ func (c *Conn) poke() {
 
 func (c *Conn) abort() { c.end() }
 
-// end frees what is below.
+// end frees the connection below.
 func (c *Conn) end() {
 	c.once.Do(func() {
 		close(c.gone)
@@ -143,8 +142,8 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.in.setDeadline(t) }
 // SetWriteDeadline is that of net.Conn.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.out.setDeadline(t) }
 
-// Close ends the connection. What was written goes on, and the peer hears of the
-// end, only when the rules let it pass; that is not waited for.
+// Close ends the connection. Written bytes go on, and the peer hears of the end, only when the
+// rules let it pass; that is not waited for.
 func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
@@ -191,8 +190,8 @@ func (c *Conn) linger() {
 // errFlushed ends the pump of a connection that lingers.
 const errFlushed sentinel = "flushed"
 
-// discard makes the reading half drop what comes. It returns what is closed
-// when the peer has ended the connection.
+// discard makes the reading half drop arriving bytes. It returns a channel that is closed when the
+// peer has ended the connection.
 func (c *Conn) discard() <-chan struct{} {
 	c.in.interrupt(net.ErrClosed)
 	c.in.reading.Lock() // the reader has left, or leaves at once
@@ -275,11 +274,11 @@ func (l *Layer) approach(ctx context.Context, w *party) error {
 	}
 }
 
-// synSize is the size of what opens a connection, in bytes.
+// synSize is the size of the packet that opens a connection, in bytes.
 const synSize = 60
 
-// Listener returns inner with its connections under the rules on the plane. On
-// Control they are nobody's until they are identified.
+// Listener returns inner with its connections under the rules on the plane. On Control they belong
+// to no node until they are identified.
 func (l *Layer) Listener(inner net.Listener, on faults.Traffic) net.Listener {
 	return &listener{inner, l, on}
 }
@@ -290,8 +289,8 @@ type listener struct {
 	on    faults.Traffic
 }
 
-// An undecided connection shows only with its first bytes whether it is for who
-// accepts it: reading them fails if it is not. Rules have no say in it before.
+// An undecided connection shows only with its first bytes whether it is for its acceptor: reading
+// them fails if it is not. Rules have no say in it before.
 type undecided interface{ Undecided() bool }
 
 // Accept returns the next connection that no rule refuses. One that is undecided
@@ -322,7 +321,7 @@ func (c *Conn) refused() bool {
 	return true
 }
 
-// peers returns who may have opened a connection that comes from an address.
+// peers returns the nodes that may have opened a connection that comes from an address.
 func (l *listener) peers(from net.Addr) func() []addr.NodeID {
 	nobody := []addr.NodeID{addr.NoNode}
 	at, err := netip.ParseAddrPort(from.String())

@@ -185,7 +185,7 @@ func TestFaultsOfStreams(t *testing.T) {
 					}
 					if tt.least == 0 {
 						w.layers[end].plane.Clear()
-						// What was under way arrives, once; then all is as before.
+						// The bytes under way arrive, once; then all is as before.
 						if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
 							t.Errorf("after the rule: %v", err)
 						}
@@ -213,7 +213,7 @@ func TestDialsAcrossACutHang(t *testing.T) {
 				if err == nil || time.Since(start) != 3*time.Second || !errors.As(err, &op) || !op.Timeout() {
 					t.Errorf("dial: %v after %v, want a timeout after 3s", err, time.Since(start))
 				}
-			} else if err == nil { // the acceptor cannot stop the dial, but what follows
+			} else if err == nil { // the acceptor cannot stop the dial, but the data behind it
 				if _, err := roundTrip(near, far, time.Second); !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("over the cut: %v", err)
 				}
@@ -349,8 +349,8 @@ func TestBytesStayInOrder(t *testing.T) {
 
 func pattern(i int) byte { return byte(i ^ i>>8*7) }
 
-// TestCloseAcrossACutIsSeenWhenItEnds closes one end of a connection that is
-// cut: the peer sees it afterwards, behind what was written.
+// TestCloseAcrossACutIsSeenWhenItEnds closes one end of a connection that is cut: the peer sees it
+// afterwards, behind the written bytes.
 func TestCloseAcrossACutIsSeenWhenItEnds(t *testing.T) {
 	for end := range 2 {
 		bubble.Test(t, func(t *testing.T) {
@@ -376,8 +376,8 @@ func TestCloseAcrossACutIsSeenWhenItEnds(t *testing.T) {
 	}
 }
 
-// TestStreamsOfGossipFromSharedAddresses has two nodes on one IP address: nobody
-// knows which of them has opened a stream.
+// TestStreamsOfGossipFromSharedAddresses has two nodes on one IP address: it is not known which of
+// them has opened a stream.
 func TestStreamsOfGossipFromSharedAddresses(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := openWires(t, faults.Gossip)
@@ -431,8 +431,8 @@ func TestControlConnectionsAreNobodysUntilIdentified(t *testing.T) {
 	})
 }
 
-// TestTheEndOfALayerFreesEverything leaves connections open under all kinds of
-// rules; the test's leak check and the bubble see what is left.
+// TestTheEndOfALayerFreesEverything leaves connections open under all kinds of rules; the test's
+// leak check and the bubble see the leaks.
 func TestTheEndOfALayerFreesEverything(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := openWires(t, faults.Gossip)

@@ -1,5 +1,5 @@
-// Package inject does to sockets, TCP connections and providers what a
-// [faults.Plane] has decided. A [Layer] wraps what a node talks through:
+// Package inject applies the decisions of a [faults.Plane] to sockets, TCP connections and
+// providers. A [Layer] wraps the node's sockets and providers:
 //
 //	layer := inject.New(plane)
 //	packets = layer.PacketConn(packets, faults.Link)   // the socket below QUIC
@@ -11,10 +11,10 @@
 // load more than without the Layer, and QUIC keeps its batches and segmentation
 // offload.
 //
-// # Who is at the other end
+// # The node at the other end
 //
-// Packets and dialed connections are told by their address, in the Plane's
-// Names. An accepted connection is nobody's until its user calls [Conn.Identified],
+// Packets and dialed connections are told by their address, in the Plane's Names. An accepted
+// connection is no node's until its user calls [Conn.Identified],
 // which the control server does when TLS has proved the peer; from then on rules
 // for that peer hold, in both directions. A stream of gossip, which never tells,
 // is believed to be from the node that has its IP address; if several nodes

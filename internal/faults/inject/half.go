@@ -30,7 +30,7 @@ type source interface {
 // A mode is how a half works: directly, or, once a rule has made something
 // wait, through its line and a pump.
 type mode struct {
-	mu      sync.Mutex // guards pumped, and the deadline of what is below
+	mu      sync.Mutex // guards pumped, and the deadline of the connection below
 	pumped  bool
 	stopped chan struct{} // closed when the pump has ended
 }
@@ -46,7 +46,7 @@ type outHalf struct {
 	who     *party
 	to      sink
 	stop    <-chan struct{} // ends the pump
-	first   func([]byte)    // is shown the first bytes; nil: nobody wants to see
+	first   func([]byte)    // is shown the first bytes; nil: not needed
 	onEnd   func()          // after the last byte, when finish was called
 	onFail  func(error) error
 	writing sync.Mutex // held during a Write; guards shown
@@ -55,7 +55,7 @@ type outHalf struct {
 	line    line
 }
 
-// Write hands p over, to what is below or to the line.
+// Write hands p over, to the stream below or to the line.
 func (h *outHalf) Write(p []byte) (n int, err error) {
 	h.writing.Lock()
 	defer h.writing.Unlock()
@@ -80,7 +80,7 @@ func (h *outHalf) show(p []byte) {
 	}
 }
 
-// explain lets the owner say what an error means.
+// explain lets the owner replace an error by a better one.
 func (h *outHalf) explain(err error) error {
 	if err == nil || h.onFail == nil {
 		return err
@@ -108,7 +108,7 @@ func (h *outHalf) piece(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// below writes p to what is below.
+// below writes p to the stream below.
 func (h *outHalf) below(p []byte) (int, error) {
 	n, err := h.to.Write(p)
 	if err != nil {
@@ -127,8 +127,7 @@ func (h *outHalf) interrupt(err error) {
 	h.to.SetWriteDeadline(time.Unix(1, 0))
 }
 
-// try is Write of all or nothing without waiting. direct is how what is below
-// does it.
+// try is Write of all or nothing without waiting. direct does that on the stream below.
 func (h *outHalf) try(p []byte, direct func([]byte) (bool, error)) (bool, error) {
 	h.writing.Lock()
 	defer h.writing.Unlock()
@@ -168,7 +167,7 @@ func (h *outHalf) startPump() bool {
 	return true
 }
 
-// pump writes what is due while the gate is open.
+// pump writes the bytes that are due while the gate is open.
 func (h *outHalf) pump() {
 	defer close(h.mode.stopped)
 	open := func() bool { return !h.who.gate(true, false).Stopped }
@@ -187,8 +186,8 @@ func (h *outHalf) pump() {
 	}
 }
 
-// finish has onEnd called after what was written. Without a pump it is called
-// at once, unless the gate is closed.
+// finish has onEnd called after the written bytes. Without a pump it is called at once, unless the
+// gate is closed.
 func (h *outHalf) finish() {
 	h.writing.Lock()
 	defer h.writing.Unlock()
@@ -224,7 +223,7 @@ type inHalf struct {
 	line    line
 }
 
-// Read returns what has arrived and may pass.
+// Read returns bytes that have arrived and may pass.
 func (h *inHalf) Read(p []byte) (int, error) {
 	h.reading.Lock()
 	defer h.reading.Unlock()
@@ -249,8 +248,8 @@ func (h *inHalf) explain(err error) error {
 	return h.onFail(err)
 }
 
-// direct reads from what is below. If that may not pass yet it starts the pump
-// and is not done.
+// direct reads from the stream below. If the bytes may not pass yet it starts the pump and is not
+// done.
 func (h *inHalf) direct(p []byte) (n int, done bool, err error) {
 	if err := h.line.failure(); err != nil {
 		return 0, true, err
@@ -306,7 +305,7 @@ func (h *inHalf) startPump(more bool) bool {
 	return true
 }
 
-// pump reads ahead, up to what a line holds.
+// pump reads ahead, up to the limit of a line.
 func (h *inHalf) pump() {
 	defer close(h.mode.stopped)
 	buf := make([]byte, rulePiece)

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// trafficOf tells by a lane's first byte what the lane is for.
+// trafficOf returns the traffic of a lane by its first byte.
 func trafficOf(first []byte) faults.Traffic {
 	switch t, _ := wire.TypeOf(first); t {
 	case wire.TypeStream:
@@ -60,7 +60,7 @@ func (l *sendLane) Close() error {
 	return nil
 }
 
-// Cancel implements transport.SendLane. What Close has promised goes on.
+// Cancel implements transport.SendLane. Bytes before a Close go on.
 func (l *sendLane) Cancel() {
 	if l.out.line.finished() {
 		return

@@ -175,7 +175,7 @@ func TestFaultsOfLanes(t *testing.T) {
 	}
 }
 
-// planesOfLanes are the planes that lanes are of, and what such lanes begin with.
+// planesOfLanes are the planes that lanes are of, and the first frames of such lanes.
 var planesOfLanes = map[faults.Traffic][]wire.Type{
 	faults.Messages: {wire.TypeStream},
 	faults.RMA:      {wire.TypeConnect, wire.TypeAccept},
@@ -192,8 +192,8 @@ func otherPlane(on faults.Traffic) faults.Traffic {
 // passes is how many bytes show how fast a lane is.
 const passes = 20
 
-// A laneEffect checks what a rule does to lanes, and that it is counted. It calls
-// meanwhile when the rule has done something and stands.
+// A laneEffect checks a rule's effect on lanes, and that it is counted. It calls meanwhile when the
+// rule has done something and stands.
 type laneEffect func(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func())
 
 // slows expects that bytes take from least to most, and come close to both.
@@ -293,7 +293,7 @@ func TestFaultsOfOnePlane(t *testing.T) {
 	}
 }
 
-// faultOfOnePlane has one end of a link enforce r, which is for what node 1 sends.
+// faultOfOnePlane has one end of a link enforce r, which is for the traffic of node 1.
 func faultOfOnePlane(t *testing.T, r faults.Rule, end int, effect laneEffect) {
 	l := openLab(t)
 	var lanes []pipeline
@@ -446,7 +446,7 @@ func TestDialsOfLinks(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _, err := l.p[1].Accept(ctx); accepted <- err }()
 		if s, err := l.p[0].Dial(t.Context(), "b"); err == nil {
-			<-s.Done() // the acceptor refuses it when it knows who it is
+			<-s.Done() // the acceptor refuses it when it knows the peer
 		}
 		cancel()
 		if err := <-accepted; !errors.Is(err, context.Canceled) {

@@ -64,8 +64,7 @@ func (q *later) add(wait time.Duration, size int, flush bool, f func()) {
 	}
 }
 
-// stop lets go what is to be flushed, forgets the rest, and waits for the
-// goroutine.
+// stop sends the packets that are to be flushed, forgets the rest, and waits for the goroutine.
 func (q *later) stop() {
 	q.mu.Lock()
 	q.stopped = true

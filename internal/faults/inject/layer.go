@@ -8,8 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 )
 
-// A Layer is what lies between one node and its carriers. Its methods may be
-// called from any goroutine.
+// A Layer lies between one node and its carriers. Its methods may be called from any goroutine.
 type Layer struct {
 	plane  *faults.Plane
 	ctx    context.Context // ends with Close
@@ -39,9 +38,8 @@ func New(p *faults.Plane) *Layer {
 // Plane returns the Plane whose rules the Layer enforces.
 func (l *Layer) Plane() *faults.Plane { return l.plane }
 
-// Close ends what is still open and waits for the Layer's goroutines. What was
-// wrapped is to be closed before, unless it may be cut off. A second Close
-// does nothing.
+// Close ends all open streams and waits for the Layer's goroutines. Wrapped connections are to be
+// closed before, unless they may be cut off. A second Close does nothing.
 func (l *Layer) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -148,8 +146,8 @@ type waiter struct{ wake broadcast }
 func (n *waiter) poke()  { n.wake.fire() }
 func (n *waiter) abort() { n.wake.fire() }
 
-// maxLinger bounds the streams that were closed and are not yet told to the
-// peer, since what says so does not pass. lingerTime bounds how long.
+// maxLinger bounds the streams that were closed while the rules still hold the end back from the
+// peer. lingerTime bounds how long.
 const (
 	maxLinger  = 1024
 	lingerTime = 2 * time.Minute
@@ -176,10 +174,10 @@ func (l *Layer) linger(f func()) bool {
 	return false
 }
 
-// A broadcast wakes all who wait. The zero broadcast is ready for use.
+// A broadcast wakes all waiting goroutines. The zero broadcast is ready for use.
 type broadcast struct {
 	mu sync.Mutex
-	ch chan struct{} // closed by the next fire; nil if nobody waits
+	ch chan struct{} // closed by the next fire; nil without a waiter
 }
 
 func (b *broadcast) wait() <-chan struct{} {

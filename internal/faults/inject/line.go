@@ -13,15 +13,14 @@ type chunk struct {
 	due  time.Time
 }
 
-// lineLimit bounds the bytes that wait in a line. Who adds more waits.
+// lineLimit bounds the bytes that wait in a line. A writer of more waits.
 const lineLimit = 1 << 20
 
-// pushes counts what was pushed anywhere. A few nanoseconds of it go into each
-// due time, so that what was sent at one instant of virtual time on several lanes
-// arrives in order.
+// pushes counts the pushes of all lines. A few nanoseconds of it go into each due time, so that
+// pieces sent at one instant of virtual time on several lanes arrive in order.
 var pushes atomic.Uint64
 
-// tieSpan bounds what ties cost, in nanoseconds.
+// tieSpan bounds the time that pushes adds, in nanoseconds.
 const tieSpan = 1 << 14
 
 // A line is the bytes of one direction of a stream that a rule keeps waiting, in
@@ -32,13 +31,13 @@ type line struct {
 	mu       sync.Mutex // guards the fields below
 	chunks   []chunk
 	size     int
-	end      error     // what comes after the chunks; nil: more of them
+	end      error     // the result after the chunks; nil: more of them
 	broken   error     // instead of everything
 	deadline time.Time // of the user's side
 }
 
-// push adds a copy of p, due after wait and not before what is there. It waits
-// for room, until the deadline if bound, or until stop.
+// push adds a copy of p, due after wait and not before the chunks that are there. It waits for
+// room, until the deadline if bound, or until stop.
 func (l *line) push(p []byte, wait time.Duration, bound bool, stop <-chan struct{}) error {
 	for {
 		changed := l.changed.wait()
@@ -80,9 +79,8 @@ func (l *line) tryPush(p []byte, wait time.Duration, bound bool, now time.Time) 
 	return time.Time{}, nil
 }
 
-// pop returns at most limit bytes that are due, when open says that they may
-// pass. Afterwards it returns what finish said. It waits until the deadline if
-// bound, or until stop.
+// pop returns at most limit bytes that are due, when open says that they may pass. Afterwards it
+// returns the error of finish. It waits until the deadline if bound, or until stop.
 func (l *line) pop(limit int, open func() bool, bound bool, stop <-chan struct{}) ([]byte, error) {
 	for {
 		changed := l.changed.wait()
@@ -126,7 +124,7 @@ func (l *line) tryPop(limit int, open func() bool, bound bool, now time.Time) (p
 	return p, until, nil
 }
 
-// finish says what follows the bytes that are there. The first call counts.
+// finish sets the error behind the waiting bytes. The first call counts.
 func (l *line) finish(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,8 +134,7 @@ func (l *line) finish(err error) {
 	l.changed.fire()
 }
 
-// fail drops what is there: every call returns err from now on. The first call
-// counts.
+// fail drops the waiting bytes: every call returns err from now on. The first call counts.
 func (l *line) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +161,7 @@ func (l *line) refusal() error {
 	return l.broken
 }
 
-// failure returns what fail said.
+// failure returns the error of fail.
 func (l *line) failure() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,7 +183,7 @@ func (s sentinel) Error() string { return string(s) }
 const (
 	errFull    sentinel = "wait"
 	errStopped sentinel = "stopped"
-	// errFinished answers who adds to a line that was finished.
+	// errFinished answers a push to a line that was finished.
 	errFinished sentinel = "finished"
 )
 

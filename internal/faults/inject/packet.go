@@ -11,10 +11,9 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 )
 
-// PacketConn returns inner with its packets under the rules on the plane, which
-// is Gossip or Link. If inner is a *net.UDPConn on Linux, or what
-// quic.ReceiveOffload made of one, what is returned can do all that QUIC uses to be
-// fast. It closes inner.
+// PacketConn returns inner with its packets under the rules on the plane, which is Gossip or Link.
+// If inner is a *net.UDPConn on Linux, or made of one by quic.ReceiveOffload, the result has all
+// that QUIC uses to be fast. It closes inner.
 func (l *Layer) PacketConn(inner net.PacketConn, on faults.Traffic) net.PacketConn {
 	c := &packetConn{PacketConn: inner, layer: l, on: on, later: newLater(l, laterPackets)}
 	return fastConn(c)
@@ -58,7 +57,7 @@ func (c *packetConn) decide(peer net.Addr, sending bool, size int) faults.Fate {
 	}, size)
 }
 
-// WriteTo sends p, or does to it what the rules say.
+// WriteTo sends p, or applies the rules to it.
 func (c *packetConn) WriteTo(p []byte, to net.Addr) (int, error) {
 	if c.layer.plane.Idle() {
 		return c.PacketConn.WriteTo(p, to)

@@ -47,7 +47,7 @@ func names(l *Layer) {
 	}
 }
 
-// add adds a rule at node 1 or 2, and returns what tells its counts.
+// add adds a rule at node 1 or 2, and returns the function that reads its counts.
 func add(t testing.TB, l *Layer, r faults.Rule) func() faults.Counters {
 	t.Helper()
 	id, err := l.plane.Add(r)
@@ -87,7 +87,7 @@ type got struct {
 	at    time.Duration
 }
 
-// receive reads what arrives at a socket within a time.
+// receive reads the packets that arrive at a socket within a time.
 func (s *sockets) receive(at int, within time.Duration) (all []got) {
 	s.t.Helper()
 	start := time.Now()
@@ -124,8 +124,8 @@ func numbers(all []got) (ns []int) {
 	return ns
 }
 
-// TestFaultsOfPackets has each fault of packets act on what node 1 sends to node
-// 2: as a rule at the sender, and as one at the receiver.
+// TestFaultsOfPackets has each fault of packets act on packets from node 1 to node 2: as a rule at
+// the sender, and as one at the receiver.
 func TestFaultsOfPackets(t *testing.T) {
 	const n = 200
 	inOrder := func(all []got) bool { return slices.IsSorted(numbers(all)) }

@@ -8,8 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 )
 
-// A party is a stream as the Plane sees it: who is at the other end, and what
-// passes.
+// A party is a stream as the Plane sees it: the possible peers and the traffic.
 type party struct {
 	layer *Layer
 	below bool // rules on Link and All are enforced on the packets below
@@ -31,8 +30,8 @@ func (p *party) meeting(peer addr.NodeID, sending bool) faults.Meeting {
 	return faults.Meeting{Peer: peer, On: faults.Planes[p.on.Load()], Carrier: faults.Stream, Sending: sending, Below: p.below}
 }
 
-// gate returns what the stream may do. Where several nodes may be at the other
-// end, what is forbidden to one of them is forbidden.
+// gate returns the decision about the stream. Where several nodes may be at the other end, a stream
+// that is forbidden to one of them is forbidden.
 func (p *party) gate(sending, count bool) (all faults.Gate) {
 	if p.idle() {
 		return all

@@ -44,8 +44,8 @@ func (p *provider) Dial(ctx context.Context, address string) (transport.Session,
 	return p.session(s), nil
 }
 
-// approach waits until a session may be opened. Where packets are cut, what is
-// below waits by itself.
+// approach waits until a session may be opened. Where packets are cut, the provider below waits by
+// itself.
 func (p *provider) approach(ctx context.Context, w *party) error {
 	if p.below {
 		if w.gate(true, true).Refused {
@@ -82,8 +82,8 @@ func (p *provider) Accept(ctx context.Context) (transport.Session, error) {
 	}
 }
 
-// laneError returns what the user of a lane gets: why its session has ended, if
-// that is all that is known.
+// laneError returns the error for the user of a lane: the end of its session, if no other cause is
+// known.
 func laneError(err error, end func() error) error {
 	if !errors.Is(err, errStopped) && !errors.Is(err, errFinished) {
 		return err

@@ -31,7 +31,7 @@ type session struct {
 
 // Bounds of the datagrams of one session that wait.
 const (
-	inboxDatagrams = 128 // for who receives them
+	inboxDatagrams = 128 // until they are received
 	laterDatagrams = 256 // that a rule delays
 )
 
@@ -55,7 +55,7 @@ func (p *provider) session(inner transport.Session) *session {
 	return s
 }
 
-// linkGate returns what the whole link may do, wherever that is enforced.
+// linkGate returns the decision about the whole link, at whichever layer it is enforced.
 func (s *session) linkGate() faults.Gate {
 	w := party{layer: s.layer, peers: s.party.peers}
 	w.setTraffic(faults.Link)
@@ -266,8 +266,8 @@ func (s *session) LocalAddr() string { return s.inner.LocalAddr() }
 
 func (s *session) RemoteAddr() string { return s.inner.RemoteAddr() }
 
-// Heard implements transport.Session. While there are rules on what is above the
-// provider, what came below them may not be seen here.
+// Heard implements transport.Session. While there are rules on the traffic above the provider,
+// bytes that came below them may not be seen here.
 func (s *session) Heard() uint64 {
 	if !s.provider.below && !s.party.idle() {
 		return 0
@@ -294,7 +294,7 @@ func (s *session) Close(code uint64, reason string) error {
 	return s.inner.Close(code, reason)
 }
 
-// linger closes what is below when the rules let the peer hear of it.
+// linger closes the session below when the rules let the peer hear of it.
 func (s *session) linger(code uint64, reason string) {
 	s.layer.awaitOpen(&s.party, s.inner.Done())
 	// An error can only say that it has ended already.

@@ -19,7 +19,7 @@ type udpConn struct {
 	batch batchReader
 }
 
-// A udpSocket is what a *net.UDPConn can do, and what stands on one.
+// A udpSocket has the methods of a *net.UDPConn, and of a wrapper of one.
 type udpSocket interface {
 	net.PacketConn
 	net.Conn // without it, ipv4.NewPacketConn panics
@@ -32,7 +32,7 @@ type batchReader interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-// fastConn returns c with what its socket can do; c if that is no UDP socket.
+// fastConn returns c with the methods of its socket; c if that is no UDP socket.
 func fastConn(c *packetConn) net.PacketConn {
 	udp, ok := c.PacketConn.(udpSocket)
 	if !ok {
@@ -82,9 +82,8 @@ func (c *udpConn) takeBatch(ms []ipv4.Message) int {
 	return len(ms)
 }
 
-// admitBatch decides about each packet in ms and moves those that may be read to
-// the front. The buffers stay where they are: who reads knows them by their
-// place.
+// admitBatch decides about each packet in ms and moves those that may be read to the front. The
+// buffers stay where they are: the reader knows them by their place.
 func (c *udpConn) admitBatch(ms []ipv4.Message) (kept int) {
 	for i := range ms {
 		m := &ms[i]
@@ -116,10 +115,9 @@ func (c *udpConn) ReadMsgUDP(p, oob []byte) (n, oobn, flags int, from *net.UDPAd
 	return ms[0].N, ms[0].NN, ms[0].Flags, from, nil
 }
 
-// WriteMsgUDP sends p, which may be several packets in one, or does to each of
-// them what the rules say. Those that follow each other untouched still go in one
-// call: a link that loses one packet of a hundred is not to be slower for the
-// number of its calls.
+// WriteMsgUDP sends p, which may be several packets in one, or applies the rules to each of them.
+// Those that follow each other untouched still go in one call: a link that loses one packet of a
+// hundred is not to be slower for the number of its calls.
 func (c *udpConn) WriteMsgUDP(p, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
 	if c.layer.plane.Idle() {
 		return c.udp.WriteMsgUDP(p, oob, to)
@@ -177,8 +175,8 @@ func (c *udpConn) emitOne(p []byte, f faults.Fate, rest []byte, to *net.UDPAddr)
 // are (UDP_SEGMENT of linux/udp.h).
 const udpSegment = 103
 
-// segments returns the length of the packets that oob says, 0 if it says none,
-// and oob without what says so.
+// segments returns the length of the packets that oob says, 0 if it says none, and oob without that
+// message.
 func segments(oob []byte) (size int, rest []byte) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {

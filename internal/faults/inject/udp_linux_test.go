@@ -29,9 +29,8 @@ import (
 	"github.com/fabricd/fabricd/internal/transport/quic"
 )
 
-// A fastPath is what QUIC asks of a socket before it reads in batches and hands
-// over several packets at once. Reads go around a wrapper that has all of it but
-// ReadBatch.
+// A fastPath has the methods that QUIC asks of a socket before it reads in batches and hands over
+// several packets at once. Reads go around a wrapper that has all of it but ReadBatch.
 type fastPath interface {
 	net.PacketConn
 	SyscallConn() (syscall.RawConn, error)
@@ -58,7 +57,7 @@ func udpPair(t testing.TB) (layers [2]*Layer, conns [2]fastPath) {
 	return udpPairOn(t, func(c net.PacketConn) net.PacketConn { return c })
 }
 
-// udpPairOn puts something between the sockets and what wraps them.
+// udpPairOn puts something between the sockets and their wrappers.
 func udpPairOn(t testing.TB, between func(net.PacketConn) net.PacketConn) (layers [2]*Layer, conns [2]fastPath) {
 	raw := [2]*net.UDPConn{udp(t), udp(t)}
 	for i := range raw {
@@ -175,9 +174,8 @@ func batchesMeetRules(t *testing.T, layers [2]*Layer, conns [2]fastPath) {
 	}
 }
 
-// TestUntouchedPacketsGoTogether loses some of ten packets that are handed over at
-// once. A receiver that gets together what was sent together reads one piece of
-// each run between them.
+// TestUntouchedPacketsGoTogether loses some of ten packets that are handed over at once. A receiver
+// that gets packets sent together as one reads one piece of each run between them.
 func TestUntouchedPacketsGoTogether(t *testing.T) {
 	const udpGRO = 104 // of linux/udp.h
 	layers, conns := udpPair(t)
@@ -355,9 +353,9 @@ func TestQUICOverBadSockets(t *testing.T) {
 	}
 }
 
-// TestQUICMeetsEachFaultByItself has one fault of packets act on a session over
-// sockets, of a link and of everything: it is counted, by its own name only, and
-// what is sent both ways meanwhile arrives as it was sent.
+// TestQUICMeetsEachFaultByItself has one fault of packets act on a session over sockets, of a link
+// and of everything: it is counted, by its own name only, and data sent both ways meanwhile arrives
+// as it was sent.
 func TestQUICMeetsEachFaultByItself(t *testing.T) {
 	kinds := []struct {
 		name  string
@@ -392,9 +390,8 @@ func TestQUICMeetsEachFaultByItself(t *testing.T) {
 	}
 }
 
-// TestQUICAcrossAHalfOpenLink stops a session without ending it, and refuses the
-// next one at once. What was sent meanwhile arrives as it was sent when the link is
-// whole again.
+// TestQUICAcrossAHalfOpenLink stops a session without ending it, and refuses the next one at once.
+// Data sent meanwhile arrives as it was sent when the link is whole again.
 func TestQUICAcrossAHalfOpenLink(t *testing.T) {
 	for _, on := range []faults.Traffic{faults.Link, faults.All} {
 		t.Run(string(on), func(t *testing.T) {
@@ -474,7 +471,7 @@ func exact(t *testing.T, from, to transport.Session, n int) bool {
 	return true
 }
 
-// listed returns what the one rule of a layer did, as a list of the rules shows it.
+// listed returns the effects of the one rule of a layer, as a list of the rules shows them.
 func listed(t *testing.T, l *Layer) faults.Counters {
 	t.Helper()
 	all := l.plane.List(false)
@@ -510,7 +507,7 @@ func BenchmarkPackets(b *testing.B) {
 	}
 }
 
-// A plainPath is the socket of a udpConn without what the Layer adds.
+// A plainPath is the socket of a udpConn without the parts that the Layer adds.
 type plainPath struct{ c *udpConn }
 
 func (p plainPath) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
@@ -523,7 +520,7 @@ func (p plainPath) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (int, int, error)
 
 func (p plainPath) LocalAddr() net.Addr { return p.c.udp.LocalAddr() }
 
-// A path is what the benchmark needs of a fastPath.
+// A path has the methods of a fastPath that the benchmark needs.
 type path interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (int, int, error)
@@ -548,7 +545,7 @@ func benchmarkPackets(b *testing.B, near, far path) {
 	}
 }
 
-// A counting socket counts what is handed to the kernel in one call.
+// A counting socket counts the packets handed to the kernel in one call.
 type counting struct {
 	fastPath
 	packets, batches atomic.Int64

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// aftermath is how long after its end a fault explains what happens: the grace
-// of a host that came back, and the healing.
+// aftermath is how long after its end a fault explains events: the grace of a host that came back,
+// and the healing.
 const aftermath = 20 * time.Second
 
 // around reports whether a fault may explain something at a time.
@@ -53,7 +53,7 @@ func (f *fault) together(a, b int) bool {
 // the end of a life of a slot, nil if there is none:
 //
 //   - a fault of the slot or of the observer as a whole;
-//   - of a link between the two, or between the slot and the host, who decides;
+//   - of a link between the two, or between the slot and the host, which decides;
 //   - while the observer may have been without the host, of any link of the slot,
 //     also one that may only reset connections, and of any other node as a whole:
 //     each node decides for itself then, and one that gave up another which
@@ -135,8 +135,8 @@ func (w *world) lastEnd() int64 {
 	return last
 }
 
-// finish is when the run ended: when what it left was counted, before the lab
-// took the cluster down; else the end record, else the last record.
+// finish is when the run ended: when its remains were counted, before the lab took the cluster
+// down; else the end record, else the last record.
 func (w *world) finish() int64 {
 	if w.settled != never {
 		return w.settled
@@ -147,8 +147,8 @@ func (w *world) finish() int64 {
 	return w.end
 }
 
-// runs reports whether the daemon of a slot runs all the time from a to b, and
-// does not stand still for longer than nobody may notice.
+// runs reports whether the daemon of a slot runs all the time from a to b, and does not stand still
+// for longer than must stay unnoticed.
 func (w *world) runs(slot int, a, b int64) bool {
 	s := w.slots[slot]
 	if s == nil {
@@ -159,16 +159,16 @@ func (w *world) runs(slot int, a, b int64) bool {
 	})
 }
 
-// stopped reports whether a process stood still at some time from a to b for
-// longer than nobody may notice.
+// stopped reports whether a process stood still at some time from a to b for longer than must stay
+// unnoticed.
 func (w *world) stopped(p *proc, a, b int64) bool {
 	return slices.ContainsFunc(p.stops, func(x interval) bool {
 		return x.from <= b && x.to > a && (x.to == never || x.to-x.from > w.within(w.bound.Pause))
 	})
 }
 
-// alive reports whether a process lives all the time from a to b, and does not
-// stand still for longer than nobody may notice. One that no record tells of lives as long as the run.
+// alive reports whether a process lives all the time from a to b, and does not stand still for longer
+// than must stay unnoticed. One that no record tells of lives as long as the run.
 func (w *world) alive(s history.Source, a, b int64) bool {
 	p := w.procs[s]
 	return p == nil || p.end > b && !w.stopped(p, a, b)
@@ -205,10 +205,9 @@ func (w *world) current(slot int, at int64) *life {
 	return nil
 }
 
-// lossOf returns when a life was lost to a call of a source that began at a time: its
-// process ended, it was reset, or the source was told of its end since it has the life
-// that it had then. never: not. What others are told does not count: the two sides of
-// a split give each other up.
+// lossOf returns when a life was lost to a call of a source that began at a time: its process
+// ended, it was reset, or the source was told of its end since it has the life that it had then.
+// never: not. Events at other sources do not count: the two sides of a split give each other up.
 func (w *world) lossOf(source history.Source, l addr.Life, began int64) int64 {
 	lost := int64(never)
 	if x := w.lives[l]; x != nil {

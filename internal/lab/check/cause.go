@@ -2,10 +2,9 @@ package check
 
 import "github.com/fabricd/fabricd/internal/lab/history"
 
-// cause (bars B3 and B4): no life is removed without a reason: its process has
-// ended, or a fault that may remove it has touched it, the observer, or the
-// links between it and the observer or the host. What a promise says must stay
-// invisible (loss, delay, short pauses) is no reason.
+// cause (bars B3 and B4): no life is removed without a reason: its process has ended, or a fault
+// that may remove it has touched it, the observer, or the links between it and the observer or the
+// host. A fault that by a promise must stay invisible (loss, delay, short pauses) is no reason.
 //
 // It needs removed and reset events and fault records.
 type cause struct{ judge }
@@ -21,7 +20,7 @@ func (m *cause) see(i int, r *history.Record) {
 	}
 	l := m.w.lives[b.Subject]
 	if l == nil || l.slot < 0 {
-		return // it never spoke: nobody knows where it was
+		return // it never spoke: its slot is not known
 	}
 	if l.killed && l.gone <= r.At+m.w.order() || m.ended(l.slot, r.At) {
 		m.good()

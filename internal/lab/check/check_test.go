@@ -53,7 +53,7 @@ func TestEmptyHistoryIsNoSuccess(t *testing.T) {
 	}
 }
 
-// TestLargeHistory holds the cost to what a long run needs.
+// TestLargeHistory bounds the cost of a long run.
 func TestLargeHistory(t *testing.T) {
 	m := newModel(9, 4)
 	c := m.connect(m.nodes[1], m.nodes[2])

@@ -5,10 +5,10 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// events (I5): what one source is told of nodes makes sense: for each life at
-// most one ADDED and then at most one REMOVED; the REMOVED of a generation comes
-// before the ADDED of the next; generations only grow; nothing is told of a life
-// that the source did not know, nor of its own life as of another one's.
+// events (I5): the notices about nodes at one source make sense: for each life at most one ADDED
+// and then at most one REMOVED; the REMOVED of a generation comes before the ADDED of the next;
+// generations only grow; nothing is told of a life that the source did not know, nor of its own
+// life as of another one's.
 //
 // A source that gets a new life of its own begins anew: it knows nothing, and is
 // told of every live peer again. It needs event and view records.
@@ -24,7 +24,7 @@ type audience struct {
 	nodes  map[addr.NodeID]*nodeTold
 }
 
-// A nodeTold is what a source was told of one ID.
+// A nodeTold is a source's knowledge of one ID.
 type nodeTold struct {
 	live      addr.Generation // 0: none
 	liveAt    int             // record
@@ -32,7 +32,7 @@ type nodeTold struct {
 	highest   addr.Generation // ever live
 	removed   addr.Generation // highest that was removed
 	removedAt int
-	// before is what was live when the source got a new life: an event that was
+	// before is the generation that was live when the source got a new life: an event that was
 	// under way may still tell its end.
 	before addr.Generation
 	// forgiven is one of which that was told.
@@ -76,8 +76,7 @@ func (m *events) audience(s history.Source) *audience {
 	return a
 }
 
-// renew begins anew with another own life, of which an application looks again who
-// is there.
+// renew begins anew with another own life, of which an application asks again for the nodes.
 func (a *audience) renew(self addr.Life) {
 	a.self, a.viewAt = self, 0
 	for id, n := range a.nodes {
@@ -98,8 +97,8 @@ func (a *audience) node(id addr.NodeID) *nodeTold {
 	return n
 }
 
-// view replaces what events told. Lives that it has are known without having
-// been added; those that it lacks are gone without a word.
+// view replaces the knowledge from events. Lives that it has are known without having been added;
+// those that it lacks are gone without a notice.
 func (m *events) view(i int, r *history.Record, b *history.View) {
 	a := m.audience(r.Source)
 	a.viewAt = r.At
@@ -158,7 +157,7 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 		m.fail(r.At, proof, "%s is told that its own life %s was removed", r.Source, l)
 	case l.Generation <= n.removed || l.Generation == n.forgiven:
 		m.fail(r.At, proof, "%s is told twice that %s was removed", r.Source, l)
-	case a.viewAt == 0 && r.Source.Role == history.RoleApp: // it has not looked yet who is there
+	case a.viewAt == 0 && r.Source.Role == history.RoleApp: // it has not asked for the nodes yet
 		m.good()
 	case n.live != l.Generation && n.before != l.Generation && r.At > a.viewAt+m.w.order():
 		m.fail(r.At, proof, "%s is told that %s was removed, which it did not know", r.Source, l)

@@ -100,9 +100,8 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	}
 }
 
-// timesRemoved returns how often an observer was told that a slot was removed: where
-// the expectation names no observers, without what it was told because it was itself
-// cut off.
+// timesRemoved returns how often an observer was told that a slot was removed: where the
+// expectation names no observers, without notices that it got because it was itself cut off.
 func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int) (times int) {
 	sl := x.w.slots[slot]
 	if sl == nil {
@@ -155,9 +154,8 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 	}
 }
 
-// addedOne judges when one observer was told of one life, and returns how often
-// it was, and whether it could be: it is not told of what comes and goes while it is
-// itself cut off.
+// addedOne judges when one observer was told of one life, and returns how often it was, and whether
+// it could be: it is not told of lives that come and go while it is itself cut off.
 func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *life) (times int, able bool) {
 	base := x.servesSince(slot, l.born)
 	a := s.known[l.life]

@@ -34,7 +34,7 @@ func (w *world) usages() (all []usage) {
 	return all
 }
 
-// cpu judges what daemons took of a processor.
+// cpu judges the processor time of daemons.
 func (x *expecter) cpu(e *scenario.ExpectCPU) {
 	ids := x.s.Slots(e.Nodes)
 	for _, u := range x.w.usages() {
@@ -46,7 +46,7 @@ func (x *expecter) cpu(e *scenario.ExpectCPU) {
 	}
 }
 
-// cpu takes what each daemon used a second.
+// cpu takes the processor time of each daemon per second.
 func (f *figureMaker) cpu() {
 	const second = 1e9
 	for _, u := range f.w.usages() {

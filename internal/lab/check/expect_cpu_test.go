@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// TestProcessorTimeIsHeldToItsShare gives the daemons of a history processor time: the
-// first three 2 % of what passes, the last one 10 %.
+// TestProcessorTimeIsHeldToItsShare gives the daemons of a history processor time: the first three
+// 2 % of the elapsed time, the last one 10 %.
 func TestProcessorTimeIsHeldToItsShare(t *testing.T) {
 	records := oneLoss()
 	for i := range records {
@@ -23,7 +23,7 @@ func TestProcessorTimeIsHeldToItsShare(t *testing.T) {
 			part = 10
 		}
 		b.UsedAt = records[i].At
-		b.Used = 1000*ms + b.UsedAt/part // what it took to start is not counted
+		b.Used = 1000*ms + b.UsedAt/part // the time of the start is not counted
 	}
 	for _, tt := range []struct {
 		expect string

@@ -121,9 +121,9 @@ func TestStartThatIsToldLate(t *testing.T) {
 	}
 }
 
-// TestALossBeforeTheFirstLook: who attaches again is told of losses from then on, and
-// looks who is there a moment later: it may hear of the end of a life that it never
-// saw. After its look it may not.
+// TestALossBeforeTheFirstLook: an application that attaches again is told of losses from then on,
+// and asks for the nodes a moment later: it may hear of the end of a life that it never saw. After
+// its look it may not.
 func TestALossBeforeTheFirstLook(t *testing.T) {
 	for _, looked := range []bool{false, true} {
 		m := newModel(1, 4)

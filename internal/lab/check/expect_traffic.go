@@ -96,7 +96,7 @@ func (x *expecter) stalls(streams map[history.ConnEnd]*stream, limit int64) {
 		if s == nil {
 			continue
 		}
-		if s.received < s.sent { // what is under way at the end stalls too
+		if s.received < s.sent { // bytes under way at the end stall too
 			s.take(max(s.lastSent, s.last), s.received)
 		}
 		for _, i := range waits[end] {

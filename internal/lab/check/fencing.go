@@ -58,7 +58,7 @@ func (m *fencing) scan(i int, r *history.Record, b *history.Scan) {
 	m.unless(first.v == b.Sum, r.At, []int{first.index, i}, "window %d has changed after its end", b.ID)
 }
 
-// writer judges who wrote words of a window.
+// writer judges the writer of words of a window.
 func (m *fencing) writer(i int, r *history.Record, x *window, by history.WindowWriter) {
 	c := m.w.conns[x.Conn]
 	proof := []int{i}

@@ -110,7 +110,7 @@ func (f *figureMaker) event(r *history.Record, b *history.Event) {
 	own, _ := f.w.procAt(r.Source.Slot, r.At)
 	told := telling{r.Source, slot, start}
 	if !ok || own == nil || own.start > start || f.heard[told] {
-		return // who comes later is told of what has been there for long; and only once of a start
+		return // a later session is told of lives that began long ago; and only once of a start
 	}
 	f.heard[told] = true
 	f.add(scenario.TimeToAdded, "", r.At-start)
@@ -123,9 +123,9 @@ type telling struct {
 	start int64
 }
 
-// removed takes the times from the end of lives to the applications that are
-// told: what the expectation removed judges. Where nothing was done to the slot
-// itself, it is what was done to the observer, or to the host, that counts.
+// removed takes the times from the end of lives to the applications that are told, as the
+// expectation removed does. Where nothing was done to the slot itself, a fault of the observer, or
+// of the host, counts.
 func (f *figureMaker) removed() {
 	for slot := range f.w.slots {
 		for _, s := range f.w.sessionList {
@@ -202,7 +202,7 @@ func (f *figureMaker) failed(r *history.Record, b *history.Return) {
 	}
 	x := f.w.resettable(r.Source.Slot, slot, r.At)
 	if x == nil || x.onNode(r.Source.Slot) || !x.onNode(slot) && !x.onApp(slot) && !x.onWay(r.Source.Slot, slot) {
-		return // it is the caller that is lost, or the end of what kept them together
+		return // the caller is lost, or the connection between them has ended
 	}
 	if f.w.spared(b.Conn, x, r.At) {
 		return // a call that waits in peace until something else ends it
@@ -212,11 +212,10 @@ func (f *figureMaker) failed(r *history.Record, b *history.Return) {
 	}
 }
 
-// spared reports whether a fault is not what ended a connection at a time: it was
-// made when the fault had begun, so that the fault does not keep the two apart,
-// or one of its applications has closed it. A fault explains what is reset long
-// behind it, when a node that was thought lost begins anew, or when a run ends;
-// that is no time to an error.
+// spared reports whether a fault did not end a connection at a time: it was made when the fault had
+// begun, so that the fault does not keep the two apart, or one of its applications has closed it. A
+// fault explains resets long behind it, when a node that was thought lost begins anew, or when a
+// run ends; that is no time to an error.
 func (w *world) spared(nonce uint64, x *fault, at int64) bool {
 	c := w.conns[nonce]
 	if c == nil {
@@ -307,8 +306,8 @@ func (f *figureMaker) recovery() {
 	}
 }
 
-// connectsSince returns, for every pair of slots (who connects first), when the
-// first connection opened after a time.
+// connectsSince returns, for every pair of slots (the connecting one first), when the first
+// connection opened after a time.
 func connectsSince(w *world, from int64) map[[2]int]int64 {
 	first := map[[2]int]int64{}
 	for _, c := range w.connList {

@@ -103,9 +103,8 @@ func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
 	}
 }
 
-// TestWhoIsCutOffTogetherIsToldLater: two slots that a partition leaves together do not
-// miss each other while it lasts. What they are told when it has ended is no time of
-// detection; what is told across it is.
+// TestWhoIsCutOffTogetherIsToldLater: two slots that a partition leaves together do not miss each
+// other while it lasts. Notices after its end are no time of detection; those across it are.
 func TestWhoIsCutOffTogetherIsToldLater(t *testing.T) {
 	m := newModel(1, 4)
 	m.now = max(m.now, sec)

@@ -80,7 +80,7 @@ func (m *hang) limit(c *history.Call, source history.Source, at int64) (limit in
 		peer = m.w.slotOf(c.Peer)
 		least(m.w.lossOf(source, c.Peer, c.Began), ", although its peer was lost")
 	}
-	// What waits for nobody in particular, as a listener, goes on with the next life.
+	// A call that waits for no particular peer, as a listener's, goes on with the next life.
 	if own := m.ownLife(c, source); own != nil && c.Peer != (addr.Life{}) {
 		least(own.gone, ", although its own node was lost")
 	}

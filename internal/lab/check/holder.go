@@ -11,8 +11,8 @@ import (
 // its quarantine is over, and a slot's generations of one ID grow. A slot holds an ID from when it says so
 // until its process ends, it is reset, or it says that it has another one.
 //
-// The ID of the host may be held twice while the two are cut off from each
-// other, and for the time of healing after that: nobody can know better.
+// The ID of the host may be held twice while the two are cut off from each other, and for the time
+// of healing after that: neither can know better.
 //
 // It needs self events and process records.
 type holder struct {

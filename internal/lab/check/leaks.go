@@ -7,12 +7,11 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// leaks (I12): at the end a process holds no more than at the beginning: ports,
-// endpoints, connections, windows, memfds and what is queued exactly;
-// descriptors, goroutines, maps and timers but for what its links need and a
-// handful; threads, which the runtime keeps, within 16; memory within the 10 % of
-// I12 and 8 MiB, for what a process has, garbage apart, is more than what it holds (rssGrowth).
-// A process that was started under way is compared with the first process of its slot.
+// leaks (I12): at the end a process holds no more than at the beginning: ports, endpoints,
+// connections, windows, memfds and queued bytes exactly; descriptors, goroutines, maps and timers
+// but for those of its links and a handful; threads, which the runtime keeps, within 16; memory
+// within the 10 % of I12 and 8 MiB, for a process's memory, garbage apart, is more than it uses
+// (rssGrowth). A process that was started under way is compared with the first process of its slot.
 //
 // It needs resources records of the phases baseline and end.
 type leaks struct {
@@ -37,8 +36,8 @@ var exact = []string{"ports", "endpoints", "conns", "windows", "memfds", "queued
 // need.
 const perLink = 16
 
-// handful is how many more of what is not exact may be under way by chance, and
-// spareThreads how many the runtime may keep.
+// handful is how many more of the inexact resources may be under way by chance, and spareThreads
+// how many the runtime may keep.
 const (
 	handful      = 4
 	spareThreads = 16

@@ -28,8 +28,8 @@ type portOp struct {
 	close bool
 }
 
-// portTable is what the port table of a node is, one port at a time: a bind
-// succeeds exactly if the port is free, a close frees it.
+// portTable models the port table of a node, one port at a time: a bind succeeds exactly if the
+// port is free, a close frees it.
 var portTable = porcupine.Model{
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 		by := map[fabric.Port][]porcupine.Operation{}
@@ -64,7 +64,7 @@ func TestPortTableIsLinearizable(t *testing.T) {
 	}
 }
 
-// portHistory returns what happened to the ports of one node.
+// portHistory returns the operations on the ports of one node.
 func portHistory(t *testing.T, seed uint64) []porcupine.Operation {
 	c := fabrictest.NewCluster(t, 2)
 	defer c.Close()
@@ -145,9 +145,9 @@ type grant struct {
 	generation addr.Generation
 }
 
-// leaseTable is what the table of IDs is, one ID at a time: it is free, or it
-// belongs to one machine for as long as the quarantine lasts, which is longer
-// than any run; each grant has a higher generation.
+// leaseTable models the table of IDs, one ID at a time: it is free, or it belongs to one machine
+// for as long as the quarantine lasts, which is longer than any run; each grant has a higher
+// generation.
 var leaseTable = porcupine.Model{
 	Init: func() any { return grant{} },
 	Step: func(state, _, output any) (bool, any) {

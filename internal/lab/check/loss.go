@@ -9,9 +9,8 @@ import (
 // host is the slot of the host.
 const host = 0
 
-// A loss is the end of a life as it concerns one observer that knew it, and what
-// ended it. The expectation removed and the figure time_to_removed count from
-// since, at the same observers.
+// A loss is the end of a life as it concerns one observer that knew it, and the fault behind it.
+// The expectation removed and the figure time_to_removed count from since, at the same observers.
 type loss struct {
 	*life
 	known *knownPeer // of the observer
@@ -21,9 +20,9 @@ type loss struct {
 	// since is when the lab began to put the fault in place, but not later than
 	// the end of the life; without a fault that end.
 	since int64
-	// placed is when the whole fault was in place, but not later than the end of
-	// the process: the lab has several commands to give, and between the first
-	// and the last one nobody need be lost. Bounds count from it.
+	// placed is when the whole fault was in place, but not later than the end of the process: the
+	// lab has several commands to give, and between the first and the last one no node need be
+	// lost. Bounds count from it.
 	placed int64
 }
 
@@ -52,9 +51,9 @@ func (w *world) losses(slot int, s *session) []loss {
 	return all
 }
 
-// endTo returns when a life ended for an observer: it ended, or this observer or another
-// one was told so, and by which fault of an observer, if it went on. What one was told
-// because it was itself cut off is no end to those who were not.
+// endTo returns when a life ended for an observer: it ended, or this observer or another one was
+// told so, and by which fault of an observer, if it went on. A notice to an observer that was
+// itself cut off is no end to the others.
 func (w *world) endTo(observer int, l *life, a *knownPeer) (end int64, own *fault) {
 	end = l.gone
 	for _, n := range l.notices {
@@ -65,7 +64,7 @@ func (w *world) endTo(observer int, l *life, a *knownPeer) (end int64, own *faul
 	return end, own
 }
 
-// lossOfLife returns a loss, with what ended the life, or ailed its observer.
+// lossOfLife returns a loss, with the fault that ended the life, or ailed its observer.
 func (w *world) lossOfLife(l *life, a *knownPeer, end int64, own *fault) loss {
 	x := loss{life: l, known: a, fault: own, own: own != nil, since: end, placed: end}
 	if own == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// isolate cuts slot 1 off from 2 to 7 s: both sides give each other up at 4.5 s, and the
-// node is back with another life at 7.5 s. What happens meanwhile is done at 5 s.
+// isolate cuts slot 1 off from 2 to 7 s: both sides give each other up at 4.5 s, and the node is
+// back with another life at 7.5 s. meanwhile is called at 5 s.
 func (m *model) isolate(meanwhile func()) {
 	alone := m.nodes[1]
 	others := m.others(alone)
@@ -47,7 +47,7 @@ func (m *model) removed(observer, of *modelNode) {
 	delete(observer.knows, of.slot)
 }
 
-// lateOf moves what an observer is told of a kind about the last life of slot 2.
+// lateOf moves an observer's event of a kind about the last life of slot 2.
 func lateOf(e *edit, slot int, what history.EventKind, by int64) {
 	i := find(e, -1, func(r rec, b *event) bool {
 		return b.What == what && r.Source.Slot == slot && b.Subject.Node == 2
@@ -55,9 +55,9 @@ func lateOf(e *edit, slot int, what history.EventKind, by int64) {
 	e.move(i, e.records[i].At+by)
 }
 
-// TestALossIsOfItsObserver has a node cut off for some seconds, which gives up nodes that
-// go on, and another one killed and started again, after that or meanwhile. Only what an
-// observer was told when it was not cut off itself counts.
+// TestALossIsOfItsObserver has a node cut off for some seconds, which gives up nodes that go on,
+// and another one killed and started again, after that or meanwhile. Only notices to an observer
+// that was not cut off itself count.
 func TestALossIsOfItsObserver(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -118,7 +118,7 @@ func TestACallOutlivesWhatItsNodeWasToldBefore(t *testing.T) {
 	again := addr.Life{Node: 1, Generation: 2}
 	from2 := func(r rec, b *history.View) bool { return b.Observer == again }
 	view := body[*history.View](e, find(e, 0, from2))
-	view.Live = view.Live[:1] // it has met nobody yet
+	view.Live = view.Live[:1] // it has met no other node yet
 	i := find(e, 0, from2)
 	call := history.Call{ID: 1 << 40, Name: "recv", Began: e.records[i].At, Conn: 77, Side: history.Server, Peer: addr.Life{Node: 2, Generation: 1}, Idle: true}
 	e.insert(i, history.App(1, 1), &call)

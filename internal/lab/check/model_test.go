@@ -164,7 +164,7 @@ func (m *model) talk(c *modelConn) {
 		c.op++
 		m.put(client, &history.RMA{ConnEnd: ce, Op: c.op, Name: "vwriteto", Window: c.window, Len: 64})
 		m.put(client, &history.RMADone{ConnEnd: ce, Op: c.op})
-	case 4: // a fence, and what the target sees
+	case 4: // a fence, and the view of the target
 		if c.op > 0 {
 			m.call++
 			m.put(client, &history.Return{Call: history.Call{ID: m.call, Name: "fence_wait", Began: m.now, Conn: c.nonce, Side: history.Client, Peer: c.sl}})
@@ -267,7 +267,7 @@ func (m *model) lose(c *modelConn) {
 	m.unwindow(c)
 }
 
-// nap freezes a node for a moment that nobody may notice.
+// nap freezes a node for a moment that must stay unnoticed.
 func (m *model) nap(n *modelNode) {
 	m.deliver(0)
 	m.fault++
@@ -370,7 +370,7 @@ func renumber(records []history.Record) []history.Record {
 	return records
 }
 
-// modelScenario is what a model's history can be held to.
+// modelScenario is a scenario to which a model's history can be held.
 func modelScenario(nodes int, expect string) *scenario.Scenario {
 	return modelScenarioOn(scenario.Sim, nodes, expect)
 }

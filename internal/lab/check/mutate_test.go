@@ -65,8 +65,8 @@ func renewed(e *edit, i int) bool {
 	return false
 }
 
-// lastReceived: nothing more is received and nobody reads the end of the stream,
-// so the receiver has read less, or more of what was offered, before a loss.
+// lastReceived: nothing more is received and the end of the stream is not read, so the receiver has
+// read less, or more of the offered bytes, before a loss.
 func lastReceived(e *edit, i int) bool {
 	b := body[*received](e, i)
 	for _, r := range e.records[i+1:] {
@@ -88,7 +88,7 @@ var mutations = []mutation{
 	{"drop added", isEvent(history.EventAdded), renewed, drop},
 	{"drop removed", isEvent(history.EventRemoved), renewed, drop},
 	{"drop received", bytes2[*received], lastReceived, drop},
-	{"drop sent", bytes2[*history.Sent], func(e *edit, i int) bool { // the last: what was offered may have been accepted
+	{"drop sent", bytes2[*history.Sent], func(e *edit, i int) bool { // the last: the offered bytes may have been accepted
 		b := body[*history.Sent](e, i)
 		return find(e, 0, func(_ rec, c *history.Sent) bool { return c.ConnEnd == b.ConnEnd && c.From >= b.To && c.To > c.From }) < 0
 	}, drop},
@@ -192,7 +192,7 @@ func TestEveryMutationIsCaught(t *testing.T) {
 			c.try(t.Fatalf, base, m, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, m.name) })
 		}
 	})
-	// What was drawn says nothing of mutations that were not drawn.
+	// The drawn mutations say nothing of those that were not drawn.
 	for seed := range uint64(200) {
 		for _, m := range mutations {
 			if c.caught[m.name] == 0 {
@@ -208,8 +208,8 @@ func TestEveryMutationIsCaught(t *testing.T) {
 	t.Logf("caught, and as right as before: %v, %v", c.caught, c.same)
 }
 
-// catches counts, by mutation, how often it was caught and how often what it
-// made was as right as before.
+// catches counts, by mutation, how often it was caught and how often its result was as right as
+// before.
 type catches struct{ caught, same map[string]int }
 
 // try spoils one of the n places that fit, pick(n), if there are any.

@@ -44,8 +44,7 @@ func (f *figureMaker) why(name scenario.FigureName) string {
 	return "no application received a byte"
 }
 
-// whyOfFaults says why there is no sample of what faults may do: none may do as much, or
-// otherwise.
+// whyOfFaults gives the reason why faults have no sample: none may do as much, or otherwise.
 func (f *figureMaker) whyOfFaults(least history.Harm, otherwise string) string {
 	may := func(x *fault) bool {
 		return x.Harm == history.HarmRemove || x.Harm == least

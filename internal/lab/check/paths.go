@@ -2,9 +2,9 @@ package check
 
 import "github.com/fabricd/fabricd/internal/lab/history"
 
-// paths: where daemons run without --enable-faults, connections go over to paths: what
-// was tested is what is deployed. A connection to another node that has sent enough, and
-// stayed for long enough behind it that the lab has looked, is a reason to expect one.
+// paths: where daemons run without --enable-faults, connections go over to paths: the tested build
+// is the deployed one. A connection to another node that has sent enough, and stayed for long
+// enough behind it that the lab has looked, is a reason to expect one.
 //
 // It needs paths records of a real lab.
 type paths struct {

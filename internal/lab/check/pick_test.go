@@ -5,9 +5,9 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// What the wrong histories pick from a right one.
+// The records that the wrong histories pick from a right one.
 
-// followed fits what is received before more is.
+// followed fits a receive before another one.
 func followed(e *edit) func(rec, *received) bool {
 	return func(_ rec, b *received) bool {
 		return b.To > b.From && find(e, 0, func(_ rec, c *received) bool { return c.ConnEnd == b.ConnEnd && c.From == b.To && c.To > c.From }) >= 0
@@ -49,7 +49,7 @@ func survivorCall(e *edit) func(rec, *ret) bool {
 	}
 }
 
-// survivorReset fits the end of a connection at who is told of the loss later.
+// survivorReset fits the end of a connection at the side that is told of the loss later.
 func survivorReset(e *edit) func(rec, *closed) bool {
 	return func(r rec, b *closed) bool {
 		i := find(e, 0, func(x rec, o *history.Opened) bool { return o.ConnEnd == b.ConnEnd })
@@ -66,7 +66,7 @@ func removedThenAdded(e *edit) func(rec, *event) bool {
 	}
 }
 
-// writtenScan returns a scan that found words of somebody.
+// writtenScan returns a scan that found words of a writer.
 func writtenScan(e *edit) int {
 	return find(e, 0, func(_ rec, b *history.Scan) bool { return len(b.Writers) > 0 })
 }
@@ -88,8 +88,8 @@ func clearKills(e *edit) {
 	}
 }
 
-// quietEnd returns the end of a connection between two slots that nobody ever
-// kills, as the host and the last connections of the run have.
+// quietEnd returns the end of a connection between two slots that are never killed, as the host and
+// the last connections of the run have.
 func quietEnd(e *edit, how string) int {
 	killed := map[int]bool{}
 	for _, r := range e.records {

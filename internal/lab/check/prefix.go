@@ -2,10 +2,9 @@ package check
 
 import "github.com/fabricd/fabricd/internal/lab/history"
 
-// prefix (I1): what an end has received is at every time exactly the first bytes
-// that the other end has offered on this very connection: no gap, no byte twice
-// or out of order, no wrong byte, none before it was offered. What send has
-// accepted is contiguous too.
+// prefix (I1): the bytes that an end has received are at every time exactly the first that the
+// other end has offered on this very connection: no gap, no byte twice or out of order, no wrong
+// byte, none before it was offered. The bytes that send has accepted are contiguous too.
 //
 // It needs offered (or sent) and received records.
 type prefix struct {

@@ -10,11 +10,10 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// resetAll (I3): when a source is told NODE_REMOVED, every call of it towards
-// that life has failed already, with an errno that says so; and afterwards
-// nothing towards that life succeeds but what is local (close, unregister, and
-// recv of bytes that had arrived), no connection to it opens, and every
-// connection to it ends within 500 ms, as its application notices.
+// resetAll (I3): when a source is told NODE_REMOVED, every call of it towards that life has failed
+// already, with an errno that says so; and afterwards nothing towards that life succeeds but local
+// calls (close, unregister, and recv of bytes that had arrived), no connection to it opens, and
+// every connection to it ends within 500 ms, as its application notices.
 //
 // It needs removed events, and calls and connections that name their peer.
 type resetAll struct {
@@ -27,7 +26,7 @@ type resetAll struct {
 	open    map[callKey]int               // calls under way: their records
 }
 
-// A told is who was told of what.
+// A told is a notice: its source and the life.
 type told struct {
 	source history.Source
 	life   addr.Life
@@ -50,7 +49,7 @@ func newResetAll(w *world) *resetAll {
 // open.
 const endTime = 500 * time.Millisecond
 
-// lossErrnos are what a call towards a lost life may fail with.
+// lossErrnos are the errnos with which a call towards a lost life may fail.
 var lossErrnos = []string{"ECONNRESET", "ENODEV", "ENOTCONN", "EBADF", "ECANCELED", "EINTR", "EAGAIN", "ECONNREFUSED"}
 
 // localCalls are those that may succeed towards a lost life.
@@ -109,15 +108,15 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
 	}
 }
 
-// ofLifeBefore reports whether a removal was under way when the node got the life that it
-// has: an application sees that for itself, and may hear only then of an end before. It
-// has not met the one who is gone in its new life.
+// ofLifeBefore reports whether a removal was under way when the node got the life that it has: an
+// application sees that for itself, and may hear only then of an end before. It has not met the
+// removed node in its new life.
 func (m *resetAll) ofLifeBefore(r *history.Record, key told) bool {
 	since, renewed := m.renewed[r.Source]
 	return renewed && r.Source.Role == history.RoleApp && !m.known[key] && r.At <= since+m.w.within(endTime)
 }
 
-// lives forgets what a source was told while its node had an earlier life than l. Its
+// lives forgets the removals that a source was told while its node had an earlier life than l. Its
 // listeners outlive that: a connection may be the first that it hears of the next one.
 func (m *resetAll) lives(source history.Source, l addr.Life) {
 	maps.DeleteFunc(m.removed, func(k told, e stamped[addr.Life]) bool {

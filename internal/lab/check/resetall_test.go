@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// TestAListenerOutlivesTheLifeOfItsNode: to the next life of a node everybody is new,
-// and what its listener accepts may be the first that an application hears of it.
+// TestAListenerOutlivesTheLifeOfItsNode: to the next life of a node all others are new, and a
+// connection that its listener accepts may be the first that an application hears of it.
 func TestAListenerOutlivesTheLifeOfItsNode(t *testing.T) {
 	base := correct(11, 4, 600)
 	for name, later := range map[string]bool{"the same life": false, "the next life": true} {
@@ -28,15 +28,15 @@ func TestAListenerOutlivesTheLifeOfItsNode(t *testing.T) {
 	}
 }
 
-// TestARemovalOfTheLifeBeforeIsOver: what a node is told of an end when it has a new life,
-// of somebody whom it has not met in that, was under way before, if it comes at once and
-// once. It may meet him again.
+// TestARemovalOfTheLifeBeforeIsOver: a notice of an end that a node gets when it has a new life,
+// about a node that it has not met in that, was under way before, if it comes at once and once. The
+// two may meet again.
 func TestARemovalOfTheLifeBeforeIsOver(t *testing.T) {
 	base := correct(11, 4, 600)
 	for name, c := range map[string]struct {
 		met, twice bool
 		after      time.Duration // of the removal, behind the new life
-		resetAll   bool          // what it breaks
+		resetAll   bool          // the broken invariant
 		events     bool
 	}{
 		"not met":        {},
@@ -50,7 +50,7 @@ func TestARemovalOfTheLifeBeforeIsOver(t *testing.T) {
 		next := b.Observer
 		next.Generation++
 		added := &event{What: history.EventAdded, Observer: next, Subject: b.Subject}
-		e.records = e.records[:i] // what follows knows nothing of this
+		e.records = e.records[:i] // later records know nothing of this
 		at := e.records[i-1].At
 		put := func(body history.Body) {
 			at++

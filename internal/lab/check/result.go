@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// A Verdict is what a machine has found.
+// A Verdict is the finding of a machine.
 type Verdict string
 
 const (
@@ -43,7 +43,7 @@ type Judgement struct {
 	Verdict    Verdict     `json:"verdict"`
 	Checked    int         `json:"checked"`           // how many times something was judged
 	Count      int         `json:"count"`             // of violations
-	Excused    int         `json:"excused,omitempty"` // of these, what came late by no more than the lab stood still
+	Excused    int         `json:"excused,omitempty"` // of these, those that came late by no more than the lab stood still
 	Violations []Violation `json:"violations,omitempty"`
 }
 
@@ -113,7 +113,7 @@ func (r *Result) Problems() []string {
 	return all
 }
 
-// A judge collects what one machine finds.
+// A judge collects the findings of one machine.
 type judge struct {
 	w *world
 	j Judgement

@@ -2,11 +2,10 @@ package check
 
 import "github.com/fabricd/fabricd/internal/lab/history"
 
-// rma (I8): operations of one end are numbered in order, each ends at most once
-// and after it began; what a read that succeeded has brought is what the window
-// held; and nothing is ever written outside the range of an operation: the guard
-// pages of a window and the words that the operation did not cover stay as they
-// were.
+// rma (I8): operations of one end are numbered in order, each ends at most once and after it began;
+// the bytes of a read that succeeded are those that the window held; and nothing is ever written
+// outside the range of an operation: the guard pages of a window and the words that the operation
+// did not cover stay as they were.
 //
 // It needs rma, rma_done and scan records.
 type rma struct {

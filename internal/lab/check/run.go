@@ -25,10 +25,9 @@ func machines(w *world) []machine {
 	}
 }
 
-// Run judges a history, which is ordered by time, source and number
-// ([history.Merge]), and, if s is not nil, holds it to the scenario's
-// expectations and makes its figures. It never fails: what is missing in the
-// history is a violation of the invariant "whole".
+// Run judges a history, which is ordered by time, source and number ([history.Merge]), and, if s is
+// not nil, holds it to the scenario's expectations and makes its figures. It never fails: a gap in
+// the history is a violation of the invariant "whole".
 func Run(records []history.Record, s *scenario.Scenario) *Result {
 	w := newWorld(records)
 	all := machines(w)

@@ -7,18 +7,18 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// stalls (I14): between two slots that no fault has touched yet, what an end has
-// accepted from its application does not stand still for longer than the bound:
-// from when it is owed, or the last of it arrived, to the next that arrives. Nor do
-// a send and the recv of the other end wait for each other for so long.
+// stalls (I14): between two slots that no fault has touched yet, bytes that an end has accepted
+// from its application do not stand still for longer than the bound: from when they are owed, or
+// the last of them arrived, to the next that arrive. Nor do a send and the recv of the other end
+// wait for each other for so long.
 //
-// It is judged in simulation only. There a standstill is the fabric's own doing. On
-// a real machine it is as often that of a process that waits for a processor, of
-// which the lab knows only where it waits itself; the expectations of traffic and
-// latency, with bounds of their own, say there what others may notice.
+// It is judged in simulation only. There a standstill is the fabric's own doing. On a real machine
+// it is as often that of a process that waits for a processor, of which the lab knows only where it
+// waits itself; the expectations of traffic and latency, with bounds of their own, say there how
+// much others may notice.
 //
-// It needs sent and received records, written within tellLate, call and return records
-// of what waits, and fault records.
+// It needs sent and received records, written within tellLate, call and return records of calls
+// that wait, and fault records.
 type stalls struct {
 	judge
 	owed map[history.ConnEnd]*debt // by the sending end
@@ -28,7 +28,7 @@ type stalls struct {
 // much longer than it was a standstill may look.
 const tellLate = 50 * time.Millisecond
 
-// A debt is what one direction of a connection has sent and not delivered.
+// A debt is the undelivered bytes of one direction of a connection.
 type debt struct {
 	sent, received int64
 	since          int64 // since when nothing of it has arrived; never: nothing is owed
@@ -87,7 +87,7 @@ func (m *stalls) stood(end history.ConnEnd, x interval, proof []int) {
 	}
 	limit := x.from + int64(m.w.bound.Stall+tellLate)
 	a, b := m.w.slotsOf(c)
-	broken := min(x.to, limit) // what is done to them later is no reason
+	broken := min(x.to, limit) // later faults are no reason
 	if a < 0 || b < 0 || m.w.touchedBy(a, b, broken) || m.w.resettable(a, b, broken) != nil {
 		return
 	}
@@ -95,8 +95,8 @@ func (m *stalls) stood(end history.ConnEnd, x interval, proof []int) {
 		end.Conn, a, b, end.Side, time.Duration(x.to-x.from))
 }
 
-// finish judges what never arrived, until one of the ends was closed or the run
-// ended, and calls that waited for each other.
+// finish judges bytes that never arrived, until one of the ends was closed or the run ended, and
+// calls that waited for each other.
 func (m *stalls) finish() {
 	if m.w.begin.Lab != string(scenario.Sim) {
 		return

@@ -18,9 +18,9 @@ func (x waiting) sends() (sender history.ConnEnd, other waiting) {
 	return peer, waiting{peer, "send"}
 }
 
-// standstills returns, by the sending end, when a send waited for room while the
-// other end waited for bytes: a receiver that has taken all that came has room. It needs
-// records of calls that wait; who writes none of short ones is right to.
+// standstills returns, by the sending end, when a send waited for room while the other end waited
+// for bytes: a receiver that has taken all that came has room. It needs records of calls that wait;
+// a source may leave out short ones.
 func (w *world) standstills() map[history.ConnEnd][]interval {
 	all := map[history.ConnEnd][]interval{}
 	open := map[waiting]int64{} // when it began

@@ -10,13 +10,13 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// timely are the invariants that a machine can break by standing still: whom it
-// stops says nothing, is late, and is taken for lost. What arrives, lands and is
-// told in which order does not depend on when.
+// timely are the invariants that a machine can break by standing still: a process that it stops is
+// silent, is late, and is taken for lost. The order of arrival, of writes and of notices does not
+// depend on when.
 var timely = []string{"cause", "no-hang", "isolation", "recovery"}
 
-// stills returns when the lab itself stood still, nothing if it was told to leave no
-// processor to anybody.
+// stills returns when the lab itself stood still, nothing if it was told to leave no processor
+// free.
 func stills(records []history.Record) (all []interval) {
 	for i := range records {
 		switch b := records[i].Body.(type) {
@@ -39,9 +39,9 @@ func (w *world) longestStill() (longest int64) {
 	return longest
 }
 
-// late excuses the violation that was just found if something that had to happen
-// between two times came later than a limit, at a time, and the lab itself stood still
-// meanwhile for as long as it was late. What never came is not excused.
+// late excuses the violation that was just found if something that had to happen between two times
+// came later than a limit, at a time, and the lab itself stood still meanwhile for as long as it
+// was late. An event that never came is not excused.
 func (g *judge) late(from, limit, at int64) {
 	if at <= limit || at == never {
 		return
@@ -55,11 +55,11 @@ func (g *judge) late(from, limit, at int64) {
 	}
 }
 
-// Doubt returns why a result that is not OK says nothing, nil if it says what it
-// says. All that is wrong came late, by less than the lab itself stood still
-// meanwhile; or it is of timely invariants or of expectations, and the lab, which no
-// fault touches, stood still for longer than a node may without being removed. What is
-// shorter the fabric has promised to survive, and bounds have a slack for it.
+// Doubt returns why a result that is not OK proves nothing, nil if it counts. All violations came
+// late, by less than the lab itself stood still meanwhile; or they are of timely invariants or of
+// expectations, and the lab, which no fault touches, stood still for longer than a node may without
+// being removed. Shorter pauses the fabric has promised to survive, and bounds have a slack for
+// them.
 func (r *Result) Doubt() error {
 	may := scenario.Detection(r.Begin.Detection).Bound().Pause
 	still := time.Duration(r.Still)

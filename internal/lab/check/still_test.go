@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// TestARunWhoseLabStoodStillIsInDoubt removes a healthy node while the lab stood
-// still, for as long as could explain it and not, and breaks what no standstill can.
+// TestARunWhoseLabStoodStillIsInDoubt removes a healthy node while the lab stood still, for as long
+// as could explain it and not, and breaks invariants that no standstill can.
 func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
 	result := func(still time.Duration, fault string, names ...string) *check.Result {
 		records := []history.Record{{Source: history.Lab, Seq: 1, Body: &history.Begin{Version: history.Version, Detection: "fast", Lab: "local"}}}

@@ -2,8 +2,8 @@ package check
 
 import "github.com/fabricd/fabricd/internal/lab/history"
 
-// survival (I15): no daemon ends that nobody ended, and none writes a line that
-// no daemon may write: a panic, a data race, a broken invariant.
+// survival (I15): no daemon ends unasked, and none writes a line that no daemon may write: a panic,
+// a data race, a broken invariant.
 //
 // It needs process records of daemons, and logged records.
 type survival struct {

@@ -23,7 +23,7 @@ func newTold(w *world) *toldAll {
 
 func (m *toldAll) see(int, *history.Record) {}
 
-// hostGrace is what a host that is away adds to the time of detection.
+// hostGrace is the time that a host that is away adds to the time of detection.
 const hostGrace = 12 * time.Second
 
 func (m *toldAll) finish() {

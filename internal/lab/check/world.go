@@ -15,8 +15,8 @@ import (
 // never is a time after every run.
 const never = int64(math.MaxInt64)
 
-// A world is what a run was, as one pass over the records tells it. The
-// machines read it and do not change it.
+// A world is the run as one pass over the records shows it. The machines read it and do not change
+// it.
 type world struct {
 	records []history.Record
 	begin   history.Begin
@@ -116,7 +116,7 @@ type window struct {
 	gone   int64
 }
 
-// A session is what a source was told of nodes: which lives it knew when.
+// A session is a source's knowledge of nodes: which lives it knew when.
 type session struct {
 	source history.Source
 	self   []stamped[addr.Life]
@@ -284,7 +284,7 @@ func (w *world) life(l addr.Life, at int64) *life {
 	return x
 }
 
-// session returns what a source was told.
+// session returns the session of a source.
 func (w *world) session(s history.Source) *session {
 	x := w.sessions[s]
 	if x == nil {
@@ -295,7 +295,7 @@ func (w *world) session(s history.Source) *session {
 	return x
 }
 
-// event follows what a source is told.
+// event follows the events that a source is told.
 func (w *world) event(i int, r *history.Record, b *history.Event) {
 	s := w.session(r.Source)
 	switch b.What {
@@ -342,7 +342,7 @@ func (w *world) self(i int, r *history.Record, subject addr.Life, uuid addr.UUID
 	sl.lives = append(sl.lives, l)
 }
 
-// view follows what a source knows by asking.
+// view follows the knowledge that a source gets by asking.
 func (w *world) view(i int, r *history.Record, b *history.View) {
 	s := w.session(r.Source)
 	for _, m := range b.Live {
@@ -356,7 +356,7 @@ func (w *world) view(i int, r *history.Record, b *history.View) {
 	}
 }
 
-// learn returns what is known of a life, a new one if there is none.
+// learn returns the record of a known life, a new one if there is none.
 func (s *session) learn(l addr.Life, at int64, index int) *knownPeer {
 	a := s.known[l]
 	if a == nil || a.cleared != never { // to a new life of the source everybody is new
@@ -377,7 +377,7 @@ func (s *session) ever(l addr.Life) []*knownPeer {
 	return nil
 }
 
-// forget ends what a source knows, with its own life.
+// forget ends a source's knowledge, with its own life.
 func (s *session) forget(at int64) {
 	for _, a := range s.known {
 		if a.cleared == never {

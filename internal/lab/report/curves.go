@@ -16,20 +16,20 @@ const (
 	fewSteps = 80
 )
 
-// steps are how long a step may be. Applications write what they have received at least
-// every 100 ms or so: a shorter step would show that.
+// steps are the allowed lengths of a step. Applications write their received bytes at least every
+// 100 ms or so: a shorter step would show that.
 var steps = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
 	10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 3 * time.Hour, 24 * time.Hour}
 
-// Curves are what a run's applications saw, in steps of one length, by the scenario's own
-// clock. All lists have an entry for each step.
+// Curves are the measurements of a run's applications, in steps of one length, by the scenario's
+// own clock. All lists have an entry for each step.
 type Curves struct {
 	From int64 `json:"from"` // of the first step, ns; negative before the scenario's zero
 	Step int64 `json:"step"` // ns
 	// Messages and RMA are bytes a second: received, and of operations that succeeded.
 	Messages []int64 `json:"messages"`
 	RMA      []int64 `json:"rma"`
-	// Latency has the calls that wait for an answer and succeeded, by what they are.
+	// Latency has the calls that wait for an answer and succeeded, by their kind.
 	Latency map[string][]Spread `json:"latency"`
 	// Errors counts calls that failed and connections that were reset, by errno.
 	Errors map[string][]int64 `json:"errors"`
@@ -195,7 +195,7 @@ func (m *curveMaker) finish(end int64) {
 	}
 }
 
-// check reports what is wrong with curves that come from a file.
+// check reports an error in curves that come from a file.
 func (c *Curves) check() error {
 	n := len(c.Messages)
 	ok := c.Step > 0 && n > 0 && n <= maxSteps && len(c.RMA) == n && max(c.From, -c.From) < 1<<60 && c.Step < 1<<50

@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// TestCurvesAreByTheScenariosClock: what happens 100 ms behind the zero is in the step that
-// begins there, and rates are of a second.
+// TestCurvesAreByTheScenariosClock: an event 100 ms behind the zero is in the step that begins
+// there, and rates are of a second.
 func TestCurvesAreByTheScenariosClock(t *testing.T) {
 	r := sample()
 	if r.Result.Zero != 500*ms {

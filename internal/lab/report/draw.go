@@ -12,7 +12,7 @@ import (
 // A page is HTML under construction.
 type page struct{ strings.Builder }
 
-// f adds text; strings and what prints as one are escaped.
+// f adds text; strings and values that print as one are escaped.
 func (p *page) f(format string, args ...any) {
 	for i, a := range args {
 		switch v := a.(type) {
@@ -30,7 +30,7 @@ func (p *page) f(format string, args ...any) {
 // raw is text that is HTML already.
 type raw string
 
-// clean takes out what XML does not take.
+// clean takes out characters that XML does not allow.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r == 0xFFFE || r == 0xFFFF {
@@ -85,7 +85,7 @@ func (p *page) verdict(word string) {
 	p.f("<span class=\"v %s\">%s %s</span>", class, sign, word)
 }
 
-// style is what a timeline needs beside [chart.Style], and the widths of columns.
+// style has the rules of a timeline beside [chart.Style], and the widths of columns.
 const style = `svg .run{fill:var(--s1)}svg .run2{fill:var(--s1);fill-opacity:.55}svg text.onrun,svg text.onrun2{fill:#fff}
 svg .stop{fill:url(#hatch);stroke:var(--s5);stroke-width:1.5}svg .hatch{stroke:var(--s5);stroke-width:3}
 svg .fault{fill:var(--shade);stroke:var(--s2);stroke-width:1;stroke-dasharray:3 2}

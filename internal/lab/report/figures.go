@@ -97,7 +97,7 @@ func rangeAxis(x chart.Scale) string {
 	return p.String()
 }
 
-// figureRow is one figure, or why it has no sample. First is what it is compared with.
+// figureRow is one figure, or why it has no sample. First is the one to compare it with.
 func (p *page) figureRow(f figureOf, first *check.Figure, x chart.Scale, class string, several bool) {
 	p.f("<tr><td>%s</td><td>%s</td>", string(f.Name), f.Of)
 	if several {

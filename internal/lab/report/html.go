@@ -54,7 +54,7 @@ func HTML(w io.Writer, r *Run) error {
 	return err
 }
 
-// problems lists first what is not as it should be.
+// problems lists first the violations.
 func (p *page) problems(r *check.Result) {
 	all := r.Problems()
 	if len(all) == 0 {
@@ -77,12 +77,12 @@ func uintText(v uint64) string {
 	return p.String()
 }
 
-// facts says what ran, and how to run it again.
+// facts describes the run, and how to repeat it.
 func (p *page) facts(r *Run) {
 	p.f("<p class=\"mute\">%s</p>\n<pre>%s</pre>\n", facts(r.Result, r.Scenario), command(r.Result))
 }
 
-// facts are what ran, in a line.
+// facts describe the run, in a line.
 func facts(r *check.Result, s *scenario.Scenario) string {
 	b := r.Begin
 	all := []string{"lab " + b.Lab, "seed " + uintText(b.Seed), fmt.Sprintf("%d nodes, detection %s", b.Nodes, b.Detection),
@@ -129,7 +129,7 @@ func (p *page) legend(s *scene) {
 	p.f("</p>\n")
 }
 
-// judgements lists verdicts with what proves the bad ones.
+// judgements lists verdicts with the proofs of the bad ones.
 func (p *page) judgements(title string, all []check.Judgement, zero int64) {
 	if len(all) == 0 {
 		return
@@ -177,7 +177,7 @@ func shortLines(lines []string) string {
 	return b.String()
 }
 
-// faultTable lists what was broken and what proves it.
+// faultTable lists the faults and their proofs.
 func (p *page) faultTable(s *scene) {
 	if len(s.faults) == 0 {
 		return

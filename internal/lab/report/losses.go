@@ -14,7 +14,7 @@ import (
 // profile normal under this name, with fast under the same and "-fast".
 type lostBy struct {
 	fault    string
-	paused   string // what it is in containers, if that is something else
+	paused   string // its name in containers, if that is another
 	scenario string
 	silent   bool // nothing tells of it but silence
 }
@@ -30,7 +30,7 @@ var lostBys = []lostBy{
 	{fault: "host restarted", scenario: "host-restarted"},
 }
 
-// in returns what the fault is in a lab.
+// in returns the name of the fault in a lab.
 func (f lostBy) in(l scenario.Lab) string {
 	if l == scenario.Compose {
 		return cmp.Or(f.paused, f.fault)
@@ -41,7 +41,7 @@ func (f lostBy) in(l scenario.Lab) string {
 // crashP99 is within which 99 of 100 observers are to know that a process was killed.
 const crashP99 = 250 * time.Millisecond
 
-// target returns what the design demands of the time from the fault to NODE_REMOVED.
+// target returns the design's bound of the time from the fault to NODE_REMOVED.
 func (f lostBy) target(d scenario.Detection) Target {
 	b := d.Bound()
 	if f.silent {
@@ -74,7 +74,7 @@ type Times struct {
 	Max   int64 `json:"max"`
 }
 
-// A Target is what times are held to, in ns; 0: nothing.
+// A Target is a bound of times, in ns; 0: none.
 type Target struct {
 	P99 int64 `json:"p99,omitempty"`
 	Max int64 `json:"max"`
@@ -119,7 +119,7 @@ func (s *Suite) losses() []Loss {
 	return all
 }
 
-// loss returns what the runs of a scenario in a lab say of the fault.
+// loss returns the times of the fault in the runs of a scenario in a lab.
 func (f lostBy) loss(e *Entry) Loss {
 	l := Loss{Fault: f.in(e.Lab), Detection: e.Detection, Lab: e.Lab, Scenario: e.Scenario, Nodes: e.Nodes,
 		Error: e.times(scenario.TimeToError), Removed: e.times(scenario.TimeToRemoved), Target: f.target(e.Detection)}

@@ -20,7 +20,7 @@ func TestLossesAreHeldToTheirTargets(t *testing.T) {
 	entry := func(name string, d scenario.Detection, lab scenario.Lab, p99, most int64) Entry {
 		e := Entry{Scenario: name, Lab: lab, Detection: d, Nodes: 5, Runs: 1, Green: 1, Figures: []check.Figure{
 			{Name: scenario.TimeToError, Of: "node", Count: 3, Min: ms, P50: ms, P99: 2 * ms, Max: 3 * ms},
-			{Name: scenario.TimeToRemoved}, // of a run in which nobody was told
+			{Name: scenario.TimeToRemoved}, // of a run in which no node was told
 		}}
 		if most > 0 {
 			e.Figures = append(e.Figures, check.Figure{Name: scenario.TimeToRemoved, Of: "node", Count: 4, Min: ms, P50: 2 * ms, P99: p99, Max: most})
@@ -79,8 +79,8 @@ func TestLossesAreHeldToTheirTargets(t *testing.T) {
 	}
 }
 
-// TestLossesAreOfTheScenarios holds the table of faults to the scenarios: each is
-// there in both profiles, breaks once what it is the row of, and records both times.
+// TestLossesAreOfTheScenarios holds the table of faults to the scenarios: each is there in both
+// profiles, breaks once the fault of its row, and records both times.
 func TestLossesAreOfTheScenarios(t *testing.T) {
 	breaks := map[string]string{
 		"kill −9": "node kill, back", "SIGSTOP": "node stop, back", "network disconnect": "network disconnect, back",
@@ -111,7 +111,7 @@ func TestLossesAreOfTheScenarios(t *testing.T) {
 	}
 }
 
-// breaking says what the actions of a run are.
+// breaking names the actions of a run.
 func breaking(all []scenario.Action) string {
 	var words []string
 	for _, a := range all {

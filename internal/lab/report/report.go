@@ -1,13 +1,13 @@
-// Package report writes what a run was: a folder with everything that a program
-// may want to read, and one page that a person can.
+// Package report writes the report of a run: a folder with everything that a program may want to
+// read, and one page that a person can.
 //
-//	report.json    verdicts, figures, what ran and how to repeat it
+//	report.json    verdicts, figures, the run and how to repeat it
 //	history.jsonl  every record of every source, in order
 //	scenario.yaml  the scenario
 //	report.html    the page: needs nothing beside itself, and no script
 //
-// [Suite] sums up many runs in one page and one JSON file. What is shown is
-// bounded: long histories are thinned out, and say so.
+// [Suite] sums up many runs in one page and one JSON file. Pages are bounded: long histories are
+// thinned out, and say so.
 package report
 
 import (
@@ -39,7 +39,7 @@ type Run struct {
 	Records  []history.Record
 	Result   *check.Result      // nil if there is nothing to judge
 	Scenario *scenario.Scenario // nil if it is not known
-	// Problem is why the lab could not do what it should; empty: it could.
+	// Problem is why the lab could not do its task; empty: it could.
 	Problem string
 }
 
@@ -143,7 +143,7 @@ func Write(dir string, r *Run) error {
 	return writeFile(filepath.Join(dir, HistoryName), func(w io.Writer) error { return history.WriteAll(w, r.Records) })
 }
 
-// WritePage writes what people look at and report.json, without the history.
+// WritePage writes the page for people and report.json, without the history.
 func WritePage(dir string, r *Run) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -290,8 +290,8 @@ func wellFormed(text []byte) error {
 	}
 }
 
-// TestPicturesAreXML takes the pictures of a page out of it, as somebody does who
-// wants to keep one: they are XML by themselves, which HTML does not ask for.
+// TestPicturesAreXML takes the pictures of a page out of it, as a reader may who wants to keep one:
+// they are XML by themselves, which HTML does not ask for.
 func TestPicturesAreXML(t *testing.T) {
 	for name, run := range map[string]*Run{"run": sample(), "large": large()} {
 		all := pictures(page2(t, run))

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// A scene is what a timeline shows, taken from the records.
+// A scene is the content of a timeline, taken from the records.
 type scene struct {
 	begin  *history.Begin
 	zero   int64 // of the scenario's clock, by which all times of a scene are, on the run's
@@ -119,7 +119,7 @@ func (l *lane) process(at int64, p *history.Process) {
 	}
 }
 
-// event marks what an application was told; daemons tell the same.
+// event marks the events of an application; daemons tell the same.
 func (s *scene) event(r *history.Record, b *history.Event) {
 	l := s.lane(r.Source.Slot)
 	if b.What == history.EventSelf {
@@ -155,7 +155,7 @@ func (l *lane) life(at int64, life addr.Life) {
 	}
 }
 
-// close ends what is open, and notes whom faults touch.
+// close ends all open bars, and notes the nodes that faults touch.
 func (s *scene) close() {
 	s.end = max(s.end, 1-s.zero)
 	for _, l := range s.lanes {

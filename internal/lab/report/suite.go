@@ -38,7 +38,7 @@ type LabTime struct {
 	LeftOut []string `json:"left_out,omitempty"`
 }
 
-// An Entry is what became of one scenario in one lab, over all its runs.
+// An Entry is the outcome of one scenario in one lab, over all its runs.
 type Entry struct {
 	Scenario string         `json:"scenario"`
 	Lab      scenario.Lab   `json:"lab"`
@@ -95,7 +95,7 @@ func WriteSuite(dir, name string, s *Suite) error {
 // MaxSuite bounds a file that ReadSuite reads, in bytes.
 const MaxSuite = 64 << 20
 
-// ReadSuite reads what WriteSuite has written.
+// ReadSuite reads the file that WriteSuite has written.
 func ReadSuite(path string) (*Suite, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -34,7 +34,7 @@ type timeline struct {
 	y     map[int]float64
 }
 
-// drawTimeline draws what became of every slot.
+// drawTimeline draws the lives of every slot.
 func drawTimeline(s *scene) string {
 	t := &timeline{scene: s, y: map[int]float64{}}
 	t.scale, t.ticks = newAxis(-s.zero, s.end)
@@ -93,7 +93,7 @@ func (t *timeline) axis(height float64) {
 	}
 }
 
-// lane draws one slot: its lives, its pauses, what its application was told.
+// lane draws one slot: its lives, its pauses, the events of its application.
 func (t *timeline) lane(l *lane) {
 	y := t.y[l.slot]
 	t.f("<text x=\"4\" y=\"%.1f\">slot %s%s</text>\n", y+barH-2, t.begin.Slot(l.slot), raw(map[bool]string{true: " (host)"}[l.slot == 0]))
@@ -114,7 +114,7 @@ func (t *timeline) lane(l *lane) {
 	t.marks(l, y)
 }
 
-// marks draws what happened; what is too near to be told apart is one mark.
+// marks draws events; those too near to be told apart are one mark.
 func (t *timeline) marks(l *lane, y float64) {
 	type last struct {
 		x     float64
@@ -185,7 +185,7 @@ func (t *timeline) nodeFaults() {
 	}
 }
 
-// outcome says what a fault did.
+// outcome describes the effect of a fault.
 func (f *sceneFault) outcome() string {
 	switch {
 	case f.closing == nil:
