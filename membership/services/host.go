@@ -8,23 +8,23 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Host decides what the host's book holds of what members say, and when it tells them
-// of each other. The zero Host has heard nothing. It has one told for each life, and
-// callers remove lives that are over: the number of members bounds it.
+// A Host decides which lists of members enter the host's book, and when it sends them
+// to the others. The zero Host has received no list. It has one told for each life,
+// and callers remove lives that are over: the number of members bounds it.
 type Host struct {
 	Book
 	told  map[addr.Life]*told
 	count uint64
 }
 
-// A told is what one life has said last.
+// A told is the last list of one life.
 type told struct {
 	order uint64 // of the lives, by their first list
 	said  List   // whole
-	list  List   // of it, what the life may serve
+	list  List   // the part of it that the life may serve
 	pace  pace
-	owing bool // it is not in the book, or the members have not been told
-	cut   bool // less was told last than the life had said
+	owing bool // it is not in the book, or was not sent to the members
+	cut   bool // the last list sent was shorter than the life's own
 }
 
 // Bars reports whether a life may not serve a name.
@@ -39,7 +39,7 @@ func (l List) without(bars Bars) List {
 }
 
 // Take takes a list of the life that its sender has, without the names that bars names. It
-// is told when Due says so, unless a later one has come by then. An earlier one is passed
+// is sent when Due returns it, unless a later one has come by then. An earlier one is passed
 // over.
 func (h *Host) Take(l List, bars Bars) {
 	t := h.told[l.Life]
@@ -56,7 +56,7 @@ func (h *Host) Take(l List, bars Bars) {
 	}
 }
 
-// Recheck has a life serve what bars allows now.
+// Recheck has a life serve the services that bars allows now.
 func (h *Host) Recheck(life addr.Life, bars Bars) {
 	if t := h.told[life]; t != nil {
 		if list := t.said.without(bars); !list.same(t.list) {
@@ -72,7 +72,7 @@ func (h *Host) RecheckAll(bars Bars) {
 	}
 }
 
-// Barred returns the names of what a life has said last that it may not serve.
+// Barred returns the names in a life's last list that it may not serve.
 func (h *Host) Barred(life addr.Life) []string {
 	if t := h.told[life]; t != nil {
 		return t.said.missing(t.list)
@@ -80,14 +80,14 @@ func (h *Host) Barred(life addr.Life) []string {
 	return nil
 }
 
-// Remove forgets a life. Its members hear of its end by itself.
+// Remove forgets a life. The members learn of its end by itself.
 func (h *Host) Remove(life addr.Life) {
 	h.Book.Remove(life)
 	delete(h.told, life)
 	h.oweCut()
 }
 
-// oweCut has lists told again that were cut off: there may be room for more of them. It
+// oweCut has lists sent again that were cut off: there may be room for more of them. It
 // reports whether there are some.
 func (h *Host) oweCut() (some bool) {
 	for _, t := range h.told {
@@ -98,8 +98,8 @@ func (h *Host) oweCut() (some bool) {
 	return some
 }
 
-// Due puts into the book what may be told now, and returns it, cut to the room that there
-// is. next is when there will be more; zero: when more is said.
+// Due puts into the book the lists that may be sent now, and returns them, cut to the
+// available room. next is when there will be more; zero: after the next change.
 func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 	var all []*told
 	for _, t := range h.told {
@@ -122,7 +122,7 @@ func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 		before := h.total
 		put := h.Put(l)
 		cut := len(l.Services) < len(t.said.Services)
-		put, t.cut = put || cut || t.cut, cut // the life itself is to know
+		put, t.cut = put || cut || t.cut, cut // the life itself is to be notified
 		if h.total < before && h.oweCut() {
 			next = now // some may have been looked at before this one
 		}

@@ -19,7 +19,7 @@ type Service struct {
 	Port addr.Port
 }
 
-// A List is what one life serves: all of it. It must not be changed.
+// A List is all services of one life. It must not be changed.
 type List struct {
 	Life addr.Life
 	// Seq counts the lists of a life. A later one replaces an earlier one, and one with
@@ -28,7 +28,7 @@ type List struct {
 	Services []Service // by name, none twice, at most MaxPerNode
 }
 
-// Check says what is wrong with a list that has come from elsewhere; nil: nothing.
+// Check reports the error in a list from elsewhere; nil: none.
 func (l List) Check() error {
 	if len(l.Services) > MaxPerNode {
 		return fmt.Errorf("%d services, at most %d", len(l.Services), MaxPerNode)
@@ -56,5 +56,5 @@ func (l List) missing(m List) (names []string) {
 	return names
 }
 
-// same reports whether two lists say the same, but for their numbers.
+// same reports whether two lists are equal, but for their numbers.
 func (l List) same(m List) bool { return l.Life == m.Life && slices.Equal(l.Services, m.Services) }

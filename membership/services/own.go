@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Own is what this node serves, and what of it the host has been told. The zero Own serves
-// nothing.
+// Own is this node's services, and whether the host has their list. The zero Own
+// serves nothing.
 type Own struct {
 	list  []Service
 	seq   uint64
 	pace  pace
-	owing bool // the host is to be told
+	owing bool // the list is to be sent to the host
 }
 
-// Set takes what the node serves now.
+// Set takes the present services of the node.
 func (o *Own) Set(list []Service) {
 	if len(list) > MaxPerNode {
 		list = list[:MaxPerNode]
@@ -25,18 +25,18 @@ func (o *Own) Set(list []Service) {
 	}
 }
 
-// Again says that the host does not know the list: there is another session, or this node
+// Again means that the host does not know the list: there is another session, or this node
 // has another life.
 func (o *Own) Again() { o.owing = o.owing || o.seq > 0 }
 
-// Answered takes what the host tells of this node. If that is about the list that the node
-// has now, it returns the names that the host leaves out.
+// Answered takes the host's list of this node. If that is about the list that the
+// node has now, it returns the names that the host leaves out.
 func (o *Own) Answered(l List) (barred []string, ok bool) {
 	return List{Services: o.list}.missing(l), l.Seq == o.seq
 }
 
-// Due returns the list that is to be told now, without its life. If none is, next says when
-// one will be; zero: when something changes.
+// Due returns the list that is to be sent now, without its life. If none is, next is
+// when one will be; zero: when something changes.
 func (o *Own) Due(now time.Time) (l List, due bool, next time.Time) {
 	switch {
 	case !o.owing:

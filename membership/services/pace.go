@@ -2,23 +2,23 @@ package services
 
 import "time"
 
-// A life is told of at once, up to burst times in a row, and then once in every: a member
-// whose names come and go costs the others no more.
+// A life's list is sent at once, up to burst times in a row, and then once in every:
+// a member with frequent changes costs the others no more.
 const (
 	every = 500 * time.Millisecond
 	burst = 8
 )
 
-// A pace is when a life may be told of again. The zero pace is one that was never used.
+// A pace limits how often a life's list is sent. The zero pace is one that was never used.
 type pace struct{ next time.Time }
 
-// at returns when the life may be told of.
+// at returns when the next list may be sent.
 func (p pace) at() time.Time { return p.next.Add(-(burst - 1) * every) }
 
 // ready reports whether that is now.
 func (p pace) ready(now time.Time) bool { return !now.Before(p.at()) }
 
-// take counts one telling.
+// take counts one sent list.
 func (p *pace) take(now time.Time) {
 	if p.next.Before(now) {
 		p.next = now

@@ -105,8 +105,8 @@ func TestOwnIsPaced(t *testing.T) {
 	}
 }
 
-// The bound of the cluster cuts the last ones, and what is cut gets the room that others
-// leave.
+// The bound of the cluster cuts the last ones, and cut services get the room that
+// others leave.
 func TestClusterIsBounded(t *testing.T) {
 	var h Host
 	now := time.Unix(1000, 0)
@@ -125,9 +125,9 @@ func TestClusterIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever members say, and whenever they end: the book never holds more than it may, and
-// once all is told every member that hears the host's lists in their order has what the
-// members have said last, if there is room for it.
+// Whatever members send, and whenever they end: the book never holds more than it
+// may, and once all is sent every member that receives the host's lists in their
+// order has the last lists of all members, if there is room for them.
 func TestMembersHearWhatIsServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h Host
@@ -203,8 +203,8 @@ func TestRoomThatALifeGivesUpIsGivenToOthers(t *testing.T) {
 	}
 }
 
-// Whatever lives say, whatever rules bar, and however these change: members hear exactly
-// what a life has said last and may serve, and each life hears what it may not.
+// Whatever lives send, whatever rules bar, and however these change: members receive exactly
+// the last list of a life that it may serve, and each life learns which names it may not.
 func TestBarredNamesAreToldToNobody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h Host

@@ -44,8 +44,8 @@ type backupJSON struct {
 	Files map[string][]byte `json:"files"`
 }
 
-// Backup returns a copy of the open directory. Nothing is written meanwhile, so it
-// is what a crash at this moment would leave.
+// Backup returns a copy of the open directory. No writes happen meanwhile, so it
+// equals the state that a crash at this moment would leave.
 func (s *State) Backup() (Backup, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func readBackup(fsys FS, dir string, now time.Time) (Backup, error) {
 // not its log.
 func inBackup(name string) bool { return name == fileIdentity || isStateFile(name) }
 
-// parse checks every file and fills in what they say.
+// parse checks every file and fills in their values.
 func (b *Backup) parse() error {
 	for name, text := range b.files {
 		if !inBackup(name) {
@@ -165,7 +165,7 @@ func (b *Backup) Encode() []byte {
 	return Seal(backupKind, mustJSON(backupJSON{b.Made.Unix(), b.files}))
 }
 
-// DecodeBackup reads a backup file: exactly what [Backup.Encode] returned, or an
+// DecodeBackup reads a backup file: exactly the output of [Backup.Encode], or an
 // error that wraps [ErrDamaged], [ErrNewer] or [ErrRole].
 func DecodeBackup(text []byte) (Backup, error) {
 	content, err := Unseal(backupKind, text)

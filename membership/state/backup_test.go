@@ -188,8 +188,8 @@ func TestRestoreRefusesWhatIsNotItsToReplace(t *testing.T) {
 	}
 }
 
-// TestAReplacedDirectoryIsKeptAndCounts: what was there lies aside, unchanged, and
-// what it had granted is above the backup's.
+// TestAReplacedDirectoryIsKeptAndCounts: the old files lie aside, unchanged, and the
+// restored table's floor is above their grants.
 func TestAReplacedDirectoryIsKeptAndCounts(t *testing.T) {
 	s, b := backedUp(t)
 	const later = 5 << 20
@@ -307,8 +307,8 @@ func FuzzDecodeBackup(f *testing.F) {
 	})
 }
 
-// The user whose directory it is swaps the name under which root writes: root has only that
-// user's rights, and what it restores is that user's.
+// The user whose directory it is swaps the name under which root writes: root has
+// only that user's rights, and the restored files belong to that user.
 func TestRestoreHasTheRightsOfTheDirectorysUser(t *testing.T) {
 	_, b := backedUp(t)
 	dir, other, user := t.TempDir(), t.TempDir(), os.Geteuid()

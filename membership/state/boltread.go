@@ -123,7 +123,7 @@ func wholeMeta(m []byte) bool {
 }
 
 // walk appends the pairs of a tree of pages. It visits each page at most once,
-// so it ends whatever the pages say; the depth is bounded by their number and
+// so it ends whatever the pages contain; the depth is bounded by their number and
 // in a whole tree by a handful.
 func (r *boltReader) walk(id uint64, pairs []boltPair) ([]boltPair, error) {
 	page, err := r.page(id)

@@ -70,7 +70,7 @@ func TestBboltDoesNotSurviveDamage(t *testing.T) {
 	}
 	for _, test := range []struct {
 		use   string
-		child uint64 // what the first branch refers to; 0: as it was
+		child uint64 // the page that the first branch refers to; 0: as it was
 		ends  string // the process
 	}{
 		{"check", 0, ""},

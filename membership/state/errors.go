@@ -9,29 +9,29 @@ import (
 
 // Causes of refusals, for [errors.Is].
 var (
-	// ErrDamaged tells that a file is not what was written to it.
+	// ErrDamaged means that a file differs from the content written to it.
 	ErrDamaged = errors.New("damaged")
-	// ErrNewer tells that a file was written by a later version of fabricd.
+	// ErrNewer means that a file was written by a later version of fabricd.
 	ErrNewer = errors.New("written by a newer fabricd")
-	// ErrNotInitialized tells that a directory holds no state.
+	// ErrNotInitialized means that a directory holds no state.
 	ErrNotInitialized = errors.New("not initialized")
-	// ErrInitialized tells that a directory already holds a node's state.
+	// ErrInitialized means that a directory already holds a node's state.
 	ErrInitialized = errors.New("already initialized")
-	// ErrLocked tells that another process uses the directory.
+	// ErrLocked means that another process uses the directory.
 	ErrLocked = errors.New("in use by another fabricd")
-	// ErrOtherCluster tells that the state belongs to another cluster.
+	// ErrOtherCluster means that the state belongs to another cluster.
 	ErrOtherCluster = errors.New("belongs to another cluster")
-	// ErrOldTerm tells that a term is lower than one accepted before.
+	// ErrOldTerm means that a term is lower than one accepted before.
 	ErrOldTerm = errors.New("term is over")
-	// ErrOldGeneration tells that a lease would go back in time.
+	// ErrOldGeneration means that a lease would go back in time.
 	ErrOldGeneration = errors.New("generation would go back")
-	// ErrRole tells that a call is not for a node of this role.
+	// ErrRole means that a call is not for a node of this role.
 	ErrRole = errors.New("wrong role")
-	// ErrClosed tells that the state was closed.
+	// ErrClosed means that the state was closed.
 	ErrClosed = errors.New("state directory is closed")
 )
 
-// A FileError says which file is wrong, why, and what to do.
+// A FileError names the wrong file, the reason, and the remedy.
 type FileError struct {
 	Path   string
 	Advice string
@@ -51,7 +51,7 @@ func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, fmt.Errorf(format, args...))
 }
 
-// writeError says in words what the usual reasons of a failed write mean.
+// writeError adds the meaning of the usual reasons of a failed write.
 func writeError(path string, err error) error {
 	hint := ""
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
-// A silent actor is that of a node whose end nobody has to carry out.
+// A silent actor is that of a node whose end needs no action.
 type silent struct{}
 
 func (silent) Crash()                                 {}
@@ -94,8 +94,8 @@ func TestAFullDiskIsSeenWithoutAWrite(t *testing.T) {
 }
 
 // TestCrashAtEveryStepOfAWrite ends the node at each step of a file's and of the
-// table's replacement, again and again, and starts it: it has what was there
-// before or what was written, and whatever was acknowledged.
+// table's replacement, again and again, and starts it: it has the content from before
+// or the written one, and every acknowledged one.
 func TestCrashAtEveryStepOfAWrite(t *testing.T) {
 	steps := []string{"state.file_begun", "state.file_written", "state.file_synced", "state.file_renamed",
 		"state.table_begun", "state.table_written"}
@@ -127,7 +127,7 @@ func TestCrashAtEveryStepOfAWrite(t *testing.T) {
 	}
 }
 
-// A progress is what was written: each value counts.
+// A progress is the last written values: each value counts.
 type progress struct{ lease, token, term uint64 }
 
 // writeUntilDead writes everything in turn until the node has crashed.

@@ -13,8 +13,8 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
-// An FS is the file operations that state needs. [OS] is the real one; tests
-// bring others that fail, fill up or lose what was not synced.
+// An FS is the file operations that state needs. [OS] is the real one; tests bring
+// others that fail, fill up or lose data that was not synced.
 type FS interface {
 	// MakeDir makes a directory and its parents, or takes an existing one,
 	// and leaves it with mode 0700.
@@ -130,7 +130,7 @@ func (OS) SyncDir(dir string) error {
 // file is written beside the one that it replaces.
 const minRoom = 16 << 10
 
-// readOnlyMount is the flag of statfs(2) that tells of a read-only mount.
+// readOnlyMount is the flag of statfs(2) for a read-only mount.
 const readOnlyMount = 1
 
 // Look implements [FS].
@@ -170,7 +170,7 @@ func (OS) Lock(path string) (io.Closer, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-// lockOwner returns " (process N)" if the lock file says so.
+// lockOwner returns " (process N)" if the lock file names one.
 func lockOwner(f *os.File) string {
 	b, err := io.ReadAll(io.LimitReader(f, 20))
 	pid := strings.TrimSpace(string(b))
@@ -202,7 +202,7 @@ func writeAtomic(fsys FS, path string, b []byte) error {
 	return nil
 }
 
-// removeTemporary removes what a crash left half written.
+// removeTemporary removes files that a crash left half written.
 func removeTemporary(fsys FS, dir string) error {
 	names, err := fsys.List(dir)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/codec"
 )
 
-// A GrantState says what an ID is good for.
+// A GrantState is the state of an ID.
 type GrantState uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	Free GrantState = iota + 1
 	// Active: the ID is the owner's.
 	Active
-	// Quarantine: the owner was removed; nobody else may have the ID yet.
+	// Quarantine: the owner was removed; no other node may have the ID yet.
 	Quarantine
 )
 
@@ -35,8 +35,8 @@ func (g GrantState) String() string {
 	return fmt.Sprintf("state %d", uint8(g))
 }
 
-// A Grant is what the host knows of one node ID. It is kept for good, also when
-// the ID is free: it counts the ID's generations.
+// A Grant is the host's knowledge of one node ID. It is kept for good, also when the
+// ID is free: it counts the ID's generations.
 type Grant struct {
 	ID         addr.NodeID
 	Generation addr.Generation
@@ -68,7 +68,7 @@ func appendSum(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// cutSum checks the checksum at b's end and returns what is before it.
+// cutSum checks the checksum at b's end and returns the bytes before it.
 func cutSum(b []byte) ([]byte, error) {
 	if len(b) < sumSize {
 		return nil, damaged("a record of %d bytes", len(b))
@@ -127,7 +127,7 @@ func ParseGrant(b []byte) (Grant, error) {
 	return g, nil
 }
 
-// check refuses what cannot be a grant.
+// check refuses values that cannot be a grant.
 func (g Grant) check() error {
 	switch {
 	case g.ID >= addr.FirstReserved:

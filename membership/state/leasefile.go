@@ -37,7 +37,7 @@ func newLeaseFile(path string, faults *failpoint.Node) (*leaseFile, error) {
 	}
 	f := &leaseFile{faults: faults}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{
-		// The directory's lock is held, so nobody has this one.
+		// The directory's lock is held, so no process has this one.
 		Timeout:  time.Second,
 		PageSize: boltPage,
 		// Free pages are found again at the next start; a list of them on

@@ -30,14 +30,14 @@ import (
 // Its methods may be called by several goroutines.
 type Leases struct {
 	fs      FS
-	faults  *failpoint.Node // that fs meets, for what does not go through it
+	faults  *failpoint.Node // used by fs, for operations that do not go through it
 	trouble *trouble        // of the directory
 	path    string          // of leases.db
 	seal    string          // of leases.seal
 
 	mu     sync.Mutex // guards the fields below; held during a commit
 	grants map[addr.NodeID]Grant
-	meta   leaseMeta // of what is on the disk and sealed
+	meta   leaseMeta // of the table that is on the disk and sealed
 	// seq is the last sequence number that was tried: it is meta.Seq, or
 	// more after failures. A number is never used for two contents, because
 	// a failed commit may have reached the disk all the same.
@@ -108,10 +108,10 @@ func (l *Leases) Put(grants ...Grant) error {
 	return l.commitLocked(l.meta.Term, l.meta.Cursor, grants)
 }
 
-// Commit stores grants and the cursor together: after a crash all of it is
-// there or none. Once it returns nil, all of it lasts; only then may a grant be
-// told to anybody. After an error the table is as it was before, and a later
-// Commit works once its cause is gone.
+// Commit stores grants and the cursor together: after a crash all of it is there or
+// none. Once it returns nil, all of it lasts; only then may a grant be sent to any
+// node. After an error the table is as it was before, and a later Commit works once
+// its cause is gone.
 //
 // A grant whose generation is lower than the ID's is [ErrOldGeneration].
 func (l *Leases) Commit(cursor addr.NodeID, grants ...Grant) error {
@@ -181,8 +181,8 @@ func (l *Leases) prepareLocked(next *leaseMeta, grants []Grant) ([]Grant, error)
 	return grants, nil
 }
 
-// storeLocked makes a commit last: the table first, then its seal. A crash in
-// between leaves a table that is one commit ahead, of which nobody was told.
+// storeLocked makes a commit last: the table first, then its seal. A crash in between
+// leaves a table that is one commit ahead, which was not reported to any node.
 func (l *Leases) storeLocked(next leaseMeta, grants []Grant) error {
 	if err := l.faults.Hit(failpoint.TableBegun); err != nil {
 		return writeError(l.path, err)

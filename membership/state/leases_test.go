@@ -189,7 +189,7 @@ func checkLeaseFile(b, sealFile []byte) (map[addr.NodeID]Grant, leaseMeta, error
 	return grants, meta, meta.matches(s)
 }
 
-// A leaseTable is the files of a closed table and what they hold.
+// A leaseTable is the files of a closed table and their content.
 type leaseTable struct {
 	file, seal []byte
 	grants     map[addr.NodeID]Grant
@@ -496,8 +496,8 @@ func TestLeasesOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestLeasesAgainstAModel commits under random failures and restarts: what was
-// acknowledged is there afterwards, and nothing is older.
+// TestLeasesAgainstAModel commits under random failures and restarts: all
+// acknowledged grants are there afterwards, and nothing is older.
 func TestLeasesAgainstAModel(t *testing.T) {
 	root := t.TempDir()
 	round := 0
@@ -597,7 +597,7 @@ func FuzzParseGrant(f *testing.F) {
 	})
 }
 
-// TestReadBoltStaysInItsBudget: a damaged file costs at most what its pairs do,
+// TestReadBoltStaysInItsBudget: a damaged file costs at most as much as its pairs do,
 // each of which has 16 bytes of it.
 func TestReadBoltStaysInItsBudget(t *testing.T) {
 	s := newHost(t, t.TempDir(), Options{})

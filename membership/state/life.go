@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Lease is what the host granted to this node, as the node remembers it.
+// A Lease is the host's grant to this node, as the node remembers it.
 type Lease struct {
 	Life  addr.Life
 	Term  uint64 // of the host that granted it
@@ -44,7 +44,7 @@ func (s *State) Epoch() uint64 {
 
 // NextEpoch returns the boot epoch of this start and stores it first: a counter
 // in the upper half, which makes it higher than every earlier one, and random
-// bits in the lower, which tell two copies of one directory apart. Later calls
+// bits in the lower, which distinguish two copies of one directory. Later calls
 // for the same start return the same epoch.
 func (s *State) NextEpoch() (uint64, error) {
 	s.mu.Lock()

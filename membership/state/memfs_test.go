@@ -12,9 +12,9 @@ import (
 
 var errCrash = errors.New("the machine crashed")
 
-// A memFS is an FS in memory that can fail, and crash. It keeps apart what a
-// name shows now and what it shows after a crash: contents last once written
-// and synced (WriteFile), names once their directory is synced.
+// A memFS is an FS in memory that can fail, and crash. It keeps apart the present
+// content of a name and its content after a crash: contents last once written and
+// synced (WriteFile), names once their directory is synced.
 type memFS struct {
 	names   map[string][]byte // as seen now; contents are never modified
 	durable map[string][]byte // as seen after a crash
@@ -43,8 +43,8 @@ func (m *memFS) clone() *memFS {
 	return c
 }
 
-// crash returns what a restarted machine finds: all names as of the last sync
-// of their directory, or (eager) as they were: disks may write early.
+// crash returns the files that a restarted machine finds: all names as of the last
+// sync of their directory, or (eager) as they were: disks may write early.
 func (m *memFS) crash(eager bool) *memFS {
 	c := m.clone()
 	if eager {

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// What to do about damaged files. Each is the last part of one line.
+// Advice for damaged files. Each is the last part of one line.
 const (
 	adviseRestore = "restore the whole state directory from a backup, or move it away and set the node up anew"
 	adviseRejoin  = "move the state directory away and join again with a token"
@@ -69,9 +69,9 @@ func Prepare(dir, name string, opts Options) (*State, error) {
 	return s, nil
 }
 
-// Open opens a directory that [Init] or [Prepare] made. It refuses damaged
-// state, except what can be rebuilt without going back: a plain node's epoch,
-// lease and members, and the reset key; [State.Notes] tells of these.
+// Open opens a directory that [Init] or [Prepare] made. It refuses damaged state,
+// except files that can be rebuilt without going back: a plain node's epoch, lease
+// and members, and the reset key; [State.Notes] lists these.
 func Open(dir string, opts Options) (*State, error) {
 	s, err := lockDir(dir, opts, false)
 	if err != nil {
@@ -83,7 +83,7 @@ func Open(dir string, opts Options) (*State, error) {
 	return s, nil
 }
 
-// A Joined is what a node received when it joined.
+// A Joined is the data that a node received when it joined.
 type Joined struct {
 	Cluster addr.UUID
 	Node    addr.UUID // that the host has chosen; zero: as the directory was made
@@ -94,9 +94,9 @@ type Joined struct {
 	Lease   Lease // zero: granted later
 }
 
-// Join stores what a node received from its cluster. It may be called again,
-// for the same cluster. The node belongs to the cluster once Join returns nil;
-// after a failure or a crash in between it joins again.
+// Join stores the data that a node received from its cluster. It may be called again,
+// for the same cluster. The node belongs to the cluster once Join returns nil; after
+// a failure or a crash in between it joins again.
 func (s *State) Join(j Joined) error {
 	if j.Cluster.IsZero() || j.Secrets[SecretKeyring] == nil {
 		return errors.New("join: want a cluster and its keyring")
@@ -137,7 +137,7 @@ func (s *State) Join(j Joined) error {
 	return nil
 }
 
-// lockDir locks a directory, which it may make, and removes what a crash left.
+// lockDir locks a directory, which it may make, and removes leftovers of a crash.
 func lockDir(dir string, opts Options, make bool) (*State, error) {
 	opts = opts.withDefaults()
 	s := &State{dir: dir, fs: opts.FS, now: opts.Now, secrets: map[SecretName][]byte{}}
@@ -292,7 +292,7 @@ func (s *State) load(opts Options) error {
 	return nil
 }
 
-// notThere tells an empty directory from one that lost its identity.
+// notThere distinguishes an empty directory from one that lost its identity.
 func (s *State) notThere() error {
 	names, err := s.fs.List(s.dir)
 	if err != nil {
@@ -345,8 +345,8 @@ func (s *State) adviseSecret() string {
 	return adviseRejoin
 }
 
-// replaceable reports whether a file is damaged or missing, as opposed to
-// unreadable or newer. What can be rebuilt is rebuilt only then.
+// replaceable reports whether a file is damaged or missing, as opposed to unreadable
+// or newer. A file is rebuilt only then.
 func replaceable(err error) bool {
 	return missing(err) || errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer)
 }
@@ -477,7 +477,7 @@ const (
 // granted: far above its terms, which have a file of their own, and above the
 // seconds since 1970, so that no copy of the directory gets there by its age. The
 // table's term begins with it too: the next rebuilt table is above this one,
-// whatever the clock says then.
+// whatever the clock shows then.
 func (s *State) rebuiltFloorLocked() addr.Generation {
 	floor := max(s.term, s.ageLocked()) + rebuildStep
 	if now := s.now().Unix(); now < maxRebuild {

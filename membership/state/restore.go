@@ -22,7 +22,7 @@ const (
 	keptPrefix = "before-restore-"
 )
 
-// ErrClock tells that a clock cannot be right.
+// ErrClock means that a clock cannot be right.
 var ErrClock = errors.New("the clock is wrong")
 
 // Restore makes dir the state directory of the backup's host. Only with replace it
@@ -33,8 +33,8 @@ var ErrClock = errors.New("the clock is wrong")
 // The identity is the last file to take its place. A directory in which a crash has
 // left a part is refused, until Restore has run again with replace.
 //
-// Root restores as the user whose directory it is, who could swap names in it meanwhile: the
-// whole process has that user's rights until Restore returns.
+// Root restores as the owner of the directory, because that user could swap names in
+// it meanwhile: the whole process has that user's rights until Restore returns.
 func Restore(dir string, b Backup, replace bool, opts Options) (kept string, err error) {
 	err = asOwner(dir, func() error {
 		s, err := lockDir(dir, opts, true)
@@ -51,7 +51,7 @@ func Restore(dir string, b Backup, replace bool, opts Options) (kept string, err
 func asOwner(dir string, f func() error) error {
 	info, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
-		return f() // which makes the directory, or says why not
+		return f() // f makes the directory, or returns why not
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || st.Uid == 0 {
@@ -145,9 +145,9 @@ func (s *State) mayReplace(b Backup, replace bool) error {
 	return nil
 }
 
-// restoredFloor returns a generation above all that the backup knows, and above all
-// that was granted since: far above the terms, which are above the age of the cluster
-// in seconds. What is still there of the state that is replaced counts too.
+// restoredFloor returns a generation above all those in the backup, and above all
+// granted since: far above the terms, which are above the age of the cluster in
+// seconds. The remaining files of the replaced state count too.
 func (s *State) restoredFloor(b Backup) (addr.Generation, error) {
 	s.id = b.Identity
 	last := max(b.Term, b.table.highest(), s.ageLocked())
@@ -162,8 +162,8 @@ func (s *State) restoredFloor(b Backup) (addr.Generation, error) {
 			last = max(last, old.highest())
 		}
 	}
-	// The same backup may be restored again: what was granted behind the restore before
-	// this one is below the seconds since.
+	// The same backup may be restored again: generations granted after the restore
+	// before this one are below the seconds since.
 	if since := s.now().Sub(b.Made); since > 0 {
 		last += uint64(since / time.Second)
 	}
@@ -216,7 +216,7 @@ func (b *Backup) stage(s *State, dir string, floor addr.Generation) error {
 	return errors.Join(l.save(), l.close())
 }
 
-// exchange moves what was there to kept and what is staged to its place, one name
+// exchange moves the old files to kept and the staged ones to their place, one name
 // after the other and the identity first and last: in between the directory is one
 // without an identity, which nothing opens or makes anew.
 func (s *State) exchange(staged, kept string, old []string) error {

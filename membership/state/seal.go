@@ -45,9 +45,9 @@ func sealSum(head string, content []byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:sumBytes])
 }
 
-// Unseal returns the content of a file of this kind. The result shares b's
-// memory. Anything but exactly what [Seal] returns is an error that wraps
-// [ErrDamaged] or [ErrNewer].
+// Unseal returns the content of a file of this kind. The result shares b's memory.
+// Anything but exactly the output of [Seal] is an error that wraps [ErrDamaged] or
+// [ErrNewer].
 func Unseal(kind string, b []byte) ([]byte, error) {
 	if len(b) == 0 {
 		return nil, damaged("empty")
@@ -63,7 +63,7 @@ func Unseal(kind string, b []byte) ([]byte, error) {
 	return nil, explainSeal(kind, string(b[:end]), len(content))
 }
 
-// explainSeal says how a header differs from the one that the content needs.
+// explainSeal describes how a header differs from the one that the content needs.
 func explainSeal(kind, header string, length int) error {
 	fields := strings.Split(header, " ")
 	if len(fields) != 5 {

@@ -17,7 +17,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
-// A Role is what a node's directory was made for. It never changes.
+// A Role is the role that a node's directory was made for. It never changes.
 type Role string
 
 const (
@@ -27,7 +27,7 @@ const (
 	Node Role = "node"
 )
 
-// An Identity says whose state a directory is.
+// An Identity names the owner of a directory's state.
 type Identity struct {
 	Role    Role
 	Node    addr.UUID // of a plain node: chosen by the host when it joined; before, of no meaning
@@ -39,7 +39,7 @@ type Identity struct {
 // maxName bounds a node's name.
 const maxName = 64
 
-// Options say how to open a state directory.
+// Options configure the opening of a state directory.
 type Options struct {
 	// FS is the file system; nil means [OS]. The lease table's bbolt file
 	// always lies in the real one.
@@ -71,7 +71,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A State is an open state directory. Nobody else can open it until it is
+// A State is an open state directory. No other process can open it until it is
 // closed. Its methods may be called by several goroutines.
 type State struct {
 	dir    string
@@ -93,7 +93,7 @@ type State struct {
 	notes   []string
 }
 
-// Identity returns whose state it is.
+// Identity returns the owner of the state.
 func (s *State) Identity() Identity {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,8 @@ func (s *State) Dir() string { return s.dir }
 // Leases returns the host's lease table, or nil on another node.
 func (s *State) Leases() *Leases { return s.leases }
 
-// Notes returns what opening the directory had to rebuild, one line each, for
-// the log.
+// Notes returns the parts that were rebuilt when the directory was opened, one line
+// each, for the log.
 func (s *State) Notes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,5 +331,5 @@ func (s *State) putSecretsLocked(secrets map[SecretName][]byte) error {
 	return nil
 }
 
-// missing reports whether err says that there is no such file.
+// missing reports whether err means that there is no such file.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

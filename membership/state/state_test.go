@@ -325,7 +325,7 @@ func TestEpochIsNotRebuiltFromAnUnsetClock(t *testing.T) {
 	wantError(t, "in 1970", err, ErrDamaged, fileEpoch)
 }
 
-// nodeLife is what a node does in its life, and what it was told had lasted.
+// nodeLife is the data of a node over its life, as far as it was acknowledged.
 type nodeLife struct {
 	id    Identity
 	epoch uint64

@@ -9,8 +9,8 @@ import (
 // fileProbe is written, and removed again, to find out whether writing works.
 const fileProbe = "probe"
 
-// A trouble is what keeps a directory from being written. Its lock is never held
-// while a file is: a caller does not wait for a slow disk.
+// A trouble keeps a directory from being written. Its lock is never held while a file
+// is: a caller does not wait for a slow disk.
 type trouble struct {
 	mu    sync.Mutex // guards the fields below
 	files error      // of the last write of a file; nil if it worked
@@ -45,9 +45,9 @@ func (s *State) Trouble() error {
 	return nil
 }
 
-// Tend looks whether the directory can be written and, after a write that
-// failed, tries whether it works again. The owner of a State calls it once in a
-// while; a second is a good while. It returns what [State.Trouble] does then.
+// Tend checks whether the directory can be written and, after a write that failed,
+// tries whether it works again. The owner of a State calls it regularly, about once a
+// second. It returns the result of [State.Trouble].
 func (s *State) Tend() error {
 	err := s.fs.Look(s.dir)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *State) Tend() error {
 		s.probe()
 	}
 	if err == nil && table != nil && s.leases != nil {
-		_ = s.leases.Put() // what it says is the trouble
+		_ = s.leases.Put() // the trouble records its error
 	}
 	return s.Trouble()
 }

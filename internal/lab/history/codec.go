@@ -168,8 +168,8 @@ func (l *line) body() (Body, error) {
 	return one, nil
 }
 
-// Append appends the record to dst as one line with its newline. The same
-// record is the same bytes always. It fails on what [Decode] would refuse.
+// Append appends the record to dst as one line with its newline. The same record is
+// the same bytes always. It fails on every record that [Decode] would refuse.
 func Append(dst []byte, r Record) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err

@@ -9,13 +9,13 @@ import (
 	"io"
 )
 
-// MaxRecords bounds what [Read] takes from one log.
+// MaxRecords bounds the records that [Read] takes from one log.
 const MaxRecords = 20_000_000
 
-// Read reads a log: of one source, or merged. The records of each source must
-// be numbered from 1 without a gap and their time must not go back. A last line
-// without a newline is what a killed process has left: it is dropped, unless it
-// is a whole record. name is for errors, which have the form "name:line: …".
+// Read reads a log: of one source, or merged. The records of each source must be
+// numbered from 1 without a gap and their time must not go back. A last line without
+// a newline comes from a killed process: it is dropped, unless it is a whole record.
+// name is for errors, which have the form "name:line: …".
 func Read(r io.Reader, name string) ([]Record, error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	order := make(sequence)
@@ -76,7 +76,7 @@ type sequence map[Source]struct {
 	seq uint64
 }
 
-// next checks that r follows what came before it from its source.
+// next checks that r follows the earlier records of its source.
 func (s sequence) next(r Record) error {
 	p := s[r.Source]
 	if r.Seq != p.seq+1 {
@@ -136,7 +136,7 @@ func compare[T int64 | uint64](a, b T) int {
 	return 0
 }
 
-// A mergeHeap holds what is left of each log, the earliest record first.
+// A mergeHeap holds the unread rest of each log, the earliest record first.
 type mergeHeap [][]Record
 
 func (h mergeHeap) Len() int           { return len(h) }

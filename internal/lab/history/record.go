@@ -1,7 +1,7 @@
-// Package history is the log of one run: what was done to a cluster, what its
-// nodes and applications saw, and what they did. The same log comes out of a
-// simulation, of processes, of network namespaces and of containers, so that
-// one checker ([github.com/fabricd/fabricd/internal/lab/check]) judges them all.
+// Package history is the log of one run: the faults of a cluster, the observations of
+// its nodes and applications, and their actions. The same log comes out of a
+// simulation, of processes, of network namespaces and of containers, so that one
+// checker ([github.com/fabricd/fabricd/internal/lab/check]) judges them all.
 //
 // A log is a sequence of [Record]s. As text it is one JSON object a line:
 //
@@ -14,12 +14,12 @@
 //
 // # Time
 //
-// At counts nanoseconds from the zero of the run. All sources of one run use
-// one clock: virtual time in a simulation, CLOCK_MONOTONIC minus the run's
-// zero elsewhere (every process of a lab runs on one machine). The time of a
-// record is when the thing happened as its writer saw it. What a writer is
-// about to do it writes before ([Call], [Offered], [RMA]); what has happened,
-// after. Within one source At never goes back.
+// At counts nanoseconds from the zero of the run. All sources of one run use one
+// clock: virtual time in a simulation, CLOCK_MONOTONIC minus the run's zero elsewhere
+// (every process of a lab runs on one machine). The time of a record is when the
+// thing happened as its writer saw it. A writer records an action before it starts
+// ([Call], [Offered], [RMA]), and an event after it happened. Within one source At
+// never goes back.
 //
 // # The words
 //
@@ -42,21 +42,21 @@ import (
 // Version is the version of the format, in [Begin].
 const Version = 1
 
-// A Record is one line of a log: who saw what when.
+// A Record is one line of a log: an observation of one source at one time.
 type Record struct {
 	At     int64  // ns since the zero of the run; not negative
-	Source Source // who wrote it
+	Source Source // the writer
 	Seq    uint64 // counts the records of Source from 1, without a gap
-	Body   Body   // what happened; never nil
+	Body   Body   // never nil
 }
 
 // Kind returns the kind of the record's body.
 func (r Record) Kind() Kind { return r.Body.Kind() }
 
-// A Body is what a record tells: a pointer to one of the types of this
-// package, one for each [Kind]. Bodies are shared and never changed.
+// A Body is the content of a record: a pointer to one of the types of this package,
+// one for each [Kind]. Bodies are shared and never changed.
 type Body interface {
-	// Kind says which type it is.
+	// Kind returns its kind.
 	Kind() Kind
 	// check reports the first field that is out of its range.
 	check() error
@@ -98,7 +98,7 @@ const (
 	KindNote       Kind = "note"      // [Note]
 )
 
-// A Begin opens a run: what it is, so that a history alone says how to repeat
+// A Begin opens a run and describes it, so that a history alone suffices to repeat
 // it. The lab writes it first.
 type Begin struct {
 	Version   int    `json:"version"`             // [Version]
@@ -144,7 +144,7 @@ const (
 	PathsOff  = "off"  // with --enable-faults: no connection has a path
 )
 
-// A Timeline tells that the cluster is up and the scenario's own clock begins: the times of
+// A Timeline records that the cluster is up and the scenario's own clock begins: the times of
 // its steps count from here.
 type Timeline struct{}
 
@@ -162,20 +162,20 @@ type Way struct {
 	To   []int `json:"to"`
 }
 
-// A Harm says the worst that a fault may lawfully do to those whom it touches.
+// A Harm is the worst that a fault may lawfully do to the nodes that it touches.
 type Harm string
 
 const (
 	// HarmNone: it must stay invisible but for speed: no reset, no removal.
 	HarmNone Harm = "none"
-	// HarmReset: connections that it touches may be reset, nobody is removed.
+	// HarmReset: connections that it touches may be reset, no node is removed.
 	HarmReset Harm = "reset"
 	// HarmRemove: lives that it touches may be removed.
 	HarmRemove Harm = "remove"
 )
 
-// A Fault tells that the lab has put a fault in place. At is when it has begun
-// to work for certain; what is instant (a kill) has a [FaultEnd] too.
+// A Fault records that the lab has put a fault in place. At is when it has begun to
+// work for certain; an instant fault (a kill) has a [FaultEnd] too.
 type Fault struct {
 	ID    int    `json:"id"`              // counts the faults of the run from 1, in the order of the schedule
 	Step  int    `json:"step"`            // index of the timeline's step, from 0
@@ -191,35 +191,35 @@ type Fault struct {
 	Ways  []Way `json:"ways,omitempty"`  // directed links that it touches, if it touches no whole node
 	Apps  []int `json:"apps,omitempty"`  // slots whose applications it touches, and nothing else
 	Harm  Harm  `json:"harm"`
-	// Cut: nothing passes where it touches, and nobody answers there.
+	// Cut: nothing passes where it touches, and no node answers there.
 	Cut bool `json:"cut,omitempty"`
 }
 
-// A FaultEnd tells that a fault was taken back, or that an instant one was
-// done, and proves that it was there.
+// A FaultEnd records that a fault was taken back, or that an instant one was done,
+// and proves that it was there.
 type FaultEnd struct {
 	ID int `json:"id"` // of the [Fault]
-	// Fired counts what it did: packets dropped, signals delivered, writes
-	// refused. 0 means that it never did anything.
+	// Fired counts its effects: packets dropped, signals delivered, writes refused. 0
+	// means that it never had any.
 	Fired uint64 `json:"fired"`
-	Proof string `json:"proof,omitempty"` // what was counted, for people: "dropped 418 packets", "state T"
+	Proof string `json:"proof,omitempty"` // the count as readable text: "dropped 418 packets", "state T"
 	Err   string `json:"err,omitempty"`   // why it could not be put in place or taken back
 }
 
-// A Did is what became of a process.
+// A Did is a change of a process.
 type Did string
 
 const (
 	DidStart     Did = "start"     // it runs; a daemon: it serves applications
-	DidKill      Did = "kill"      // by the lab: without a word
+	DidKill      Did = "kill"      // by the lab, without a leave message
 	DidTerminate Did = "terminate" // by the lab: asked to end in order
 	DidStop      Did = "stop"      // by the lab: frozen
 	DidContinue  Did = "continue"  // by the lab: thawed
-	DidExit      Did = "exit"      // it has ended, by whatever; Code and Detail say how
-	DidCrash     Did = "crash"     // it ended by itself at a step of the protocol where the lab had told it to
+	DidExit      Did = "exit"      // it has ended, for any reason, given by Code and Detail
+	DidCrash     Did = "crash"     // it ended by itself at a protocol step where the lab had armed a crash
 )
 
-// A Process tells what was done to a process, or what became of it.
+// A Process records an action on a process, or a change of it.
 type Process struct {
 	Target Source `json:"target"`           // the daemon or the application
 	Did    Did    `json:"did"`              // see [Did]
@@ -227,7 +227,7 @@ type Process struct {
 	Detail string `json:"detail,omitempty"` // for people
 }
 
-// An EventKind is what an [Event] tells.
+// An EventKind is the subject of an [Event].
 type EventKind string
 
 const (
@@ -238,14 +238,14 @@ const (
 	EventHost    EventKind = "host"    // the host became reachable or lost; Reason says which
 )
 
-// An Event is a node event as a daemon or an application was told it: one
-// record for each call of its handler, written when the handler is called.
+// An Event is a node event as a daemon or an application received it: one record for
+// each call of its handler, written when the handler is called.
 //
-// The first event of a source is an [EventSelf]; what it knows already then is
-// a [View].
+// The first event of a source is an [EventSelf]; the members that it knows already
+// then are a [View].
 type Event struct {
 	What     EventKind `json:"what"`
-	Observer addr.Life `json:"observer"`         // the life that was told; of a self: the same as Subject
+	Observer addr.Life `json:"observer"`         // the life that was notified; of a self: the same as Subject
 	Subject  addr.Life `json:"subject"`          // zero for a host event
 	UUID     addr.UUID `json:"uuid,omitzero"`    // the subject's, if the writer knows it
 	Reason   string    `json:"reason,omitempty"` // left, crashed, silent, restarted, partitioned; of a host event: reachable, lost…
@@ -257,8 +257,8 @@ type Member struct {
 	UUID addr.UUID `json:"uuid,omitzero"`
 }
 
-// A View is what a source holds for the live nodes (scif_get_nodeIDs), its own
-// life included. It is complete; it replaces what events told before.
+// A View is the set of nodes that a source takes for live (scif_get_nodeIDs), its own
+// life included. It is complete; it replaces the knowledge from earlier events.
 type View struct {
 	Observer addr.Life `json:"observer"`
 	Live     []Member  `json:"live"`
@@ -280,13 +280,13 @@ func (s Side) Other() Side {
 	return Client
 }
 
-// A ConnEnd is one end of a connection: what most records are about.
+// A ConnEnd is one end of a connection, the subject of most records.
 type ConnEnd struct {
 	Conn uint64 `json:"conn"` // the nonce; not 0
 	Side Side   `json:"side"`
 }
 
-// A Call tells of a call that is under way. Calls that block are written when
+// A Call records a call that is under way. Calls that block are written when
 // they begin; of all others it is enough to write those that have not returned
 // after 100 ms, and those that have not returned when the source ends. A call
 // without a [Return] is one that hangs, unless its process was ended.
@@ -303,16 +303,16 @@ type Call struct {
 	Idle bool `json:"idle,omitempty"`
 }
 
-// A Return tells how a call ended. It stands alone: the [Call] may be missing.
+// A Return records how a call ended. It stands alone: the [Call] may be missing.
 type Return struct {
 	Call
 	// Status is empty for success, else the errno's name: "ECONNRESET".
 	Status string `json:"status,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"` // sent or received, also before a failure
-	Port   uint16 `json:"port,omitempty"`  // of a bind: what was asked (0: any) when it failed, else what was bound
+	Port   uint16 `json:"port,omitempty"`  // of a bind: the port asked for (0: any) when it failed, else the bound one
 }
 
-// An Opened tells that one end of a connection is connected. Both ends write
+// An Opened records that one end of a connection is connected. Both ends write
 // it; a server after it has read the nonce.
 type Opened struct {
 	ConnEnd
@@ -322,7 +322,7 @@ type Opened struct {
 	RemotePort uint16    `json:"remote_port,omitempty"`
 }
 
-// A Closed tells that one end of a connection has ended.
+// A Closed records that one end of a connection has ended.
 type Closed struct {
 	ConnEnd
 	// How is "close" for an end that closed in order after everything that it
@@ -344,20 +344,20 @@ type Range struct {
 	To   int64 `json:"to"`
 }
 
-// An Offered tells what an end is about to send. It is written before the
+// An Offered records the bytes that an end is about to send. It is written before the
 // call, and may be ahead of it by many messages.
 type Offered struct {
 	ConnEnd
 	Range
 }
 
-// A Sent tells what send has accepted.
+// A Sent records the bytes that send has accepted.
 type Sent struct {
 	ConnEnd
 	Range
 }
 
-// A Received tells what an end has received from the other. The byte at a
+// A Received records the bytes that an end has received from the other. The byte at a
 // position is a function of the nonce, the direction and the position, so the
 // receiver compares alone.
 type Received struct {
@@ -366,7 +366,7 @@ type Received struct {
 	Bad *int64 `json:"bad,omitempty"` // position of the first byte that is not the right one; nil: all are
 }
 
-// An RMA tells that an end is about to begin an operation. Operations of one
+// An RMA records that an end is about to begin an operation. Operations of one
 // end are numbered from 1 without a gap.
 type RMA struct {
 	ConnEnd        // the initiator
@@ -378,49 +378,49 @@ type RMA struct {
 	Sync    bool   `json:"sync,omitempty"`
 }
 
-// An RMADone tells how the call that began an operation ended. Success of an
-// operation without Sync only says that it was begun.
+// An RMADone records how the call that began an operation ended. Success of an
+// operation without Sync only means that it was begun.
 type RMADone struct {
 	ConnEnd
 	Op     uint64 `json:"op"`
 	Status string `json:"status,omitempty"` // empty: success
-	// Bad is, of a read that completed, the position in the destination of the
-	// first word that is not what the window held; nil: all are.
+	// Bad is, of a read that completed, the position in the destination of the first
+	// word that differs from the window's content; nil: none does.
 	Bad *int64 `json:"bad,omitempty"`
 }
 
-// A Fenced tells that a fence wait ended: with success, every operation of
-// that end up to Upto has completed.
+// A Fenced records that a fence wait ended: with success, every operation of that end
+// up to Upto has completed.
 type Fenced struct {
 	ConnEnd        // whose operations
 	Upto    uint64 `json:"upto"`
 	Status  string `json:"status,omitempty"`
 }
 
-// A Checked tells what the target saw in its windows when the initiator, after
-// a fence wait that succeeded, had told it that everything up to Upto is there.
+// A Checked records the target's view of its windows when the initiator, after a
+// successful fence wait, had notified it that everything up to Upto is there.
 type Checked struct {
 	ConnEnd         // the target
-	Upto    uint64  `json:"upto"`              // as told
+	Upto    uint64  `json:"upto"`              // as notified
 	Missing *uint64 `json:"missing,omitempty"` // lowest operation up to Upto that is not wholly visible; nil: none
 }
 
-// A Signal tells that an end is about to ask for a signal: Value is the number
+// A Signal records that an end is about to ask for a signal: Value is the number
 // of the last operation that it covers, stored at the peer.
 type Signal struct {
 	ConnEnd        // the initiator
 	Value   uint64 `json:"value"`
 }
 
-// A SignalSeen tells that an end found a new value in its signal word, and
-// what was visible then.
+// A SignalSeen records that an end found a new value in its signal word, and the
+// operations that were visible then.
 type SignalSeen struct {
 	ConnEnd         // the target
 	Value   uint64  `json:"value"`
 	Missing *uint64 `json:"missing,omitempty"` // lowest operation up to Value that is not wholly visible; nil: none
 }
 
-// A Window tells that an end has registered memory, filled with the window's
+// A Window records that an end has registered memory, filled with the window's
 // own tag, with guard pages before and behind.
 type Window struct {
 	ConnEnd           // the owner
@@ -430,13 +430,13 @@ type Window struct {
 	Len     int64     `json:"len"`
 }
 
-// A WindowGone tells that a window was unregistered, or that its endpoint is
+// A WindowGone records that a window was unregistered, or that its endpoint is
 // closed; from here on nothing may write it.
 type WindowGone struct {
 	ID uint64 `json:"id"`
 }
 
-// A WindowWriter is who wrote words of a window, by the tags in them.
+// A WindowWriter is a writer of words of a window, by the tags in them.
 type WindowWriter struct {
 	Conn  uint64    `json:"conn"`  // nonce
 	Life  addr.Life `json:"life"`  // the initiator's
@@ -445,35 +445,35 @@ type WindowWriter struct {
 	Words int64     `json:"words"`
 }
 
-// A Scan tells what an end found in a window, word by word. Scans follow every
-// fault, and the end of a connection (once when it ended, and once more before
-// the source ends).
+// A Scan records the content that an end found in a window, word by word. Scans
+// follow every fault, and the end of a connection (once when it ended, and once more
+// before the source ends).
 type Scan struct {
 	ID      uint64         `json:"id"`                // of the window
 	Words   int64          `json:"words"`             // 8-byte words looked at
 	Writers []WindowWriter `json:"writers,omitempty"` // beside the window's own fill
-	Unknown int64          `json:"unknown,omitempty"` // words with no tag that anybody wrote
+	Unknown int64          `json:"unknown,omitempty"` // words with no tag of any writer
 	Guard   int64          `json:"guard,omitempty"`   // bytes of the guard pages that changed
 	// Misplaced counts words with a proper tag where their operation did not
 	// write.
 	Misplaced int64 `json:"misplaced,omitempty"`
-	// Sum is a hash of all words: two scans of a window that nobody may write
-	// any more have the same.
+	// Sum is a hash of all words: two scans of a window that no peer may write any
+	// more have the same.
 	Sum uint64 `json:"sum,omitempty"`
 }
 
-// A Phase says when resources were counted.
+// A Phase is the time at which resources were counted.
 type Phase string
 
 const (
-	PhaseBaseline Phase = "baseline" // the cluster is up, nobody has connected yet
+	PhaseBaseline Phase = "baseline" // the cluster is up, without connections yet
 	PhaseRunning  Phase = "running"  // under way: for the report
-	// PhaseEnd: the workload has ended and settled, the cluster is still whole.
-	// What comes after the first record of this phase is the lab's taking down.
+	// PhaseEnd: the workload has ended and settled, the cluster is still whole. After
+	// the first record of this phase the lab takes the cluster down.
 	PhaseEnd Phase = "end"
 )
 
-// Resources tells what a process holds. What could not be counted is absent.
+// Resources records the resources of a process. Uncounted ones are absent.
 type Resources struct {
 	Target Source           `json:"target"`
 	Phase  Phase            `json:"phase"`
@@ -490,7 +490,7 @@ var ResourceNames = []string{
 	"ports", "endpoints", "conns", "windows", "links", "timers", "queued",
 }
 
-// Paths tells how a daemon's connections to other nodes talk. It is written when it has
+// Paths records how a daemon's connections to other nodes communicate. It is written when it has
 // changed; a path that comes and goes between two looks is not seen.
 type Paths struct {
 	Target Source `json:"target"`
@@ -506,8 +506,8 @@ type Logged struct {
 	Line   string `json:"line"`
 }
 
-// A Still says that a real lab itself stood still, for want of a processor: what
-// of its own was due was done so much later.
+// A Still records that a real lab itself stood still, for want of a processor: its
+// own due work was done so much later.
 type Still struct {
 	For int64 `json:"for"` // ns
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Role is what kind of process writes a log.
+// A Role is the kind of process that writes a log.
 type Role string
 
 const (
@@ -26,7 +26,7 @@ type Source struct {
 	Run  int // counts the starts of this role in this slot from 1; 0 for the lab
 }
 
-// Lab is the source of what the runner writes.
+// Lab is the source of the runner's records.
 var Lab = Source{Role: RoleLab}
 
 // Daemon returns the source of the run-th start of the daemon of a slot.

@@ -10,12 +10,12 @@ import (
 // DefaultLimit bounds a log, in bytes, when [NewWriter] is given no bound.
 const DefaultLimit = 1 << 30
 
-// ErrFull is what [Writer.Write] returns when the log has reached its bound.
+// ErrFull is the error of [Writer.Write] when the log has reached its bound.
 var ErrFull = errors.New("history: the log is full")
 
-// A Writer writes the log of one source. Each record is one Write of the
-// underlying file, so what was written is there when the process is killed.
-// Several goroutines may use it.
+// A Writer writes the log of one source. Each record is one Write of the underlying
+// file, so written records are there when the process is killed. Several goroutines
+// may use it.
 type Writer struct {
 	source Source
 	now    func() int64

@@ -35,8 +35,8 @@ type Link struct {
 	For Span `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
-// Rule returns the rule of the fault plane that does what the link says. From,
-// To, For and Seed are the lab's to fill in: the first two are node IDs there.
+// Rule returns the fault plane's rule for the link. The lab fills in From, To, For
+// and Seed: the first two are node IDs there.
 func (l *Link) Rule() faults.Rule {
 	d := func(d Duration) faults.Duration { return faults.Duration(d) }
 	p := func(p Percent) faults.Probability { return faults.Probability(p / 100) }
@@ -48,12 +48,12 @@ func (l *Link) Rule() faults.Rule {
 	}
 }
 
-// A By says who breaks a link.
+// A By is the mechanism that breaks a link.
 type By string
 
 // The values of a By.
 const (
-	ByLab    By = ""       // what the lab does best
+	ByLab    By = ""       // the best one of the lab
 	ByPlane  By = "plane"  // the fault plane in the nodes
 	ByKernel By = "kernel" // the kernel's packet filter; netns and compose only
 )
@@ -76,7 +76,7 @@ type Path struct {
 	For  Span    `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
-// A PathOf says which paths a [Path] breaks.
+// A PathOf is the kind of paths that a [Path] breaks.
 type PathOf string
 
 // The values of a PathOf.
@@ -86,7 +86,7 @@ const (
 	PathOfRMA      PathOf = "rma"
 )
 
-// A PathDo is what a [Path] does.
+// A PathDo is the effect of a [Path].
 type PathDo string
 
 // The values of a PathDo.
@@ -104,7 +104,7 @@ type Network struct {
 	For  Span      `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
-// A NetworkDo is what a [Network] does.
+// A NetworkDo is the effect of a [Network].
 type NetworkDo string
 
 // The values of a NetworkDo.
@@ -122,7 +122,7 @@ type Node struct {
 	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, allowed again after ban, ended after usurp, its state put back after damage that it has refused; of replace and remove: how long nobody is there"`
 }
 
-// A NodeDo is what a [Node] does.
+// A NodeDo is the effect of a [Node].
 type NodeDo string
 
 // The values of a NodeDo.
@@ -147,7 +147,7 @@ type App struct {
 	For  Span    `yaml:"for" doc:"after which it is undone: started, thawed, as fast as before"`
 }
 
-// An AppDo is what an [App] does.
+// An AppDo is the effect of an [App].
 type AppDo string
 
 // The values of an AppDo.
@@ -180,7 +180,7 @@ type Fault struct {
 	Restart Duration `yaml:"restart" doc:"of a crash: start it again so long after it has ended"`
 }
 
-// A FaultKind is what a [Fault] does.
+// A FaultKind is the effect of a [Fault].
 type FaultKind string
 
 // The values of a FaultKind: those of package failpoint.
@@ -215,7 +215,7 @@ type Rotate struct {
 	What RotateWhat `yaml:"what" need:"true" doc:"keys: the key that seals gossip"`
 }
 
-// A RotateWhat is what a [Rotate] changes.
+// A RotateWhat is the subject of a [Rotate].
 type RotateWhat string
 
 // RotateKeys is the key that seals gossip. Certificates renew themselves, see

@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
-// Check returns what is wrong with a scenario that was made in Go, an *[Error],
-// or nil. It fills in defaults as [Decode] does.
+// Check returns the errors in a scenario that was made in Go, an *[Error], or nil. It
+// fills in defaults as [Decode] does.
 func (s *Scenario) Check() error {
 	s.setDefaults()
 	if problems := s.problems(); len(problems) > 0 {
@@ -24,7 +24,7 @@ func (s *Scenario) setDefaults() {
 	}
 }
 
-// A checker collects what is wrong with a scenario beyond its fields.
+// A checker collects the problems of a scenario beyond its fields.
 type checker struct {
 	s        *Scenario
 	problems []Problem
@@ -34,7 +34,7 @@ func (c *checker) bad(field, value, format string, args ...any) {
 	c.problems = append(c.problems, Problem{Field: field, Value: shorten(value), Allowed: fmt.Sprintf(format, args...)})
 }
 
-// problems returns what is wrong beyond the fields themselves.
+// problems returns the problems beyond the fields themselves.
 func (s *Scenario) problems() []Problem {
 	c := checker{s: s}
 	c.head()
@@ -54,7 +54,7 @@ func (s *Scenario) problems() []Problem {
 	return c.problems
 }
 
-// head checks what is above the timeline.
+// head checks the part above the timeline.
 func (c *checker) head() {
 	s := c.s
 	if s.Duration < Duration(1e6) {
@@ -146,7 +146,7 @@ func (c *checker) workload() {
 	}
 }
 
-// A setUse says which names a set may have where it is used.
+// A setUse is the names that a set may have where it is used.
 type setUse struct {
 	selection bool // $names
 	fresh     bool // of selections that are drawn anew
@@ -420,8 +420,8 @@ func (c *checker) fault(at string, f *Fault) {
 	}
 }
 
-// Point returns the fault of package failpoint that the step means; seed is for
-// what is random in it.
+// Point returns the fault of package failpoint that the step means; seed is for the
+// random parts of it.
 func (f *Fault) Point(seed uint64) failpoint.Fault {
 	p := failpoint.Fault{
 		Kind: failpoint.Kind(f.Kind), Step: string(f.Step), For: failpoint.Duration(f.For.To),
@@ -434,7 +434,7 @@ func (f *Fault) Point(seed uint64) failpoint.Fault {
 	return p
 }
 
-// foreign reports what another package found wrong with an action's fields.
+// foreign reports an error of another package in an action's fields.
 func (c *checker) foreign(at string, err error) {
 	switch e := err.(type) {
 	case *faults.FieldError:

@@ -53,8 +53,8 @@ func (g *Groups) decode(d *decoder, path string, n ast.Node) {
 	}
 }
 
-// namesIn reads how the file names its nodes, ahead of all that may use the names. What
-// is wrong with them is reported where they are decoded.
+// namesIn reads how the file names its nodes, ahead of all that may use the names.
+// Errors in them are reported where they are decoded.
 func namesIn(root ast.Node) (names Names) {
 	for _, key := range []string{"cluster", "names"} {
 		entries, _ := mapping(root)

@@ -22,11 +22,11 @@ type Problem struct {
 	Column  int    // from 1
 	Field   string // "timeline[2].link.drop"
 	Value   string // as written, shortened
-	Allowed string // what is allowed, or why it cannot be
+	Allowed string // the allowed values, or why it cannot be
 }
 
-// String returns the problem as one line: "file:line:column: field: value: what
-// is allowed".
+// String returns the problem as one line: "file:line:column: field: value: allowed
+// values".
 func (p Problem) String() string {
 	var b strings.Builder
 	if p.File != "" {
@@ -73,7 +73,7 @@ func Decode(file string, text []byte) (*Scenario, error) {
 	return s, nil
 }
 
-// check returns what is wrong with the file, or with the scenario that it is.
+// check returns the errors in the file, or in the scenario that it is.
 func (d *decoder) check(s *Scenario) error {
 	if len(d.problems) == 0 {
 		s.setDefaults()

@@ -13,22 +13,22 @@ const (
 	Calm   Detection = "calm"
 )
 
-// A LostPair says what becomes of two nodes that have lost only each other.
+// A LostPair is the treatment of two nodes that have lost only each other.
 type LostPair string
 
-// What becomes of them.
+// The treatments.
 const (
 	LostPairReset LostPair = "reset" // both stay, without a link
 	LostPairEvict LostPair = "evict" // one of them is removed
 )
 
-// A Bound is what a profile promises. The numbers are those of the design, not
-// those of the code: the checker holds the code to them.
+// A Bound is the promise of a profile. The numbers are those of the design, not those
+// of the code: the checker compares the code with them.
 type Bound struct {
-	Crash   time.Duration // from a killed process to NODE_REMOVED at everybody, at most
-	Silence time.Duration // from the last packet of a silent node to NODE_REMOVED at everybody, at most
+	Crash   time.Duration // from a killed process to NODE_REMOVED at every node, at most
+	Silence time.Duration // from the last packet of a silent node to NODE_REMOVED at every node, at most
 	Pause   time.Duration // a node that stands still for so long is not removed
-	Gap     time.Duration // a network that passes nothing for so long removes nobody
+	Gap     time.Duration // a network that passes nothing for so long removes no node
 	Heal    time.Duration // from the end of a fault to full mesh, at most
 	Connect time.Duration // from the end of a fault to a new connection, at most
 	Stall   time.Duration // the longest standstill of a connection that no fault touches
@@ -36,7 +36,7 @@ type Bound struct {
 	Quarantine time.Duration // the ID of a lost node is given to no other node for so long
 }
 
-// Bound returns what the profile promises.
+// Bound returns the promise of the profile.
 func (d Detection) Bound() Bound {
 	b := Bound{Crash: time.Second, Silence: 3 * time.Second, Pause: 1500 * time.Millisecond, Gap: time.Second,
 		Heal: 5 * time.Second, Connect: 5 * time.Second, Stall: 250 * time.Millisecond, Quarantine: 10 * time.Minute}
@@ -49,7 +49,7 @@ func (d Detection) Bound() Bound {
 	return b
 }
 
-// A Slack is what a lab adds to the bounds: real processes share processors
+// A Slack is the time that a lab adds to the bounds: real processes share processors
 // with everything else, and are observed late.
 type Slack struct {
 	// Time is added to every time within which something must happen.
@@ -60,7 +60,7 @@ type Slack struct {
 	Order time.Duration
 }
 
-// Slack returns what the lab needs.
+// Slack returns the slack of the lab.
 func (l Lab) Slack() Slack {
 	switch l {
 	case Sim:

@@ -2,8 +2,8 @@ package scenario
 
 import "math/bits"
 
-// dice are a source of random numbers of its own kind, so that what a seed
-// means does not change with the standard library: splitmix64.
+// dice are a source of random numbers of its own kind, so that the result of a seed
+// does not change with the standard library: splitmix64.
 type dice struct{ state uint64 }
 
 // newDice returns the dice for one purpose.

@@ -1,5 +1,5 @@
-// Package scenario is the file that says what to break and what must hold: a
-// cluster, a workload, faults on a timeline, expectations and figures.
+// Package scenario is the file that lists the faults and the conditions that must
+// hold: a cluster, a workload, faults on a timeline, expectations and figures.
 //
 //	version: 1
 //	name: node-killed
@@ -14,12 +14,11 @@
 //	  - removed: {node: $victim, times: 1, within: 1s}
 //	figures: [time_to_removed]
 //
-// [Decode] reads one, strictly: what is unknown, impossible or out of range is
-// an [Error] with a line for each problem, "file:line:column: field: value: what
-// is allowed". [Scenario.Resolve] draws everything random from a seed, and makes
-// the same [Schedule] for every lab. [Schedule.Fixed] is the scenario with
-// nothing random left, and [Encode] writes it back: that is how a failing
-// schedule is shortened.
+// [Decode] reads one, strictly: every unknown, impossible or out-of-range entry is an
+// [Error] with a line for each problem, "file:line:column: field: value: allowed
+// values". [Scenario.Resolve] draws everything random from a seed, and makes the same
+// [Schedule] for every lab. [Schedule.Fixed] is the scenario with nothing random
+// left, and [Encode] writes it back: that is how a failing schedule is shortened.
 //
 // The package is pure: it reads no file, no clock, and draws from the seed
 // alone. [Schema] is the format as a JSON Schema, made from the same types.

@@ -107,7 +107,7 @@ func word(v reflect.Value) (string, bool) {
 	return "", false
 }
 
-// isEmpty reports whether a value is what a key that is left out gives.
+// isEmpty reports whether a value is that of a key that is left out.
 func isEmpty(v reflect.Value) bool {
 	switch x := v.Interface().(type) {
 	case Span:

@@ -16,7 +16,7 @@ type Expect struct {
 	CPU      *ExpectCPU      `yaml:"cpu" doc:"a fabricd takes little of a processor; in real labs"`
 }
 
-// An ExpectRemoved says that each observer is told of the end of the slots'
+// An ExpectRemoved expects that each observer is notified of the end of the slots'
 // lives.
 type ExpectRemoved struct {
 	Node   NodeSet    `yaml:"node" need:"true" doc:"slots whose lives end"`
@@ -27,7 +27,7 @@ type ExpectRemoved struct {
 	Reason ReasonName `yaml:"reason" doc:"what the event says: left, crashed, silent, restarted, partitioned"`
 }
 
-// An ExpectAdded says that each observer is told of the slots' new lives.
+// An ExpectAdded expects that each observer is notified of the slots' new lives.
 type ExpectAdded struct {
 	Node   NodeSet  `yaml:"node" need:"true" doc:"slots that come back"`
 	At     NodeSet  `yaml:"at" doc:"observers; if it is left out all slots that run and are not in node"`
@@ -36,7 +36,7 @@ type ExpectAdded struct {
 	After  After    `yaml:"after" doc:"start: the slot's daemon serves again; last: the last fault ended; start if it is left out"`
 }
 
-// An ExpectErrors says that calls towards the slots end with an error.
+// An ExpectErrors expects that calls towards the slots end with an error.
 type ExpectErrors struct {
 	To     NodeSet  `yaml:"to" need:"true" doc:"slots that are lost"`
 	From   NodeSet  `yaml:"from" doc:"who calls; if it is left out all that are not in to"`
@@ -45,7 +45,7 @@ type ExpectErrors struct {
 	Status []Errno  `yaml:"status" doc:"allowed errnos; ECONNRESET and ENODEV if it is left out"`
 }
 
-// An ExpectUnharmed says that slots and the connections among them live on.
+// An ExpectUnharmed expects that slots and the connections among them live on.
 type ExpectUnharmed struct {
 	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots; others: all that no fault touches"`
 }
@@ -56,14 +56,14 @@ type ExpectRemovals struct {
 	Max int `yaml:"max" need:"true" range:"0..1000000" doc:"at most"`
 }
 
-// An ExpectMesh says that every slot that runs knows the life of every other.
+// An ExpectMesh expects that every slot that runs knows the life of every other.
 type ExpectMesh struct {
 	Nodes  NodeSet  `yaml:"nodes" doc:"slots; all that run if it is left out"`
 	Within Duration `yaml:"within" need:"true" doc:"of the moment that after names"`
 	After  After    `yaml:"after" doc:"last: the last fault ended; begin: the run began; last if it is left out"`
 }
 
-// An ExpectConnects says that a new connection of each pair of the workload
+// An ExpectConnects expects that a new connection of each pair of the workload
 // opens.
 type ExpectConnects struct {
 	Among  NodeSet  `yaml:"among" doc:"slots; all that run if it is left out"`
@@ -71,15 +71,15 @@ type ExpectConnects struct {
 	After  After    `yaml:"after" doc:"as for mesh"`
 }
 
-// An ExpectTraffic says that the messages of connections go on.
+// An ExpectTraffic expects that the messages of connections go on.
 type ExpectTraffic struct {
 	Among NodeSet  `yaml:"among" need:"true" doc:"slots; others: all that no fault touches"`
 	Stall Duration `yaml:"stall" doc:"longest time without a byte on a connection"`
 	Least Percent  `yaml:"least" doc:"of the throughput before the first fault"`
 }
 
-// An ExpectLatency says that a fault makes nobody wait whom it does not touch. It
-// holds two latencies, each by itself, from the first fault on: of fence waits,
+// An ExpectLatency expects that a fault delays no application that it does not touch.
+// It bounds two latencies, each by itself, from the first fault on: of fence waits,
 // and of the first message that the server of a connection sends.
 type ExpectLatency struct {
 	Among NodeSet  `yaml:"among" need:"true" doc:"slots; others: all that no fault touches"`
@@ -87,17 +87,17 @@ type ExpectLatency struct {
 	Times int      `yaml:"times" range:"0..1000" doc:"so many times the 99th percentile before the first fault at most"`
 }
 
-// An ExpectExits says that the daemon of slots ends by itself.
+// An ExpectExits expects that the daemon of slots ends by itself.
 type ExpectExits struct {
 	Node   NodeSet  `yaml:"node" need:"true" doc:"slots"`
 	Within Duration `yaml:"within" need:"true" doc:"of the step that asked for it"`
 	Code   int      `yaml:"code" range:"0..255" doc:"exit code"`
 }
 
-// An ExpectCPU bounds what the daemons of slots take of a processor, each by itself,
+// An ExpectCPU bounds the processor time of the daemons of slots, each by itself,
 // from the timeline's zero until the applications have ended: those that run all the
-// time, not those that were started anew. What else runs on the machine does not count,
-// so that it holds on a busy one too.
+// time, not those that were started anew. Other processes of the machine do not
+// count, so that it holds on a busy one too.
 type ExpectCPU struct {
 	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots"`
 	Most  Percent `yaml:"most" need:"true" doc:"of one processor"`

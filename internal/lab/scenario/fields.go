@@ -60,7 +60,7 @@ func (f field) inRange(v reflect.Value) bool {
 	return !f.bounded || !v.CanInt() || v.Int() >= f.min && v.Int() <= f.max
 }
 
-// describe says what a scalar may be.
+// describe returns the allowed values of a scalar.
 func describe(t reflect.Type, s scalar, f field) string {
 	switch {
 	case s != nil && f.bounded:

@@ -161,7 +161,7 @@ func rows() (all []scenario.Row) {
 	return all
 }
 
-// rowTable is the table of the failure model: each row, and what shows it.
+// rowTable is the table of the failure model: each row, and its scenarios.
 func rowTable(t *testing.T) string {
 	by := scenariosOf(t)
 	var b strings.Builder

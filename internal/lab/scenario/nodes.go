@@ -13,7 +13,7 @@ type NodeRef struct {
 	Node string // the name of node ID, where the file has that instead of the number
 }
 
-// A NodeSet says which slots. In a file it is one entry or a list of them:
+// A NodeSet is a set of slots. In a file it is one entry or a list of them:
 //
 //	3              slot 3
 //	db             the slot whose node has this name
@@ -21,7 +21,7 @@ type NodeRef struct {
 //	nodes          all but the host
 //	all            all
 //	others         all that the rest of the step, or no fault at all, touches
-//	$victim        what the selection victim has drawn
+//	$victim        the slots that the selection victim has drawn
 //	[0, 2, $more]  all of these
 //
 // A nil set was left out. In a [Schedule] every set is a sorted list of slots.
@@ -126,8 +126,8 @@ func (s NodeSet) String() string {
 // Groups are the sides of a [Partition].
 type Groups []NodeSet
 
-// Pairs says who talks to whom: none, mesh (every two), ring (each with the
-// next), star (the host with each), or a list.
+// Pairs are the slots that talk to each other: none, mesh (every two), ring (each
+// with the next), star (the host with each), or a list.
 type Pairs struct {
 	Shape string   // empty: List counts, or there are none
 	List  [][2]int // each pair once

@@ -43,8 +43,8 @@ func Reference() string {
 	return b.String()
 }
 
-// referenceOf says what a key's value is, and which mapping it is, if it is one
-// or a list of one.
+// referenceOf returns the kind of a key's value, and its mapping, if it is one or a
+// list of one.
 func referenceOf(f field) (kind string, below reflect.Type) {
 	t := f.typ
 	switch t {

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// A Schedule is a scenario with nothing random left: what happens when. The
-// same scenario and seed give the same schedule, in every lab and in every
-// version of this package that has the same [Version].
+// A Schedule is a scenario with nothing random left: each action has its time. The
+// same scenario and seed give the same schedule, in every lab and in every version of
+// this package that has the same [Version].
 type Schedule struct {
 	Scenario *Scenario
 	Seed     uint64
@@ -28,7 +28,7 @@ type Action struct {
 	At    Duration // from the beginning of the run
 	// Until is when it is undone. 0: it is instant, or lasts to the end.
 	Until Duration
-	// Seed is for what stays random inside the action: the fate of packets.
+	// Seed is for choices that stay random inside the action: the fate of packets.
 	Seed uint64
 	Do
 }

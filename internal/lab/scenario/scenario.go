@@ -46,7 +46,7 @@ const (
 // Labs are all labs, the cheapest first.
 var Labs = []Lab{Sim, Local, Netns, Compose}
 
-// A Cluster is what a run starts with. Every slot runs one fabricd and one
+// A Cluster is the initial state of a run. Every slot runs one fabricd and one
 // application.
 type Cluster struct {
 	Nodes     int       `yaml:"nodes" need:"true" range:"1..1024" doc:"slots, the host's (0) included"`
@@ -70,7 +70,7 @@ type Selection struct {
 	Fresh bool    `yaml:"fresh" doc:"drawn anew for every step and every repetition that uses it"`
 }
 
-// A Workload is what the applications do from the moment when the cluster is
+// A Workload is the load of the applications from the moment when the cluster is
 // complete until the end. Everything is per pair and direction and second.
 type Workload struct {
 	Pairs    Pairs     `yaml:"pairs" doc:"who talks to whom; none if it is left out"`

@@ -336,7 +336,7 @@ func TestResolveIsPureAndDeterministic(t *testing.T) {
 	}
 }
 
-// checkSchedule holds a schedule to what labs rely on.
+// checkSchedule checks the properties of a schedule that labs rely on.
 func checkSchedule(t *testing.T, s *scenario.Schedule) {
 	t.Helper()
 	last := scenario.Duration(0)
@@ -363,7 +363,7 @@ func checkSchedule(t *testing.T, s *scenario.Schedule) {
 	}
 }
 
-// TestFixedHasTheSameScheduleForEverySeed is what the minimizer relies on.
+// TestFixedHasTheSameScheduleForEverySeed: the minimizer relies on it.
 func TestFixedHasTheSameScheduleForEverySeed(t *testing.T) {
 	s := mustDecode(t, full)
 	drawn := s.Resolve(42)
@@ -404,8 +404,8 @@ func TestRemovingAStepLeavesTheOthersDraws(t *testing.T) {
 	}
 }
 
-// TestSeedsMeanTheSameForEver pins what a seed draws: a seed in a report is of
-// use only as long as it does.
+// TestSeedsMeanTheSameForEver pins the draw of a seed: a seed in a report is of use
+// only as long as its draw stays.
 func TestSeedsMeanTheSameForEver(t *testing.T) {
 	s := mustDecode(t, small(`{at: 1s..2s, node: {id: $n, do: kill, for: 1s..3s}}`, "")).Resolve(2024)
 	a := s.Actions[0]

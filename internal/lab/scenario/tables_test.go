@@ -14,8 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// A table says what shows each of some rows: the scenarios that name the row,
-// and tests.
+// A table lists the proofs of some rows: the scenarios that name the row, and tests.
 type table struct {
 	head  string
 	ids   []scenario.Row // that it must have, in this order
@@ -31,9 +30,9 @@ func ids(letter string, numbers ...int) (rows []scenario.Row) {
 	return rows
 }
 
-// The soak (B17), what is said of dependencies (S7) and of old mistakes (B20)
-// are rules for releases and for changes: no test shows them. The pains that
-// are left out are about speed and pages, or a row of another table.
+// The soak (B17), the rules for dependencies (S7) and for old mistakes (B20) are
+// rules for releases and for changes: no test shows them. The pains that are left out
+// are about speed and pages, or a row of another table.
 var (
 	bars = table{
 		head: "bar", ids: slices.Concat(ids("B", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19), ids("S", 1, 2, 3, 4, 5, 6, 8, 9)),
@@ -159,7 +158,7 @@ var painTests = map[scenario.Row][]string{
 		"internal/test/hostile TestFramesThatBreakTheRules", "internal/test/hostile TestRandomBytesInsideALink"},
 }
 
-// shownBy returns what shows a row, as a cell of a table: scenarios and tests.
+// shownBy returns the proofs of a row, as a cell of a table: scenarios and tests.
 func shownBy(t *testing.T, row scenario.Row, scenarios, tests []string) string {
 	cells := append(slices.Clone(scenarios), testCells(tests)...)
 	if len(cells) == 0 {
@@ -182,8 +181,8 @@ func (tab table) write(t *testing.T) string {
 	return b.String()
 }
 
-// testCells writes tests, each "package Test" or "package Test setting": the
-// setting is what makes the test as long as the row wants it.
+// testCells writes tests, each "package Test" or "package Test setting": the setting
+// makes the test as long as the row wants it.
 func testCells(tests []string) (cells []string) {
 	for _, test := range tests {
 		words := strings.Fields(test)
@@ -196,8 +195,8 @@ func testCells(tests []string) (cells []string) {
 	return cells
 }
 
-// TestTablesHoldTogether finds rows that no table has, so that nobody reads
-// what is said of them.
+// TestTablesHoldTogether finds rows that no table has, so that their text is never
+// shown.
 func TestTablesHoldTogether(t *testing.T) {
 	all := slices.Concat(rows(), bars.ids, pains.ids)
 	for _, named := range [][]scenario.Row{
@@ -255,7 +254,7 @@ func exists(test string) error {
 	return nil
 }
 
-// TestEveryBarHasAFigure looks for each bar once in the page of what they reached.
+// TestEveryBarHasAFigure looks for each bar once in the page of the results.
 func TestEveryBarHasAFigure(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/scenarios/BARS.md")
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// A Touch is what an action has to do with.
+// A Touch is the slots and links of an action.
 type Touch struct {
 	Nodes []int         // slots that it touches as a whole
 	Ways  []history.Way // directed links that it touches
 	Apps  []int         // slots whose application alone it touches
 }
 
-// Touches returns what the action of a [Schedule] has to do with.
+// Touches returns the slots and links of the action of a [Schedule].
 func (a Action) Touches() Touch {
 	switch {
 	case a.Link != nil:
@@ -77,7 +77,7 @@ func (p *Partition) ways() []history.Way {
 	return ways
 }
 
-// What names the action for people, without its slots: "node kill", "link drop
+// What names the action as readable text, without its slots: "node kill", "link drop
 // 20%".
 func (a Action) What() string {
 	switch {
@@ -141,7 +141,7 @@ func (a Action) cuts() bool {
 	return false
 }
 
-// Harm returns the worst that the action may do to those whom it touches. It
+// Harm returns the worst that the action may do to the nodes that it touches. It
 // leans to none only where the design promises that nothing happens.
 func (a Action) Harm(c Cluster) history.Harm {
 	switch b := c.Detection.Bound(); {
@@ -208,8 +208,8 @@ func (f *Fault) harm(b Bound) history.Harm {
 	return history.HarmNone
 }
 
-// harm of a link: what only slows is invisible, what stops a link resets its
-// two ends, and what cuts a node off from the host may have it removed.
+// harm of a link: a slowdown is invisible, a stopped link resets its two ends, and a
+// node cut off from the host may be removed.
 func (l *Link) harm(b Bound, length time.Duration) history.Harm {
 	gap := length
 	if l.Up != 0 && l.Up <= l.Down {
@@ -308,7 +308,7 @@ func (d Do) clone() Do {
 	return d
 }
 
-// fix draws what is random in the action: the slots of its sets, and how long it
+// fix draws the random parts of the action: the slots of its sets, and how long it
 // lasts, which it returns; 0: it has no end.
 func (d *Do) fix(out *Schedule, r *dice) Duration {
 	fresh := map[Name][]int{}

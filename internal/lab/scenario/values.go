@@ -12,10 +12,10 @@ import (
 type scalar interface {
 	// parse sets the value from text; false: text is none.
 	parse(text string) bool
-	// allowed says what parse takes, for people.
+	// allowed describes the input of parse as readable text.
 	allowed() string
-	// pattern is what parse takes, as a regular expression, roughly: what the
-	// pattern refuses parse refuses too.
+	// pattern is the input of parse as a regular expression, roughly: parse refuses
+	// every text that the pattern refuses.
 	pattern() string
 	// String returns the text that parse takes and that gives the same value.
 	String() string
@@ -119,7 +119,7 @@ func (*Percent) pattern() string { return `^[0-9]+(\.[0-9]+)?%$` }
 
 func (p Percent) String() string { return strconv.FormatFloat(float64(p), 'f', -1, 64) + "%" }
 
-// plainNumber refuses what package strconv takes beside digits and a point.
+// plainNumber refuses the input of package strconv beside digits and a point.
 func plainNumber(s string) bool {
 	return len(s) <= 32 && startsWithDigit(s) && strings.Trim(s, "0123456789.") == "" && s[len(s)-1] != '.'
 }

@@ -13,11 +13,11 @@ type (
 	Plane string
 	// A Shape is a distribution: [faults.Shape].
 	Shape string
-	// A Direction is what a [Partition] cuts: [faults.Direction].
+	// A Direction is the direction that a [Partition] cuts: [faults.Direction].
 	Direction string
 	// A StepName is a step of the protocol at which a [Fault] happens.
 	StepName string
-	// A DiskMode is what becomes of a disk.
+	// A DiskMode is the effect of a fault on a disk.
 	DiskMode string
 	// A ReasonName is why a life was removed.
 	ReasonName string
