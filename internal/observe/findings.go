@@ -65,7 +65,6 @@ const WaitFrom = time.Second
 // Thresholds of the other findings.
 const (
 	silentFrom  = time.Second // a heartbeat comes every quarter of one
-	waitFrom    = time.Second // a connection whose peer receives nothing
 	lossFrom    = 0.5         // per cent of packets
 	slowTimes   = 4           // a round trip, in multiples of the shortest one
 	slowFrom    = 10 * time.Millisecond
