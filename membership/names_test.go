@@ -119,7 +119,9 @@ func TestServicesAndTheHostsAbsence(t *testing.T) {
 		w.again(1)
 		w.within(10*time.Second, "the change is told", func() bool { return s[3].hears() == fmt.Sprintf("%v web", life) })
 		w.kill(w.node(2))
-		w.within(5*time.Second, "the loss is known", func() bool { return len(w.node(3).a.Nodes()) == 1 })
+		w.within(5*time.Second, "the loss is known", func() bool {
+			return !slices.ContainsFunc(w.node(3).a.Nodes(), func(n Node) bool { return n.Life == life })
+		})
 		if known := w.node(3).a.names.book.Lists(); len(known) != 0 {
 			t.Errorf("node 3 holds %v of a life that is over", known)
 		}
