@@ -31,10 +31,10 @@ type client struct {
 	rings    ringHabits
 	step     atomic.Pointer[func(string)] // called at the steps of an upgrade; tests stop there
 	direct   directSession
-	places   [proto.Kinds]*places // limits on the calls of each kind that has one
-	wg       sync.WaitGroup       // reader and outbox
-	done     chan struct{}        // closed when the session has ended
-	still    atomic.Bool          // the node left a call unanswered for too long and has sent nothing since
+	places   [proto.Kinds]places // limits on the calls of each kind that has one
+	wg       sync.WaitGroup      // reader and outbox
+	done     chan struct{}       // closed when the session has ended
+	still    atomic.Bool         // the node left a call unanswered for too long and has sent nothing since
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool       // Close was called
@@ -74,8 +74,8 @@ type call struct {
 	// late receives an answer after the caller has given up, or one whose descriptor was lost; nil:
 	// drop it
 	late  func(answer)
-	left  bool    // the caller has given up; guarded by client.mu
-	place *places // the limit that the call counts towards until its answer comes; nil: none
+	left  bool   // the caller has given up; guarded by client.mu
+	place places // the limit that the call counts towards until its answer comes; nil: none
 }
 
 // An answer is the reply to a call. Its receiver owns the descriptor.
@@ -176,7 +176,7 @@ func (w *call) release() {
 }
 
 // post sends q. The call owns place, also on failure; nil: none.
-func (c *client) post(q question, place *places) (uint64, *call, error) {
+func (c *client) post(q question, place places) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
 	switch {

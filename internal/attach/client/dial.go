@@ -166,7 +166,7 @@ func (c *client) hello(ctx context.Context) error {
 	}
 	c.self, c.next = w.Self, 1
 	for _, k := range []proto.Kind{proto.Connects, proto.Moves} {
-		c.places[k] = &places{free: int(max(min(w.Requests, proto.MaxRequests), 1))}
+		c.places[k] = make(places, max(min(w.Requests, proto.MaxRequests), 1))
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -104,13 +106,12 @@ func TestConnectsWaitInOrder(t *testing.T) {
 		wg.Go(func() { ep.Connect(ctx, dst) })
 	}
 	waitRequests(t, c, proto.MaxRequests)
-	places := c.(*client).places[proto.Connects]
 	const late = 3
 	for i := range late {
 		ep := must(c.Open())(t)
 		check(t, "Bind", second(ep.Bind(addr.Port(2000+i))), status.OK)
 		wg.Go(func() { ep.Connect(ctx, dst) })
-		eventually(t, "one more waits", func() bool { return places.pending() == i+1 })
+		eventually(t, "one more waits", func() bool { return waiting() == i+1 })
 	}
 	quit, stop := context.WithTimeout(ctx, time.Millisecond)
 	defer stop()
@@ -119,7 +120,7 @@ func TestConnectsWaitInOrder(t *testing.T) {
 	var from []addr.Port
 	for i := range proto.MaxRequests + late {
 		if i > 0 && i <= late { // one after the other
-			eventually(t, "the next has its place", func() bool { return places.pending() == late-i })
+			eventually(t, "the next has its place", func() bool { return waiting() == late-i })
 			waitRequests(t, c, proto.MaxRequests)
 		}
 		ep, addr, err := l.Accept(ctx)
@@ -139,9 +140,8 @@ func TestConnectsWaitInOrder(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// pending returns how many wait for a place.
-func (p *places) pending() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.waiting)
+// waiting returns how many calls wait for a place.
+func waiting() int {
+	stacks := make([]byte, 16<<20)
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "client.places.take(")
 }
