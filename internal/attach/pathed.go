@@ -27,6 +27,11 @@ type PathEndpoint interface {
 	// called once the node holds no resource of the path any more, also if there is no path.
 	Path(ctx context.Context, key path.Hash, freed func()) (PathSocket, error)
 
+	// PathRest takes the bytes that the path's socket has no room for, in order: the node sends them
+	// when the connection closes, before the socket's end. The caller keeps b. Of one path
+	// it takes path.RestMost at most; an error gives up those taken before.
+	PathRest(b []byte) error
+
 	// OnPath calls fn whenever the peer asks for a path that this end has not asked for.
 	OnPath(fn func())
 

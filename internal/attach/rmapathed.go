@@ -13,7 +13,8 @@ type RMAPathEndpoint interface {
 
 	// RMAPath asks for the path on behalf of the application with that key, and waits until it is
 	// made. A connection has at most one. status.NotSupp: there is none; the text gives the reason.
-	RMAPath(ctx context.Context, key path.Hash) (PathSocket, error)
+	// freed is called once the node holds no resource of the path any more, also if there is none.
+	RMAPath(ctx context.Context, key path.Hash, freed func()) (PathSocket, error)
 
 	// NoRMAPath reports why the application cannot use its RMA path, which then ends. used: it has
 	// used the path, and the connection is reset.

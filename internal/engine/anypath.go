@@ -16,6 +16,7 @@ type anyPath struct {
 	mu      sync.Mutex    // guards the fields below, and the others of the path
 	ours    *wire.Path    // the path frame that this end has sent
 	peer    *wire.Path    // the path frame that the peer has sent
+	freed   func()        // of ours: called when nothing of the path is held any more; nil: the peer asked
 	made    chan struct{} // closed when the path is made, or will not be; nil: no call waits
 	socket  *path.Held
 	since   time.Time    // it is there, by the wall clock

@@ -45,7 +45,9 @@ func (c *conn) onClose(f wire.Close) error {
 		c.core.End()
 	}
 	c.mu.Unlock()
-	c.mutePath()
+	if !ours { // else finishPath ends it, behind the rest
+		c.mutePath()
+	}
 	if f.Reset { // it comes behind nothing that an RMA path carries
 		c.endRMAPaths()
 		c.awaitApplied()

@@ -23,7 +23,7 @@ type nodePaths struct {
 
 	mu      sync.Mutex                             // guards the fields below; innermost
 	count   int                                    // paths that are made or being made, or drained
-	ending  map[*os.File]struct{}                  // those that are drained
+	ending  map[*os.File]bool                      // those that are drained; true: all bytes are in the socket
 	byToken map[path.Token]func(*net.TCPConn) bool // takes the socket that shows the token; false: too late
 }
 
@@ -45,27 +45,29 @@ func (p *nodePaths) left() {
 	p.count--
 }
 
-// finish notes that f's application has closed its connection, until done is called.
-func (p *nodePaths) finish(f *os.File) (done func()) {
+// finish notes, until finished, that f's application has closed its connection. whole: f has
+// all bytes that it has sent.
+func (p *nodePaths) finish(f *os.File, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ending == nil {
-		p.ending = make(map[*os.File]struct{})
+		p.ending = make(map[*os.File]bool)
 	}
-	p.ending[f] = struct{}{}
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.ending, f)
-	}
+	p.ending[f] = whole
+}
+
+func (p *nodePaths) finished(f *os.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ending, f)
 }
 
 // arrived reports whether the peers' machines have all that closed connections have sent.
 func (p *nodePaths) arrived() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for f := range p.ending {
-		if path.Unacknowledged(f) > 0 {
+	for f, whole := range p.ending {
+		if !whole || path.Unacknowledged(f) > 0 {
 			return false
 		}
 	}

@@ -117,7 +117,7 @@ func (c *conn) leavePathLocked(why error) *path.Held {
 			n.work.run(freed) // not here: it takes locks of its own
 		}
 	}
-	p.ours, p.peer, p.socket, p.joined, p.why = nil, nil, nil, false, why
+	p.ours, p.peer, p.socket, p.rest, p.joined, p.why = nil, nil, nil, nil, false, why
 	return s
 }
 
@@ -152,14 +152,14 @@ func (c *conn) hasPath() bool {
 	return c.path.socket != nil
 }
 
-// finishPath ends the path in order, behind the bytes that this end's application has written.
-// The socket is kept, and counts, until those can have arrived: one that is closed with
-// bytes unread resets, which can destroy them.
+// finishPath ends the path in order, behind the bytes that this end's application has written,
+// and those that it has left to the node. The socket is kept, and counts, until all can have
+// arrived: one that is closed with bytes unread resets, which can destroy them.
 func (c *conn) finishPath() {
 	defer c.link.forget(c)
 	p := &c.path
 	p.mu.Lock()
-	freed := p.freed
+	freed, rest := p.freed, p.rest
 	s := c.leavePathLocked(nil)
 	p.over = true
 	p.mu.Unlock()
@@ -168,22 +168,32 @@ func (c *conn) finishPath() {
 	}
 	n := c.link.n
 	n.counters.messages.carried(s.Moved()) // the end counts as a byte
-	s.CloseWrite()
+	if len(rest) == 0 {
+		s.CloseWrite()
+	}
 	f, err := s.Take()
 	if err != nil { // it is closed
 		c.closePath(s, freed)
 		return
 	}
-	finished := n.paths.finish(f) // before Leave looks
+	n.paths.finish(f, len(rest) == 0) // before Leave looks
 	n.work.run(func() {
 		defer c.closePath(s, freed)
 		defer f.Close()
-		defer finished()
+		defer n.paths.finished(f)
 		ctx := contextUntil(n.done)
 		stop := context.AfterFunc(ctx, func() { f.SetDeadline(time.Unix(1, 0)) })
 		defer stop()
 		ctx, stopAll := context.WithTimeout(ctx, pathDrainAll)
 		defer stopAll()
+		if len(rest) > 0 {
+			f.SetWriteDeadline(time.Now().Add(pathDrainAll))
+			if ctx.Err() != nil || path.SendRest(f, rest) != nil {
+				path.ResetAtClose(f) // the peer must not take what came for all
+				return
+			}
+			n.paths.finish(f, true)
+		}
 		drainSocket(ctx, f)
 		awaitAcknowledged(ctx, f)
 	})

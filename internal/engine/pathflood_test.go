@@ -88,7 +88,7 @@ func TestAPeerThatKnowsNoPaths(t *testing.T) {
 			if unknown := errors.Is(err, status.NotSupp) && strings.Contains(err.Error(), "knows no paths"); unknown == v.path {
 				t.Errorf("version %d: a path: %v", v.version, err)
 			}
-			_, err = h.victim.(attach.RMAPathEndpoint).RMAPath(ctx, path.Hash{})
+			_, err = h.victim.(attach.RMAPathEndpoint).RMAPath(ctx, path.Hash{}, func() {})
 			if unknown := errors.Is(err, status.NotSupp) && strings.Contains(err.Error(), "knows no RMA paths"); unknown == v.rma {
 				t.Errorf("version %d: an RMA path: %v", v.version, err)
 			}

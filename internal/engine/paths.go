@@ -47,7 +47,7 @@ const (
 type connPath struct {
 	anyPath           // its mu is taken before conn.mu; socket is this node's duplicate
 	want    func()    // notifies the application that the peer asks; nil: it is not wanted
-	freed   func()    // of ours: called when nothing of the path is held any more
+	rest    []byte    // the application's last bytes, for which the socket had no room
 	joined  bool      // both have asked
 	said    bool      // NoPath was sent, and the peer's has not come
 	failed  time.Time // the last attempt; zero: there was none
@@ -67,6 +67,23 @@ func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (attac
 		return attach.PathSocket{}, err
 	}
 	return c.awaitPath(ctx, ours)
+}
+
+// PathRest implements attach.PathEndpoint.
+func (e *endpoint) PathRest(b []byte) error {
+	c := e.lastConn()
+	if c == nil {
+		return status.NotConn
+	}
+	p := &c.path
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.isMade() || len(p.rest)+len(b) > path.RestMost {
+		p.rest = nil
+		return fmt.Errorf("the path has no room for the rest: %w", status.Invalid)
+	}
+	p.rest = append(p.rest, b...)
+	return nil
 }
 
 // pathConn returns the connection if it can have a path.

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -189,6 +190,73 @@ func TestACloseDeliversWhatThePathHas(t *testing.T) {
 		t.Errorf("%d bytes, %v; want %d and the end", len(got), err, len(sent))
 	}
 	b.Close()
+}
+
+// TestTheNodeSendsTheRestOfAPath: bytes for which the socket had no room arrive behind the
+// others, although their application has gone, and a close waits for no reader.
+func TestTheNodeSendsTheRestOfAPath(t *testing.T) {
+	p := newPathed(t, nil)
+	a, b := p.pair(0, 1)
+	sockets, errs := p.ask(a, b)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	c := conns(t, sockets)
+	sent := fillSocket(t, c[0])
+	rest := bytes.Repeat([]byte{7}, path.RestMost)
+	if err := a.(attach.PathEndpoint).PathRest(rest); err != nil {
+		t.Fatal(err)
+	}
+	c[0].Close()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(c[1])
+	if err != nil || len(got) != sent+len(rest) || !bytes.Equal(got[sent:], rest) {
+		t.Errorf("%d bytes, %v; want %d, the rest, and the end", len(got), err, sent+len(rest))
+	}
+	b.Close()
+}
+
+// fillSocket writes zeros until c's socket has no room for more.
+func fillSocket(t *testing.T, c net.Conn) (sent int) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n > 0; sent += max(n, 0) {
+		if err := raw.Control(func(fd uintptr) { n, _ = unix.Write(int(fd), make([]byte, 4<<10)) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sent
+}
+
+// TestARestIsBounded: an application has its node keep so much and no more, and none without
+// a path. A rest that is refused is given up whole.
+func TestARestIsBounded(t *testing.T) {
+	p := newPathed(t, nil)
+	a, b := p.pair(0, 1)
+	near := a.(attach.PathEndpoint)
+	if err := near.PathRest([]byte{1}); !errors.Is(err, status.Invalid) {
+		t.Errorf("without a path: %v", err)
+	}
+	sockets, errs := p.ask(a, b)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	c := conns(t, sockets)
+	if err := near.PathRest(make([]byte, path.RestMost)); err != nil {
+		t.Fatal(err)
+	}
+	if err := near.PathRest([]byte{1}); !errors.Is(err, status.Invalid) {
+		t.Errorf("over the bound: %v", err)
+	}
+	a.Close()
+	if got, err := io.ReadAll(c[1]); err != nil || len(got) != 0 {
+		t.Errorf("%d bytes of a rest that was refused, %v", len(got), err)
+	}
 }
 
 // TestWithoutAPath: each reason is told to both, the connection goes on, and no socket
@@ -446,7 +514,7 @@ func TestADialEndsWithItsPath(t *testing.T) {
 			return err
 		},
 		"RMA": func(ctx context.Context, a attach.Endpoint) error {
-			_, err := a.(attach.RMAPathEndpoint).RMAPath(ctx, path.Hash{1})
+			_, err := a.(attach.RMAPathEndpoint).RMAPath(ctx, path.Hash{1}, func() {})
 			return err
 		},
 	} {

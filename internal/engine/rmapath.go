@@ -46,15 +46,17 @@ var _ attach.RMAPathEndpoint = (*endpoint)(nil)
 var rmaKey = sync.OnceValues(path.NewKey)
 
 // RMAPath implements attach.RMAPathEndpoint.
-func (e *endpoint) RMAPath(ctx context.Context, key path.Hash) (attach.PathSocket, error) {
+func (e *endpoint) RMAPath(ctx context.Context, key path.Hash, freed func()) (attach.PathSocket, error) {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
+		freed()
 		return attach.PathSocket{}, err
 	}
 	if err = c.mayHavePath("RMA paths", rmaVersion); err == nil {
-		err = c.askRMA(key)
+		err = c.askRMA(key, freed)
 	}
 	if err != nil {
+		freed()
 		c.rma.out.notAsked(err)
 		return attach.PathSocket{}, err
 	}
@@ -100,8 +102,8 @@ func (e *endpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	return attach.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot}, err
 }
 
-// askRMA asks the peer's node to serve an RMA path.
-func (c *conn) askRMA(key path.Hash) error {
+// askRMA asks the peer's node to serve an RMA path. It takes freed if it returns no error.
+func (c *conn) askRMA(key path.Hash, freed func()) error {
 	p, n := &c.rma.out, c.link.n
 	ask := wire.RMAPath{Token: path.NewToken(), Key: key, Plaintext: n.cfg.Paths.Plaintext}
 	p.mu.Lock()
@@ -117,7 +119,7 @@ func (c *conn) askRMA(key path.Hash) error {
 		p.mu.Unlock()
 		return err
 	}
-	p.ours, p.made, p.why = offer(ask), make(chan struct{}), nil
+	p.ours, p.made, p.freed, p.why = offer(ask), make(chan struct{}), freed, nil
 	if !c.link.dialed {
 		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
 	}
@@ -352,6 +354,9 @@ func (c *conn) endRMA(p *rmaPath, why error) bool {
 		p.socket.Shutdown()
 		p.socket.Close()
 		p.socket, p.written = nil, nil
+	}
+	if p.freed != nil {
+		c.link.n.work.run(p.freed) // not here: it takes locks of its own
 	}
 	return true
 }

@@ -33,7 +33,7 @@ func initiates(t *testing.T, ep attach.Endpoint) *initiator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ep.(attach.RMAPathEndpoint).RMAPath(t.Context(), key.Hash())
+	s, err := ep.(attach.RMAPathEndpoint).RMAPath(t.Context(), key.Hash(), func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 		if info.RMA != "path" || info.RMASocket == nil || !info.RMASocket.TLS {
 			t.Errorf("the table says %+v", info)
 		}
-		if _, err := f.a.(attach.RMAPathEndpoint).RMAPath(t.Context(), path.Hash{}); !errors.Is(err, status.InUse) {
+		if _, err := f.a.(attach.RMAPathEndpoint).RMAPath(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
 			t.Errorf("a second path: %v", err)
 		}
 	}

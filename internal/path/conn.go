@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -489,10 +490,8 @@ func (c *Conn) EndedWell() bool {
 // Finish ends this end's direction in order: the bytes written arrive, and then the
 // end. It waits until the socket has taken it, or ctx is done.
 func (c *Conn) Finish(ctx context.Context) error {
-	c.stopped.Store(false)
-	c.sock.tcp.SetWriteDeadline(time.Time{})
-	if c.tls != nil {
-		_ = c.tls.CloseWrite() // it goes to pending
+	if rest, err := c.End(); err != nil || len(rest) == 0 {
+		return err
 	}
 	if err := c.flush(ctx); err != nil {
 		return err
@@ -500,15 +499,37 @@ func (c *Conn) Finish(ctx context.Context) error {
 	return c.sock.tcp.CloseWrite()
 }
 
-// unusedTime bounds FinishUnused. Its bytes fit into the socket.
-const unusedTime = 100 * time.Millisecond
+// End is Finish without a wait. It returns the bytes that the socket has no room for: they
+// belong behind those that it has taken, and the socket's end behind them. A Finish may
+// follow that writes them here.
+func (c *Conn) End() (rest []byte, err error) {
+	c.Stop() // the goroutine that has the token gives it back
+	<-c.flushing
+	defer func() { c.flushing <- struct{}{} }()
+	c.stopped.Store(false)
+	c.sock.tcp.SetWriteDeadline(time.Time{})
+	if c.tls != nil {
+		_ = c.tls.CloseWrite() // it goes to pending
+	}
+	done, err := c.drain(false)
+	switch {
+	case err != nil:
+		return nil, err
+	case done:
+		return nil, c.sock.tcp.CloseWrite()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Concat(c.sending, c.pending), nil
+}
 
-// FinishUnused is Finish for a path that this end has not begun: a peer that takes it for
-// good learns that nothing came through it.
+// RestMost bounds the bytes that End returns: two buffers of pending.
+const RestMost = 2 * pendingMost
+
+// FinishUnused is End for a path that this end has not begun: a peer that takes it for
+// good learns that nothing came through it. The few bytes fit into the socket.
 func (c *Conn) FinishUnused() {
-	ctx, cancel := context.WithTimeout(context.Background(), unusedTime)
-	defer cancel()
-	_ = c.Finish(ctx) // it fails where the path has ended otherwise
+	_, _ = c.End() // it fails where the path has ended otherwise
 }
 
 // Close closes the socket and waits for the goroutines that use it.

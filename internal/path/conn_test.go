@@ -227,6 +227,82 @@ func TestTryWriteStopsAndGoesOn(t *testing.T) {
 	})
 }
 
+// fill writes to a until its socket has no room, and no other bytes wait than those of
+// the last call. It returns how many bytes were written.
+func fill(t *testing.T, a *Conn) (sent int) {
+	t.Helper()
+	for n := 1; n > 0; sent += n {
+		var err error
+		if n, err = a.TryWrite(make([]byte, 16<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sent
+}
+
+// TestEndWaitsForNobody: End returns what the socket of a peer that does not read has no room
+// for. The peer reads all bytes, and the end, after another process has written that.
+func TestEndWaitsForNobody(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(0)
+		sent := fill(t, a)
+		await(t, b, 0)
+		a.Interrupt()
+		rest, err := a.End()
+		if err != nil || len(rest) == 0 || len(rest) > RestMost {
+			t.Fatalf("the rest is %d bytes, %v", len(rest), err)
+		}
+		node, err := a.sock.tcp.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		done := make(chan error, 1)
+		go func() { done <- SendRest(node, rest); node.Close() }()
+		got, p := 0, make([]byte, 1<<20)
+		for err == nil {
+			var n int
+			n, err = b.Read(t.Context(), p)
+			got += n
+		}
+		if got != sent || err != io.EOF {
+			t.Errorf("%d bytes, %v; want %d and the end", got, err, sent)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAFinishFollowsAnEnd: a rest that nobody took is written by Finish.
+func TestAFinishFollowsAnEnd(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(0)
+		sent := fill(t, a)
+		await(t, b, 0)
+		if rest, err := a.End(); err != nil || len(rest) == 0 {
+			t.Fatalf("the rest is %d bytes, %v", len(rest), err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- a.Finish(t.Context()) }()
+		got, p := 0, make([]byte, 1<<20)
+		var err error
+		for err == nil {
+			var n int
+			n, err = b.Read(t.Context(), p)
+			got += n
+		}
+		if got != sent || err != io.EOF {
+			t.Errorf("%d bytes, %v; want %d and the end", got, err, sent)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestOtherKeysAreRefused(t *testing.T) {
 	ka, kb, other := newKey(t), newKey(t), newKey(t)
 	for _, tt := range []struct {

@@ -180,7 +180,7 @@ func (c *client) post(q question, place places) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
 	switch {
-	case c.closed && q.op != proto.OpBye && q.op != proto.OpClose && q.op != proto.OpAbort:
+	case c.closed && !q.op.Ends():
 		err = status.BadFD
 	case c.lost:
 		err = proto.ErrNodeGone

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -447,15 +448,40 @@ func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
 	}
 	whole = true
 	if !aborted && !e.ends.told.Load() && !e.c.isLost() {
-		ctx, cancel := context.WithTimeout(context.Background(), pathLinger)
-		whole = p.finish(ctx) == nil || !p.switched.Load()
-		cancel()
+		whole = p.finished || e.endPath(p) || !p.switched.Load()
 	}
 	_ = p.conn.Close()
 	return whole
 }
 
-// pathLinger bounds how long a close waits for a peer that does not read (SCIF's 10 s).
+// endPath ends the sent bytes of p in order, and reports whether they arrive. The node sends those
+// that the socket has no room for, so that a close does not wait for the peer to read. Only where
+// the node does not take them this end waits.
+func (e *clientEndpoint) endPath(p *clientPath) bool {
+	rest, err := p.conn.End()
+	if err != nil || len(rest) == 0 || e.leaveRest(rest) == nil {
+		return err == nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pathLinger)
+	defer cancel()
+	return p.conn.Finish(ctx) == nil
+}
+
+// leaveRest gives the path's last bytes to the node.
+func (e *clientEndpoint) leaveRest(rest []byte) error {
+	ctx, cancel := e.c.patient()
+	defer cancel()
+	for piece := range slices.Chunk(rest, proto.MaxPathRest) {
+		q := question{op: proto.OpPathRest, endpoint: e.id, body: &proto.PathRestBody{Bytes: piece}}
+		if _, err := e.c.ask(ctx, q, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pathLinger bounds how long a close waits for a peer that does not read, where the node does not
+// take the rest (SCIF's 10 s).
 const pathLinger = 10 * time.Second
 
 // hasMessage reports whether p's socket holds message bytes; true while a call reads it.

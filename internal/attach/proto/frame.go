@@ -103,7 +103,10 @@ const (
 )
 
 // Paths.
-const OpPath Op = 64 // asks for the connection's path
+const (
+	OpPath     Op = 64 // asks for the connection's path
+	OpPathRest Op = 69 // has the node send the path's last bytes
+)
 
 // RMA paths.
 const (

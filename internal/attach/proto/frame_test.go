@@ -52,6 +52,7 @@ var bodies = []struct {
 	{"cause", Header{Op: OpCause | OpReply, Endpoint: 9, Request: 4}, &CauseBody{"fabricd of node 2 stopped"}},
 	{"shut", Header{Op: OpShut, Endpoint: 9, Request: 4}, empty{}},
 	{"path-key", Header{Op: OpPath, Endpoint: 9, Request: 4}, &PathKeyBody{path.Hash{1, 31: 2}}},
+	{"path-rest", Header{Op: OpPathRest, Endpoint: 9, Request: 4}, &PathRestBody{[]byte{0x17, 3, 3, 0, 1}}},
 	{"path", Header{Op: OpPath | OpReply, Endpoint: 9, Request: 4}, &PathBody{Flags: PathClient, Peer: path.Hash{3, 31: 4}, Binding: path.Binding{5, 31: 6}}},
 	{"abort", Header{Op: OpAbort, Endpoint: 9, Request: 4}, &CauseBody{"given up"}},
 	{"state", Header{Op: OpState, Endpoint: 9}, &ReadyBody{uint16(attach.PollIn | attach.PollOut)}},

@@ -13,6 +13,11 @@ const (
 	Kinds
 )
 
+// Ends reports whether requests with op o belong to the end of an endpoint or a session.
+func (o Op) Ends() bool {
+	return o == OpBye || o == OpClose || o == OpAbort || o == OpPathRest
+}
+
 // Waits returns the kind of requests with op o.
 func (o Op) Waits() Kind {
 	switch o {

@@ -488,6 +488,19 @@ func (m *PathKeyBody) fields(c *Coder) {
 	}
 }
 
+// A PathRestBody is some of the last bytes of a path, as they go to the socket.
+type PathRestBody struct{ Bytes []byte }
+
+// MaxPathRest bounds the bytes of one PathRestBody.
+const MaxPathRest = MaxFrame - HeaderLen - 4
+
+func (m *PathRestBody) fields(c *Coder) {
+	n := uint32(len(m.Bytes))
+	c.u32(&n)
+	c.rest(&m.Bytes, MaxPathRest)
+	c.got.Require(c.encoding || int(n) == len(m.Bytes))
+}
+
 // A PathBody describes one end of a path. Its socket is attached to the packet.
 type PathBody struct {
 	Flags   uint8     // PathClient, PathPlaintext

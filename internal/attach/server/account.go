@@ -18,6 +18,7 @@ type Limits struct {
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
 	Channels    int64 // ends of channels; 128
 	WindowBytes int64 // of all memory passed to the node and still in use; 1 GiB
+	PathRests   int64 // bytes of closed paths that the node sends for the application; 16 MiB
 
 	// Descriptors of the node for all of a user's applications, those of paths excluded; default:
 	// three quarters of those that other users leave. A single session has no limit of its own.
@@ -42,6 +43,7 @@ func (l Limits) withDefaults(scale int64) Limits {
 	set(&l.Windows, scale*1024)
 	set(&l.Channels, scale*128)
 	set(&l.WindowBytes, scale<<30)
+	set(&l.PathRests, scale*16<<20)
 	return l
 }
 
@@ -58,10 +60,11 @@ const (
 	channels
 	heldFiles   // descriptors of the node, except for those of pathSockets
 	pathSockets // the node's duplicates of path sockets
+	pathRests   // bytes of PATH_REST
 	resources
 )
 
-var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "channels", "descriptors", "paths (max-paths)"}
+var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "channels", "descriptors", "paths (max-paths)", "bytes that closed paths have not sent"}
 
 // An account counts the resources of one session, or of all sessions of one user.
 type account struct {
@@ -76,7 +79,7 @@ type account struct {
 func newAccount(who string, l Limits, parent *account) *account {
 	a := &account{who: who, parent: parent, limit: [resources]int64{
 		sessions: l.Sessions, endpoints: l.Endpoints, windows: l.Windows, memories: l.Windows, mappings: l.Windows, windowBytes: l.WindowBytes,
-		channels: l.Channels, heldFiles: l.Descriptors,
+		channels: l.Channels, heldFiles: l.Descriptors, pathRests: l.PathRests,
 	}}
 	share := int64(unbounded)
 	if parent != nil {

@@ -24,6 +24,9 @@ type served struct {
 	direct directServed
 	said   atomic.Bool // the application has sent CLOSE
 
+	pathRest atomic.Int64 // bytes of PATH_REST, each charged
+	rmaAsked atomic.Bool  // RMA_PATH was received, and not answered for a passing reason
+
 	mu        sync.Mutex // guards the fields below
 	closing   bool
 	mover     mover          // once connected
@@ -33,8 +36,6 @@ type served struct {
 	pathAsked bool // PATH was received, and not answered without a path
 	pathGot   bool // the application has got its end
 	pathUsed  bool // JOINED has reported that the application uses it
-
-	rma heldPath // the application's RMA path
 }
 
 // serveEndpoint adds ep, which is charged, to the session. If the session is ending it closes ep.
@@ -149,7 +150,6 @@ func (e *served) connect(d *socketPair) bool {
 	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
 	e.s.wg.Go(e.s.guarded(func() {
 		defer e.s.account.refund(endpoints, 1)
-		defer e.rma.end(e.s)
 		defer d.closeNear()
 		p.run(ctx)
 	}))

@@ -97,6 +97,7 @@ var operations = map[proto.Op]operation{
 	proto.OpShut:    {endpoint: true, do: doShut},
 	proto.OpPath:    {endpoint: true, in: body[proto.PathKeyBody], do: doPath},
 
+	proto.OpPathRest:  {endpoint: true, in: body[proto.PathRestBody], do: doPathRest},
 	proto.OpRMAPath:   {endpoint: true, in: body[proto.PathKeyBody], do: doRMAPath},
 	proto.OpNoRMAPath: {endpoint: true, in: body[proto.JoinedBody], do: doNoRMAPath},
 	proto.OpFarWindow: {endpoint: true, in: body[proto.Offset], do: doFarWindow},

@@ -19,8 +19,7 @@ func (e *served) offerPath() {
 	}
 }
 
-// doPath waits until the connection has its path, and answers with this end of it. The
-// node keeps a duplicate, which is charged until the node has closed it.
+// doPath waits until the connection has its path, and answers with this end of it.
 func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	m, err := s.path(ctx, r)
 	if err != nil {
@@ -55,16 +54,44 @@ func (s *serverSession) path(ctx context.Context, r *request) (attach.PathSocket
 	if !r.ep.pathAsk() {
 		return attach.PathSocket{}, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
 	}
-	err := s.account.chargePath()
-	var m attach.PathSocket
-	if err == nil {
-		freed := func() { s.account.refund(pathSockets, 1) }
-		if m, err = ep.Path(ctx, r.in.(*proto.PathKeyBody).Key, freed); err != nil {
-			s.account.refund(heldFiles, 1)
-		}
-	}
+	m, err := s.charged(func(freed func()) (attach.PathSocket, error) {
+		return ep.Path(ctx, r.in.(*proto.PathKeyBody).Key, func() {
+			s.account.refund(pathRests, r.ep.pathRest.Swap(0))
+			freed()
+		})
+	})
 	r.ep.pathAnswer(err == nil)
 	return m, err
+}
+
+// charged asks for a path. The node's duplicate is charged until the node has closed it.
+func (s *serverSession) charged(ask func(freed func()) (attach.PathSocket, error)) (attach.PathSocket, error) {
+	if err := s.account.chargePath(); err != nil {
+		return attach.PathSocket{}, err
+	}
+	m, err := ask(func() { s.account.refund(pathSockets, 1) })
+	if err != nil {
+		s.account.refund(heldFiles, 1)
+	}
+	return m, err
+}
+
+// doPathRest takes some of the path's last bytes. They are charged until the node has sent them.
+func doPathRest(_ context.Context, s *serverSession, r *request) (reply, error) {
+	ep, ok := r.ep.ep.(attach.PathEndpoint)
+	if !ok {
+		return reply{}, status.NotSupp
+	}
+	b := r.in.(*proto.PathRestBody).Bytes
+	if err := s.account.charge(pathRests, int64(len(b))); err != nil {
+		return reply{}, err
+	}
+	r.ep.pathRest.Add(int64(len(b)))
+	err := ep.PathRest(b)
+	if err != nil {
+		s.account.refund(pathRests, r.ep.pathRest.Swap(0))
+	}
+	return reply{}, err
 }
 
 // pathAsk records that the application asks for its path; false if it has asked already.

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
@@ -258,14 +260,19 @@ func (w watchedEndpoint) Path(ctx context.Context, key path.Hash, freed func()) 
 		freed()
 		return attach.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
 	}
-	return w.nodeEndpoint.Path(ctx, key, freed)
+	m, err := w.nodeEndpoint.Path(ctx, key, freed)
+	if err == nil { // its kernel takes few bytes, so that most wait outside of it
+		err = unix.SetsockoptInt(int(m.File.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<10)
+	}
+	return m, err
 }
 
-func (w watchedEndpoint) RMAPath(ctx context.Context, key path.Hash) (attach.PathSocket, error) {
+func (w watchedEndpoint) RMAPath(ctx context.Context, key path.Hash, freed func()) (attach.PathSocket, error) {
 	if w.s.noPath.Add(-1) >= 0 {
+		freed()
 		return attach.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
 	}
-	return w.nodeEndpoint.RMAPath(ctx, key)
+	return w.nodeEndpoint.RMAPath(ctx, key, freed)
 }
 
 func (w watchedEndpoint) FarWindow(roff int64) (attach.PeerWindow, error) {

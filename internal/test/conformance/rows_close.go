@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"syscall"
@@ -80,6 +81,19 @@ var closeRows = slices.Concat(
 			if n != sent {
 				c.Errorf("received %d of %d bytes", n, sent)
 			}
+		}},
+		{call: "close", name: "CONNECTED/send given up, peer receives later=delivered", check: func(c *check) {
+			near, far := c.connected()
+			want := pattern(16<<20, 23)
+			ctx, cancel := context.WithTimeout(c.ctx, c.settles)
+			defer cancel()
+			sent, err := near.Send(ctx, want)
+			c.want(err, syscall.ETIMEDOUT)
+			c.closeEnd(near)
+			got := make([]byte, sent+1)
+			n, err := far.Recv(c.ctx, got)
+			c.want(err, syscall.ECONNRESET)
+			c.same(got[:n], want[:sent])
 		}},
 		{call: "close", name: "CONNECTED/unsent data of the peer=gone, no hang", check: func(c *check) {
 			near, far := c.connected()
