@@ -40,10 +40,8 @@ func (m *drain) eof(i int, r *history.Record, b *history.Closed) {
 	c := m.w.conns[b.Conn]
 	other := c.ends[sideIndex(peer.Side)]
 	closed := other.closed != never && other.how == history.HowClose
-	ended := false
-	if p := m.w.procs[other.source]; p != nil && p.end != never {
-		ended = true
-	}
+	p := m.w.procs[other.source]
+	ended := p != nil && p.end <= r.At+m.w.order()
 	if s := m.w.slots[other.source.Slot]; s != nil {
 		ended = ended || slices.ContainsFunc(s.daemons, func(p *proc) bool {
 			return p.asked <= r.At && p.start <= other.opened && p.end >= other.opened

@@ -75,6 +75,15 @@ var wrongs = []struct {
 		e.drop(find(e, 0, func(_ rec, c *closed) bool { return c.Conn == b.Conn && c.How == history.HowClose }))
 	}},
 
+	{"drain", "nobody has closed, and the application ends later", func(e *edit) {
+		i := find(e, 0, isEOF)
+		b := body[*closed](e, i)
+		other := find(e, 0, func(_ rec, c *closed) bool { return c.Conn == b.Conn && c.How == history.HowClose })
+		source := e.records[other].Source
+		e.insert(i, history.Lab, &history.Process{Target: source, Did: history.DidExit})
+		e.drop(other)
+	}},
+
 	{"reset-all", "a call ends after the event", func(e *edit) {
 		i := find(e, 0, survivorCall(e))
 		b := body[*ret](e, i)
