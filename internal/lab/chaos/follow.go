@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -139,45 +138,38 @@ type teller struct {
 	lagged bool // events were lost
 }
 
-// quiet is the time from the start to the first view, unless an event of a change comes first.
+// quiet is for how long no further node is told of before the view is written, unless
+// an event of a change comes first.
 const quiet = 100 * time.Millisecond
 
 func (t *teller) run(events <-chan daemon.NodeEvent) {
-	timer := time.NewTimer(quiet)
-	defer timer.Stop()
+	view := time.NewTimer(quiet)
+	defer view.Stop()
 	t.log.Put(&history.Event{What: history.EventSelf, Observer: t.self, Subject: t.self})
-	viewed := false
-	view := func() {
-		viewed = true
-		t.log.Put(&history.View{Observer: t.self, Live: slices.Clone(t.live)})
-	}
 	for {
 		select {
-		case <-timer.C:
-			if !viewed {
-				view()
-			}
+		case <-view.C:
+			t.view()
 		case e, ok := <-events:
-			switch {
-			case !ok:
+			if !ok {
 				return
-			case e.Event == daemon.EventCurrent:
-				if t.current(e); viewed { // it comes late
-					view()
-				}
-			case !viewed:
-				view()
-				t.tell(e)
-			default:
-				t.tell(e)
 			}
+			if e.Event == daemon.EventCurrent { // the node was there when the stream began
+				t.live = append(t.live, history.Member{Life: lifeOf(e.Node)})
+				view.Reset(quiet)
+				continue
+			}
+			if view.Stop() {
+				t.view()
+			}
+			t.tell(e)
 		}
 	}
 }
 
-// current takes one of the nodes that were there when the stream began.
-func (t *teller) current(e daemon.NodeEvent) {
-	t.live = append(t.live, history.Member{Life: lifeOf(e.Node)})
+// view writes the nodes that were there when the stream began.
+func (t *teller) view() {
+	t.log.Put(&history.View{Observer: t.self, Live: t.live})
 }
 
 func lifeOf(n *daemon.NodeInfo) addr.Life { return addr.Life{Node: n.ID, Generation: n.Generation} }
