@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 )
 
 // MaxLine bounds one line of a log, in bytes, its newline included.
 const MaxLine = 256 << 10
 
-// A line is a record's JSON form.
+// A line is a record's JSON form. One of its bodies is set, whose key is its [Kind].
 type line struct {
 	At     int64  `json:"at"`
 	Source Source `json:"src"`
@@ -48,122 +50,37 @@ type line struct {
 	Note      *Note       `json:"note,omitempty"`
 }
 
-// set puts a body in its place.
-func (l *line) set(body Body) {
-	switch b := body.(type) {
-	case *Begin:
-		l.Begin = b
-	case *Timeline:
-		l.Timeline = b
-	case *End:
-		l.End = b
-	case *Fault:
-		l.Fault = b
-	case *FaultEnd:
-		l.FaultEnd = b
-	case *Process:
-		l.Process = b
-	case *Event:
-		l.Event = b
-	case *View:
-		l.View = b
-	case *Call:
-		l.Call = b
-	case *Return:
-		l.Return = b
-	case *Opened:
-		l.Opened = b
-	case *Closed:
-		l.Closed = b
-	case *Offered:
-		l.Offered = b
-	case *Sent:
-		l.Sent = b
-	case *Received:
-		l.Received = b
-	case *RMA:
-		l.RMA = b
-	case *RMADone:
-		l.RMADone = b
-	default:
-		l.setLater(body)
+// bodies are the fields of a line that are bodies, by their types.
+var bodies = func() map[reflect.Type]reflect.StructField {
+	all := map[reflect.Type]reflect.StructField{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[line]()) {
+		if f.Type.Kind() == reflect.Pointer {
+			all[f.Type] = f
+		}
 	}
-}
+	return all
+}()
 
-// setLater is set for the second half of the kinds.
-func (l *line) setLater(body Body) {
-	switch b := body.(type) {
-	case *Fenced:
-		l.Fenced = b
-	case *Checked:
-		l.Checked = b
-	case *Signal:
-		l.Signal = b
-	case *SignalSeen:
-		l.Seen = b
-	case *Window:
-		l.Window = b
-	case *WindowGone:
-		l.Unwindow = b
-	case *Scan:
-		l.Scan = b
-	case *Resources:
-		l.Resources = b
-	case *Paths:
-		l.Paths = b
-	case *Logged:
-		l.Logged = b
-	case *Still:
-		l.Still = b
-	case *Note:
-		l.Note = b
-	}
+// Kind returns the kind of the record's body.
+func (r Record) Kind() Kind {
+	kind, _, _ := strings.Cut(bodies[reflect.TypeOf(r.Body)].Tag.Get("json"), ",")
+	return Kind(kind)
 }
 
 // body returns the one body that is set.
 func (l *line) body() (Body, error) {
 	var one Body
-	several := false
-	pick := func(b Body, set bool) {
-		if set {
-			several = several || one != nil
-			one = b
+	for _, v := range reflect.ValueOf(l).Elem().Fields() {
+		if v.Kind() != reflect.Pointer || v.IsNil() {
+			continue
 		}
+		if one != nil {
+			return nil, errors.New("body: more than one: want one of the kinds")
+		}
+		one = v.Interface().(Body)
 	}
-	pick(l.Begin, l.Begin != nil)
-	pick(l.Timeline, l.Timeline != nil)
-	pick(l.End, l.End != nil)
-	pick(l.Fault, l.Fault != nil)
-	pick(l.FaultEnd, l.FaultEnd != nil)
-	pick(l.Process, l.Process != nil)
-	pick(l.Event, l.Event != nil)
-	pick(l.View, l.View != nil)
-	pick(l.Call, l.Call != nil)
-	pick(l.Return, l.Return != nil)
-	pick(l.Opened, l.Opened != nil)
-	pick(l.Closed, l.Closed != nil)
-	pick(l.Offered, l.Offered != nil)
-	pick(l.Sent, l.Sent != nil)
-	pick(l.Received, l.Received != nil)
-	pick(l.RMA, l.RMA != nil)
-	pick(l.RMADone, l.RMADone != nil)
-	pick(l.Fenced, l.Fenced != nil)
-	pick(l.Checked, l.Checked != nil)
-	pick(l.Signal, l.Signal != nil)
-	pick(l.Seen, l.Seen != nil)
-	pick(l.Window, l.Window != nil)
-	pick(l.Unwindow, l.Unwindow != nil)
-	pick(l.Scan, l.Scan != nil)
-	pick(l.Resources, l.Resources != nil)
-	pick(l.Paths, l.Paths != nil)
-	pick(l.Logged, l.Logged != nil)
-	pick(l.Still, l.Still != nil)
-	pick(l.Note, l.Note != nil)
-	switch {
-	case one == nil:
+	if one == nil {
 		return nil, errors.New("body: missing: want one of the kinds")
-	case several:
-		return nil, errors.New("body: more than one: want one of the kinds")
 	}
 	return one, nil
 }
@@ -175,7 +92,7 @@ func Append(dst []byte, r Record) ([]byte, error) {
 		return dst, err
 	}
 	l := line{At: r.At, Source: r.Source, Seq: r.Seq}
-	l.set(r.Body)
+	reflect.ValueOf(&l).Elem().FieldByIndex(bodies[reflect.TypeOf(r.Body)].Index).Set(reflect.ValueOf(r.Body))
 	text, err := json.Marshal(&l)
 	if err != nil {
 		return dst, err

@@ -50,53 +50,15 @@ type Record struct {
 	Body   Body   // never nil
 }
 
-// Kind returns the kind of the record's body.
-func (r Record) Kind() Kind { return r.Body.Kind() }
-
 // A Body is the content of a record: a pointer to one of the types of this package,
 // one for each [Kind]. Bodies are shared and never changed.
 type Body interface {
-	// Kind returns its kind.
-	Kind() Kind
 	// check reports the first field that is out of its range.
 	check() error
 }
 
-// A Kind names the type of a body: the key of the body in the JSON form.
+// A Kind names the type of a body: its key in the JSON form, as "fault_end".
 type Kind string
-
-// The kinds, in the order of the types below.
-const (
-	KindBegin      Kind = "begin"     // [Begin]
-	KindTimeline   Kind = "timeline"  // [Timeline]
-	KindEnd        Kind = "end"       // [End]
-	KindFault      Kind = "fault"     // [Fault]
-	KindFaultEnd   Kind = "fault_end" // [FaultEnd]
-	KindProcess    Kind = "process"   // [Process]
-	KindEvent      Kind = "event"     // [Event]
-	KindView       Kind = "view"      // [View]
-	KindCall       Kind = "call"      // [Call]
-	KindReturn     Kind = "return"    // [Return]
-	KindOpened     Kind = "opened"    // [Opened]
-	KindClosed     Kind = "closed"    // [Closed]
-	KindOffered    Kind = "offered"   // [Offered]
-	KindSent       Kind = "sent"      // [Sent]
-	KindReceived   Kind = "received"  // [Received]
-	KindRMA        Kind = "rma"       // [RMA]
-	KindRMADone    Kind = "rma_done"  // [RMADone]
-	KindFenced     Kind = "fenced"    // [Fenced]
-	KindChecked    Kind = "checked"   // [Checked]
-	KindSignal     Kind = "signal"    // [Signal]
-	KindSignalSeen Kind = "seen"      // [SignalSeen]
-	KindWindow     Kind = "window"    // [Window]
-	KindWindowGone Kind = "unwindow"  // [WindowGone]
-	KindScan       Kind = "scan"      // [Scan]
-	KindResources  Kind = "resources" // [Resources]
-	KindPaths      Kind = "paths"     // [Paths]
-	KindLogged     Kind = "logged"    // [Logged]
-	KindStill      Kind = "still"     // [Still]
-	KindNote       Kind = "note"      // [Note]
-)
 
 // A Begin opens a run and describes it, so that a history alone suffices to repeat
 // it. The lab writes it first.

@@ -53,8 +53,8 @@ func TestApplicationsTalk(t *testing.T) {
 	wg.Wait()
 	for i := range logs {
 		seen := readLog(t, &logs[i])
-		if seen[history.KindOpened] < 6 || seen[history.KindReceived] < 5 || seen[history.KindSent] < 5 || seen[history.KindView] != 1 ||
-			seen[history.KindClosed] != seen[history.KindOpened] {
+		if seen["opened"] < 6 || seen["received"] < 5 || seen["sent"] < 5 || seen["view"] != 1 ||
+			seen["closed"] != seen["opened"] {
 			t.Errorf("application %d wrote %v", i, seen)
 		}
 	}
