@@ -3,10 +3,11 @@ package history
 import (
 	"bufio"
 	"bytes"
-	"container/heap"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // MaxRecords bounds the records that [Read] takes from one log.
@@ -90,28 +91,10 @@ func (s sequence) next(r Record) error {
 	return nil
 }
 
-// Merge makes one history of several logs, ordered by time, then source, then
-// number. Each log must be in that order itself, as [Read] returns the log of
-// one source.
+// Merge makes one history of several logs, ordered by time, then source, then number.
 func Merge(logs ...[]Record) []Record {
-	var h mergeHeap
-	total := 0
-	for _, log := range logs {
-		total += len(log)
-		if len(log) > 0 {
-			h = append(h, log)
-		}
-	}
-	heap.Init(&h)
-	all := make([]Record, 0, total)
-	for len(h) > 0 {
-		all = append(all, h[0][0])
-		if h[0] = h[0][1:]; len(h[0]) == 0 {
-			heap.Pop(&h)
-		} else {
-			heap.Fix(&h, 0)
-		}
-	}
+	all := slices.Concat(logs...)
+	slices.SortFunc(all, Compare)
 	return all
 }
 
@@ -120,35 +103,9 @@ func Merge(logs ...[]Record) []Record {
 func Compare(a, b Record) int {
 	switch {
 	case a.At != b.At:
-		return compare(a.At, b.At)
+		return cmp.Compare(a.At, b.At)
 	case a.Source != b.Source:
 		return a.Source.compare(b.Source)
 	}
-	return compare(a.Seq, b.Seq)
-}
-
-func compare[T int64 | uint64](a, b T) int {
-	if a < b {
-		return -1
-	} else if a > b {
-		return 1
-	}
-	return 0
-}
-
-// A mergeHeap holds the unread rest of each log, the earliest record first.
-type mergeHeap [][]Record
-
-func (h mergeHeap) Len() int           { return len(h) }
-func (h mergeHeap) Less(i, j int) bool { return Compare(h[i][0], h[j][0]) < 0 }
-func (h mergeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push implements [heap.Interface].
-func (h *mergeHeap) Push(x any) { *h = append(*h, x.([]Record)) }
-
-// Pop implements [heap.Interface].
-func (h *mergeHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
+	return cmp.Compare(a.Seq, b.Seq)
 }
