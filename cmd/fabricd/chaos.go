@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/lab/chaos"
+	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -161,7 +162,7 @@ func (a *app) runJobs(ctx context.Context, f *chaosFlags, opts *chaos.Options, j
 		return usageError{err}
 	}
 	defer lab.Close()
-	p := &verdicts{a: a, f: f, many: len(jobs) > 1, worst: chaos.Green}
+	p := &verdicts{a: a, f: f, many: len(jobs) > 1}
 	chaos.RunAll(ctx, lab, jobs, opts, p.add)
 	if ctx.Err() != nil {
 		return usagef("interrupted after %d of %d runs", p.runs, len(jobs))
@@ -187,9 +188,9 @@ type verdicts struct {
 	f     *chaosFlags
 	many  bool // each report gets a directory of its own
 	tally chaos.Tallies
-	worst chaos.Class
 	runs  int
-	bad   int
+	bad   int   // that are not green
+	vain  bool  // the lab has failed in one of them
 	err   error // the first of a report
 	// refused is why the only run was not begun.
 	refused error
@@ -205,9 +206,9 @@ func (v *verdicts) add(j chaos.Job, out *chaos.Outcome) {
 		return
 	}
 	v.tally.Add(out)
-	class := out.Class()
-	v.worst = max(v.worst, class)
-	if class != chaos.Green {
+	verdict := out.Verdict()
+	v.vain = v.vain || verdict == report.Harness
+	if verdict != report.Green {
 		v.bad++
 	}
 	if err := v.save(out, j.Seed == v.f.seed); err != nil && v.err == nil {
@@ -220,7 +221,7 @@ func (v *verdicts) add(j chaos.Job, out *chaos.Outcome) {
 		}
 		return
 	}
-	if class != chaos.Green || v.f.on != string(scenario.Sim) || !v.many {
+	if verdict != report.Green || v.f.on != string(scenario.Sim) || !v.many {
 		v.print(out)
 	}
 }
@@ -237,7 +238,7 @@ func (v *verdicts) save(out *chaos.Outcome, first bool) error {
 	case !v.many:
 		return chaos.Save(v.f.report, out)
 	}
-	whole := out.Class() != chaos.Green && v.bad <= maxSaved
+	whole := out.Verdict() != report.Green && v.bad <= maxSaved
 	if !whole && !first {
 		return nil
 	}
@@ -255,7 +256,7 @@ func (v *verdicts) print(out *chaos.Outcome) {
 	if out.Result != nil && out.Lab != scenario.Sim {
 		how = ", " + chaos.DescribePaths(out.Result.Begin.Paths, out.Result.Paths)
 	}
-	fmt.Fprintf(w, "%-7s %s on %s, seed %d: %d records, %v%s\n", out.Class(), out.Schedule.Scenario.Name, out.Lab,
+	fmt.Fprintf(w, "%-7s %s on %s, seed %d: %d records, %v%s\n", out.Verdict(), out.Schedule.Scenario.Name, out.Lab,
 		out.Schedule.Seed, len(out.Records), out.Took.Round(time.Millisecond), how)
 	for i, problem := range out.Problems() {
 		if i == maxShown {
@@ -301,9 +302,9 @@ func (v *verdicts) end() error {
 		fmt.Fprintf(v.a.stdout, "%d runs, %d not green\n", v.runs, v.bad)
 	}
 	switch {
-	case v.worst == chaos.Green:
+	case v.bad == 0:
 		return nil
-	case v.worst == chaos.Broken:
+	case !v.vain:
 		return fmt.Errorf("%d of %d runs broke a promise or an expectation", v.bad, v.runs)
 	}
 	return usageError{errors.New("the lab failed, which says nothing about the fabric; the lines above say how")}

@@ -25,7 +25,7 @@ invariants and the scenario beside it.`,
 		if err != nil {
 			return usageError{err}
 		}
-		v := &verdicts{a: a, f: &f, worst: chaos.Green}
+		v := &verdicts{a: a, f: &f}
 		v.add(chaos.Job{}, out)
 		return v.end()
 	}

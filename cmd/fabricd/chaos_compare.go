@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fabricd/fabricd/internal/lab/chaos"
+	"github.com/fabricd/fabricd/internal/lab/report"
 )
 
 func (a *app) chaosCompareCommand() *cobra.Command {
@@ -20,18 +20,22 @@ the faults shaded, and their figures and verdicts beside each other.`,
   fabricd chaos run my.yaml --on local --report out/after
   fabricd chaos compare out/before out/after --out compare.html`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			write, err := chaos.Compare(args[0], args[1])
+			one, err := report.ReadSaved(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			other, err := report.ReadSaved(args[1])
 			if err != nil {
 				return usageError{err}
 			}
 			if out == "" {
-				return write(a.stdout)
+				return report.Compare(a.stdout, one, other)
 			}
 			f, err := os.Create(out)
 			if err != nil {
 				return err
 			}
-			return errors.Join(write(f), f.Close())
+			return errors.Join(report.Compare(f, one, other), f.Close())
 		},
 	}
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write to this file (default: standard output)")

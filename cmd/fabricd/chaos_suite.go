@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/internal/lab/chaos"
+	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -106,17 +107,17 @@ func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, opts *chaos.Options, j
 	}
 	defer lab.Close()
 	began := time.Now()
-	v := &verdicts{a: a, f: f, many: true, worst: chaos.Green}
+	v := &verdicts{a: a, f: f, many: true}
 	chaos.RunAll(cmd.Context(), lab, jobs, opts, v.add)
 	took := time.Since(began)
-	tallies := v.tally.List()
+	entries := v.tally.List()
 	if f.report != "" {
-		if err := chaos.SaveSuite(f.report, tallies, chaos.SuiteRun{Lab: scenario.Lab(f.on), Version: opts.Version, Took: took, LeftOut: leftOut}); err != nil {
+		if err := chaos.SaveSuite(f.report, entries, chaos.SuiteRun{Lab: scenario.Lab(f.on), Version: opts.Version, Took: took, LeftOut: leftOut}); err != nil {
 			return err
 		}
 	}
 	if !f.json {
-		a.printTallies(tallies, v.runs, took)
+		a.printTallies(entries, v.runs, took)
 	}
 	if cmd.Context().Err() != nil {
 		return usagef("interrupted after %d of %d runs", v.runs, len(jobs))
@@ -124,41 +125,23 @@ func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, opts *chaos.Options, j
 	return v.end()
 }
 
-func (a *app) printTallies(tallies []chaos.Tally, runs int, took time.Duration) {
+func (a *app) printTallies(entries []report.Entry, runs int, took time.Duration) {
 	w := a.stdout
-	for _, t := range tallies {
-		verdict := "green"
+	for _, e := range entries {
 		var notes []string
-		switch {
-		case len(t.Broken) > 0:
-			verdict = "broken"
-			notes = append(notes, fmt.Sprintf("broken by seeds %s", firstSeeds(t.Broken)))
-		case len(t.Harness) > 0:
-			verdict = "harness"
+		if len(e.Broken) > 0 {
+			notes = append(notes, "broken by seeds "+report.Seeds(e.Broken))
 		}
-		if len(t.Harness) > 0 {
-			notes = append(notes, fmt.Sprintf("the lab failed with seeds %s", firstSeeds(t.Harness)))
+		if len(e.Harness) > 0 {
+			notes = append(notes, "the lab failed with seeds "+report.Seeds(e.Harness))
 		}
-		if t.Lab != scenario.Sim {
-			notes = append(notes, chaos.DescribePaths(t.Daemons, t.Paths))
+		if e.Lab != scenario.Sim {
+			notes = append(notes, chaos.DescribePaths(e.Daemons, e.Paths))
 		}
-		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", verdict, t.Scenario, t.Green, t.Runs, strings.Join(notes, "; "))
-		for _, f := range t.Figures {
+		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", e.Verdict(), e.Scenario, e.Green, e.Runs, strings.Join(notes, "; "))
+		for _, f := range e.Figures {
 			fmt.Fprintln(w, "        "+figureLine(string(f.Name), f.Of, f.Count, f.Why, f.P50, f.P99, f.Max))
 		}
 	}
 	fmt.Fprintf(w, "%d runs in %v, %.0f a minute\n", runs, took.Round(time.Millisecond), float64(runs)/took.Minutes())
-}
-
-// firstSeeds lists some seeds.
-func firstSeeds(seeds []uint64) string {
-	const most = 8
-	var words []string
-	for _, s := range seeds[:min(len(seeds), most)] {
-		words = append(words, fmt.Sprint(s))
-	}
-	if len(seeds) > most {
-		words = append(words, fmt.Sprintf("… (%d)", len(seeds)))
-	}
-	return strings.Join(words, ", ")
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/check"
+	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -69,8 +70,8 @@ func nothingLeft(t *testing.T) {
 // green fails t unless everything held.
 func green(t *testing.T, out *Outcome) {
 	t.Helper()
-	if out.Class() != Green {
-		t.Fatalf("%v:\n%s", out.Class(), strings.Join(out.Problems(), "\n"))
+	if out.Verdict() != report.Green {
+		t.Fatalf("%v:\n%s", out.Verdict(), strings.Join(out.Problems(), "\n"))
 	}
 }
 
@@ -99,8 +100,8 @@ func TestLocalKill(t *testing.T) {
 // TestALie expects an event that does not happen.
 func TestALie(t *testing.T) {
 	text := strings.Replace(killed, "removed: {node: 2, times: 1, within: 1s}", "removed: {node: 2, times: 2, within: 1s}", 1)
-	if out := once(t, scenario.Local, text, 1); out.Class() != Broken || len(out.Result.Problems()) == 0 {
-		t.Errorf("a wrong expectation is %v: %v", out.Class(), out.Problems())
+	if out := once(t, scenario.Local, text, 1); out.Verdict() != report.Broken || len(out.Result.Problems()) == 0 {
+		t.Errorf("a wrong expectation is %v: %v", out.Verdict(), out.Problems())
 	}
 }
 
@@ -285,8 +286,8 @@ func TestAHarnessFailureIsNoVerdict(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out := Once(ctx, l, decode(t, killed).Resolve(1), &Options{Exe: filepath.Join(t.TempDir(), "nothing")})
-	if out.Class() != Harness || out.Err == nil {
-		t.Errorf("%v: %v", out.Class(), out.Problems())
+	if out.Verdict() != report.Harness || out.Err == nil {
+		t.Errorf("%v: %v", out.Verdict(), out.Problems())
 	}
 	nothingLeft(t)
 }
@@ -311,8 +312,8 @@ func TestARunOfAFailedLabIsMadeOnceMore(t *testing.T) {
 		}}
 		RunAll(t.Context(), l, jobs, opts, func(_ Job, out *Outcome) {
 			told++
-			if out.Class() != Harness {
-				t.Errorf("%v: %v", out.Class(), out.Problems())
+			if out.Verdict() != report.Harness {
+				t.Errorf("%v: %v", out.Verdict(), out.Problems())
 			}
 		})
 		want := min(len(jobs), maxAgain)

@@ -3,12 +3,10 @@ package chaos
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/lab/check"
 	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 	"github.com/fabricd/fabricd/internal/lab/sim"
@@ -24,37 +22,14 @@ type SuiteRun struct {
 
 // SaveSuite writes the report of the runs that a lab has made: the results of each
 // scenario.
-func SaveSuite(dir string, tallies []Tally, of SuiteRun) error {
-	s := &report.Suite{Build: of.Version}
+func SaveSuite(dir string, entries []report.Entry, of SuiteRun) error {
+	s := &report.Suite{Build: of.Version, Rows: entries}
 	lab := report.LabTime{Lab: of.Lab, Took: of.Took.Seconds(), LeftOut: of.LeftOut}
-	for _, t := range tallies {
-		e := report.Entry{Scenario: t.Scenario, Lab: t.Lab, Runs: t.Runs, Green: t.Green, Broken: t.Broken, Harness: t.Harness, Report: t.report,
-			Daemons: t.Daemons, Paths: t.Paths}
-		if t.file != nil {
-			e.About, e.Rows = string(t.file.About), t.file.Rows
-			e.Detection, e.Nodes = t.file.Cluster.Detection, t.file.Cluster.Nodes
-		}
-		for _, f := range t.Figures {
-			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of, Count: f.Count, Why: f.Why, Min: f.Min, P50: f.P50, P99: f.P99, Max: f.Max})
-		}
-		s.Rows = append(s.Rows, e)
-		lab.Runs += t.Runs
+	for _, e := range entries {
+		lab.Runs += e.Runs
 	}
 	s.Labs = []report.LabTime{lab}
 	return report.WriteSuite(dir, "suite-"+string(lab.Lab), s)
-}
-
-// Compare reads two saved runs and returns a function that writes their page.
-func Compare(one, other string) (func(io.Writer) error, error) {
-	a, err := report.ReadSaved(one)
-	if err != nil {
-		return nil, err
-	}
-	b, err := report.ReadSaved(other)
-	if err != nil {
-		return nil, err
-	}
-	return func(w io.Writer) error { return report.Compare(w, a, b) }, nil
 }
 
 // ScaleName is the file of the figures of [Scale], in a directory scale beside those

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/lab/check"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -256,14 +257,14 @@ func TestAnOutcomeIsClassified(t *testing.T) {
 	broken := &check.Result{Invariants: []check.Judgement{{Verdict: check.Violated, Count: 1}}}
 	for _, test := range []struct {
 		out  Outcome
-		want Class
+		want report.Verdict
 	}{
-		{Outcome{Result: held}, Green},
-		{Outcome{Result: broken}, Broken},
-		{Outcome{Result: broken, Err: errors.New("no network")}, Harness},
-		{Outcome{}, Harness},
+		{Outcome{Result: held}, report.Green},
+		{Outcome{Result: broken}, report.Broken},
+		{Outcome{Result: broken, Err: errors.New("no network")}, report.Harness},
+		{Outcome{}, report.Harness},
 	} {
-		if got := test.out.Class(); got != test.want {
+		if got := test.out.Verdict(); got != test.want {
 			t.Errorf("%+v is %v, want %v", test.out, got, test.want)
 		}
 	}
@@ -278,8 +279,8 @@ func TestSimIsALab(t *testing.T) {
 	defer l.Close()
 	sc := decode(t, head+"timeline: [{at: 2s, node: {id: 2, do: kill, for: 2s}}]\nexpect: [{removed: {node: 2, times: 1, within: 1s}}, {mesh: {within: 5s}}]\n")
 	out := Once(t.Context(), l, sc.Resolve(5), &Options{})
-	if out.Class() != Green {
-		t.Errorf("%v: %v", out.Class(), out.Problems())
+	if out.Verdict() != report.Green {
+		t.Errorf("%v: %v", out.Verdict(), out.Problems())
 	}
 	dir := t.TempDir()
 	if err := Save(dir, out); err != nil {
@@ -289,8 +290,8 @@ func TestSimIsALab(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.Class() != Green || len(again.Records) != len(out.Records) || again.Schedule.Seed != 5 {
-		t.Errorf("judged again: %v, %d of %d records, seed %d", again.Class(), len(again.Records), len(out.Records), again.Schedule.Seed)
+	if again.Verdict() != report.Green || len(again.Records) != len(out.Records) || again.Schedule.Seed != 5 {
+		t.Errorf("judged again: %v, %d of %d records, seed %d", again.Verdict(), len(again.Records), len(out.Records), again.Schedule.Seed)
 	}
 	if _, err := Recheck(t.TempDir()); !Refused(err) {
 		t.Errorf("an empty directory: %v, want a refusal", err)
@@ -340,7 +341,7 @@ func TestPauseUntilThePast(t *testing.T) {
 		t.Error("an interrupt was waited through")
 	}
 	var none []history.Record
-	if out := (&Outcome{Records: none}); out.Class() != Harness {
+	if out := (&Outcome{Records: none}); out.Verdict() != report.Harness {
 		t.Error("a run without a history is green")
 	}
 }

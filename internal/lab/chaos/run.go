@@ -7,6 +7,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/lab/check"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -24,26 +25,8 @@ type Outcome struct {
 	Logs map[string][]byte
 }
 
-// A Class classifies an outcome: it is the exit code of the commands.
-type Class int
-
-// The classes, the worst last.
-const (
-	Green   Class = iota // everything held
-	Broken               // a promise or an expectation was broken
-	Harness              // the lab has failed, or nothing was begun
-)
-
-// Class returns the class of the outcome.
-func (o *Outcome) Class() Class {
-	switch {
-	case o.Err != nil || o.Result == nil:
-		return Harness
-	case !o.Result.OK():
-		return Broken
-	}
-	return Green
-}
+// Verdict returns the word on the outcome.
+func (o *Outcome) Verdict() report.Verdict { return reported(o).Verdict() }
 
 // Problems returns one line for everything that is wrong, the harness's own
 // failure first.

@@ -48,7 +48,10 @@ func SavePage(dir string, out *Outcome) error { return report.WritePage(dir, rep
 
 // reported is an outcome as the report takes it.
 func reported(out *Outcome) *report.Run {
-	r := &report.Run{Records: out.Records, Result: out.Result, Scenario: out.Schedule.Scenario}
+	r := &report.Run{Records: out.Records, Result: out.Result}
+	if out.Schedule != nil {
+		r.Scenario = out.Schedule.Scenario
+	}
 	if out.Err != nil {
 		r.Problem = out.Err.Error()
 	}
@@ -103,25 +106,22 @@ func notThere(dir string, err error) error {
 
 // A Summary is an outcome for machines.
 type Summary struct {
-	Scenario string        `json:"scenario"`
-	Lab      scenario.Lab  `json:"lab"`
-	Seed     uint64        `json:"seed"`
-	Verdict  string        `json:"verdict"` // green, broken or harness
-	Took     float64       `json:"took_seconds"`
-	Records  int           `json:"records"`
-	Problems []string      `json:"problems"`
-	Result   *check.Result `json:"result,omitempty"`
+	Scenario string         `json:"scenario"`
+	Lab      scenario.Lab   `json:"lab"`
+	Seed     uint64         `json:"seed"`
+	Verdict  report.Verdict `json:"verdict"`
+	Took     float64        `json:"took_seconds"`
+	Records  int            `json:"records"`
+	Problems []string       `json:"problems"`
+	Result   *check.Result  `json:"result,omitempty"`
 }
 
 // Summarize returns the summary of an outcome.
 func Summarize(out *Outcome) Summary {
-	s := Summary{Scenario: string(out.Schedule.Scenario.Name), Lab: out.Lab, Seed: out.Schedule.Seed, Verdict: out.Class().String(),
+	s := Summary{Scenario: string(out.Schedule.Scenario.Name), Lab: out.Lab, Seed: out.Schedule.Seed, Verdict: out.Verdict(),
 		Took: out.Took.Seconds(), Records: len(out.Records), Problems: out.Problems(), Result: out.Result}
 	if s.Problems == nil {
 		s.Problems = []string{}
 	}
 	return s
 }
-
-// String returns green, broken or harness.
-func (c Class) String() string { return [...]string{"green", "broken", "harness"}[c] }

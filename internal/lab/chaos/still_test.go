@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -20,21 +21,21 @@ func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
 	defer l.Close()
 	sc := decode(t, head+"timeline: [{at: 2s, node: {id: 2, do: kill, for: 4s}}]\nexpect: [{removed: {node: 2, at: [0, 1], within: 1s}}]\n")
 	out := Once(t.Context(), l, sc.Resolve(5), &Options{})
-	if out.Class() != Green {
-		t.Fatalf("%v: %v", out.Class(), out.Problems())
+	if out.Verdict() != report.Green {
+		t.Fatalf("%v: %v", out.Verdict(), out.Problems())
 	}
 	const slack = 500 * time.Millisecond
 	for _, tt := range []struct {
 		name        string
 		late, still time.Duration // beyond the bound; before the observer hears
 		at          time.Duration // when the lab went on, from the bound on
-		want        Class
+		want        report.Verdict
 	}{
-		{"in time", -100 * time.Millisecond, 700 * time.Millisecond, 0, Green},
-		{"late", 300 * time.Millisecond, 0, 0, Broken},
-		{"late while the lab stood still", 300 * time.Millisecond, 400 * time.Millisecond, 200 * time.Millisecond, Harness},
-		{"later than the lab stood still", 300 * time.Millisecond, 250 * time.Millisecond, 200 * time.Millisecond, Broken},
-		{"long after it", 300 * time.Millisecond, 400 * time.Millisecond, 5 * time.Second, Broken},
+		{"in time", -100 * time.Millisecond, 700 * time.Millisecond, 0, report.Green},
+		{"late", 300 * time.Millisecond, 0, 0, report.Broken},
+		{"late while the lab stood still", 300 * time.Millisecond, 400 * time.Millisecond, 200 * time.Millisecond, report.Harness},
+		{"later than the lab stood still", 300 * time.Millisecond, 250 * time.Millisecond, 200 * time.Millisecond, report.Broken},
+		{"long after it", 300 * time.Millisecond, 400 * time.Millisecond, 5 * time.Second, report.Broken},
 	} {
 		records := slices.Clone(out.Records)
 		records[0].Body = withLab(records[0].Body, scenario.Local)
@@ -54,8 +55,8 @@ func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
 		slices.SortStableFunc(records, history.Compare)
 		run := &Outcome{Schedule: out.Schedule, Lab: scenario.Local, Records: records}
 		run.judge(sc)
-		if run.Class() != tt.want {
-			t.Errorf("%s: %v, want %v: %v", tt.name, run.Class(), tt.want, run.Problems())
+		if run.Verdict() != tt.want {
+			t.Errorf("%s: %v, want %v: %v", tt.name, run.Verdict(), tt.want, run.Problems())
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/lab/check"
 	"github.com/fabricd/fabricd/internal/lab/report"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
@@ -98,7 +99,7 @@ func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Jo
 	}
 	var again []Job
 	unlessHarness := func(j Job, out *Outcome) {
-		if len(jobs) > 1 && len(again) < maxAgain && l.Kind() != scenario.Sim && out.Class() == Harness {
+		if len(jobs) > 1 && len(again) < maxAgain && l.Kind() != scenario.Sim && out.Verdict() == report.Harness {
 			opts.say("%s: the lab failed, which says nothing: once more, alone (%s)", j.Scenario.Name, strings.Join(out.Problems(), "; "))
 			again = append(again, j)
 			return
@@ -221,118 +222,74 @@ func runSome(ctx context.Context, l *Lab, jobs []Job, workers int, opts *Options
 	wg.Wait()
 }
 
-// A Tally sums up the outcomes of one scenario in one lab.
-type Tally struct {
-	Scenario string       `json:"scenario"`
-	Lab      scenario.Lab `json:"lab"`
-	Runs     int          `json:"runs"`
-	Green    int          `json:"green"`
-	Broken   []uint64     `json:"broken"`  // seeds
-	Harness  []uint64     `json:"harness"` // seeds
-	Took     float64      `json:"took_seconds"`
-	Still    float64      `json:"still_seconds"`     // for how long at most the lab itself stood still
-	Daemons  string       `json:"daemons,omitempty"` // how they ran: [history.Begin].Paths
-	Paths    int          `json:"paths"`             // connections that went over to a path
-	Figures  []FigureSum  `json:"figures,omitempty"`
+// Tallies sum up outcomes, those of each scenario in each lab. One goroutine uses them.
+type Tallies struct{ all map[string]*report.Entry }
 
-	file   *scenario.Scenario
-	report string // the page of one of the runs, relative to that of the suite
+// entryOf returns the entry of an outcome's scenario in its lab.
+func (t *Tallies) entryOf(out *Outcome) *report.Entry {
+	sc := out.Schedule.Scenario
+	key := string(out.Lab) + "/" + string(sc.Name)
+	if t.all == nil {
+		t.all = make(map[string]*report.Entry)
+	}
+	if t.all[key] == nil {
+		t.all[key] = &report.Entry{Scenario: string(sc.Name), Lab: out.Lab, About: string(sc.About), Rows: sc.Rows,
+			Detection: sc.Cluster.Detection, Nodes: sc.Cluster.Nodes}
+	}
+	return t.all[key]
 }
-
-// A FigureSum is one figure over all runs of a scenario in a lab.
-type FigureSum struct {
-	Name  scenario.FigureName `json:"name"`
-	Of    string              `json:"of,omitempty"`
-	Count int                 `json:"count"`
-	Why   string              `json:"why,omitempty"` // there is no sample, in one of the runs
-	Min   int64               `json:"min"`
-	P50   int64               `json:"p50"`
-	P99   int64               `json:"p99"`
-	Max   int64               `json:"max"`
-
-	samples []int64
-}
-
-// A Tallies sums up outcomes. One goroutine uses it.
-type Tallies struct{ all map[string]*Tally }
 
 // Add adds an outcome.
 func (t *Tallies) Add(out *Outcome) {
-	if t.all == nil {
-		t.all = make(map[string]*Tally)
+	e := t.entryOf(out)
+	e.Runs++
+	switch out.Verdict() {
+	case report.Green:
+		e.Green++
+	case report.Broken:
+		e.Broken = append(e.Broken, out.Schedule.Seed)
+	case report.Harness:
+		e.Harness = append(e.Harness, out.Schedule.Seed)
 	}
-	name := string(out.Schedule.Scenario.Name)
-	key := string(out.Lab) + "/" + name
-	y := t.all[key]
-	if y == nil {
-		y = &Tally{Scenario: name, Lab: out.Lab, Broken: []uint64{}, Harness: []uint64{}, file: out.Schedule.Scenario}
-		t.all[key] = y
+	if out.Result == nil {
+		return
 	}
-	y.Runs++
-	y.Took += out.Took.Seconds()
-	switch out.Class() {
-	case Green:
-		y.Green++
-	case Broken:
-		y.Broken = append(y.Broken, out.Schedule.Seed)
-	case Harness:
-		y.Harness = append(y.Harness, out.Schedule.Seed)
+	e.Daemons = out.Result.Begin.Paths
+	e.Paths += out.Result.Paths
+	for _, f := range out.Result.Figures {
+		i := slices.IndexFunc(e.Figures, func(s check.Figure) bool { return s.Name == f.Name && s.Of == f.Of })
+		if i < 0 {
+			i = len(e.Figures)
+			e.Figures = append(e.Figures, check.Figure{Name: f.Name, Of: f.Of})
+		}
+		sum := &e.Figures[i]
+		sum.Count, sum.Why, sum.Samples = sum.Count+f.Count, f.Why, append(sum.Samples, f.Samples...)
 	}
-	if out.Result != nil {
-		y.Daemons = out.Result.Begin.Paths
-		y.Paths += out.Result.Paths
-		y.Still = max(y.Still, time.Duration(out.Result.Still).Seconds())
-	}
-	y.addFigures(out)
 }
 
 // Reported sets the path of the report of a run that was added, relative to the suite's.
 func (t *Tallies) Reported(out *Outcome, dir string) {
-	t.all[string(out.Lab)+"/"+string(out.Schedule.Scenario.Name)].report = filepath.Join(dir, report.HTMLName)
+	t.entryOf(out).Report = filepath.Join(dir, report.HTMLName)
 }
 
-func (y *Tally) addFigures(out *Outcome) {
-	if out.Result == nil {
-		return
-	}
-	for _, f := range out.Result.Figures {
-		i := slices.IndexFunc(y.Figures, func(s FigureSum) bool { return s.Name == f.Name && s.Of == f.Of })
-		if i < 0 {
-			i = len(y.Figures)
-			y.Figures = append(y.Figures, FigureSum{Name: f.Name, Of: f.Of})
+// List returns the entries by lab and scenario, with their figures and without samples.
+func (t *Tallies) List() []report.Entry {
+	var all []report.Entry
+	for _, of := range t.all {
+		e := *of
+		e.Figures = nil
+		for _, f := range of.Figures {
+			sum := check.NewFigure(f.Name, f.Of, f.Samples)
+			sum.Count, sum.Why, sum.Samples = f.Count, f.Why, nil
+			e.Figures = append(e.Figures, sum)
 		}
-		y.Figures[i].Count += f.Count
-		y.Figures[i].Why = f.Why
-		y.Figures[i].samples = append(y.Figures[i].samples, f.Samples...)
-	}
-}
-
-// List returns the tallies by lab and scenario, their figures computed.
-func (t *Tallies) List() []Tally {
-	var all []Tally
-	for _, y := range t.all {
-		for i := range y.Figures {
-			y.Figures[i].compute()
-		}
-		slices.SortFunc(y.Figures, func(a, b FigureSum) int {
-			return cmp.Or(strings.Compare(string(a.Name), string(b.Name)), strings.Compare(a.Of, b.Of))
+		slices.SortFunc(e.Figures, func(a, b check.Figure) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Of, b.Of))
 		})
-		slices.Sort(y.Broken)
-		slices.Sort(y.Harness)
-		all = append(all, *y)
+		slices.Sort(e.Broken)
+		slices.Sort(e.Harness)
+		all = append(all, e)
 	}
-	slices.SortFunc(all, func(a, b Tally) int {
-		lab := func(l scenario.Lab) int { return slices.Index(scenario.Labs, l) }
-		return cmp.Or(lab(a.Lab)-lab(b.Lab), strings.Compare(a.Scenario, b.Scenario))
-	})
+	slices.SortFunc(all, func(a, b report.Entry) int { return cmp.Compare(a.Scenario, b.Scenario) })
 	return all
-}
-
-func (f *FigureSum) compute() {
-	if len(f.samples) == 0 {
-		return
-	}
-	slices.Sort(f.samples)
-	at := func(p int) int64 { return f.samples[min(len(f.samples)-1, len(f.samples)*p/100)] }
-	f.Min, f.P50, f.P99, f.Max = f.samples[0], at(50), at(99), f.samples[len(f.samples)-1]
 }

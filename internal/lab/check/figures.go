@@ -44,20 +44,20 @@ func (g gatherer) figures(name scenario.FigureName) []Figure {
 		all = append(all, samples...)
 		kinds = append(kinds, of)
 	}
-	out := []Figure{summary(name, "", all)}
+	out := []Figure{NewFigure(name, "", all)}
 	slices.Sort(kinds)
 	if len(kinds) == 1 && kinds[0] != "" {
 		out[0].Of = kinds[0]
 	} else if len(kinds) > 1 {
 		for _, of := range kinds {
-			out = append(out, summary(name, of, g[of]))
+			out = append(out, NewFigure(name, of, g[of]))
 		}
 	}
 	return out
 }
 
-// summary describes samples.
-func summary(name scenario.FigureName, of string, samples []int64) Figure {
+// NewFigure returns the figure of samples, which it sorts.
+func NewFigure(name scenario.FigureName, of string, samples []int64) Figure {
 	f := Figure{Name: name, Of: of, Count: len(samples)}
 	if len(samples) == 0 {
 		return f

@@ -102,7 +102,7 @@ func (x *expecter) latency(e *scenario.ExpectLatency) {
 }
 
 // percentile returns the 99th of samples.
-func percentile(samples []int64) int64 { return summary("", "", slices.Clone(samples)).P99 }
+func percentile(samples []int64) int64 { return NewFigure("", "", slices.Clone(samples)).P99 }
 
 // latency takes the latencies between slots that no fault touches.
 func (f *figureMaker) latency() {

@@ -1,18 +1,13 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/fabricd/fabricd/internal/lab/check"
 )
-
-// MaxDocument bounds a report.json that is read, in bytes.
-const MaxDocument = 64 << 20
 
 // A Saved is a run as its report.json tells it.
 type Saved struct {
@@ -23,21 +18,9 @@ type Saved struct {
 // ReadSaved reads the report.json of a directory.
 func ReadSaved(dir string) (*Saved, error) {
 	path := filepath.Join(dir, JSONName)
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, MaxDocument+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > MaxDocument {
-		return nil, fmt.Errorf("%s: more than %d bytes", path, MaxDocument)
-	}
 	s := &Saved{dir: dir}
-	if err := json.Unmarshal(text, &s.document); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	if err := readJSON(path, &s.document); err != nil {
+		return nil, err
 	}
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

@@ -112,8 +112,7 @@ func (s *Suite) losses() []Loss {
 			}
 		}
 		slices.SortStableFunc(all[first:], func(a, b Loss) int {
-			lab := func(l scenario.Lab) int { return slices.Index(scenario.Labs, l) }
-			return cmp.Or(strings.Compare(a.Fault, b.Fault), strings.Compare(string(a.Detection), string(b.Detection)), lab(a.Lab)-lab(b.Lab))
+			return cmp.Or(cmp.Compare(a.Fault, b.Fault), cmp.Compare(a.Detection, b.Detection), byLab(a.Lab, b.Lab))
 		})
 	}
 	return all

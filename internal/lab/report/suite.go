@@ -92,26 +92,11 @@ func WriteSuite(dir, name string, s *Suite) error {
 	return writeFile(filepath.Join(dir, name+".html"), func(w io.Writer) error { return SuiteHTML(w, s) })
 }
 
-// MaxSuite bounds a file that ReadSuite reads, in bytes.
-const MaxSuite = 64 << 20
-
 // ReadSuite reads the file that WriteSuite has written.
 func ReadSuite(path string) (*Suite, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, MaxSuite+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > MaxSuite {
-		return nil, fmt.Errorf("%s: more than %d bytes", path, MaxSuite)
-	}
 	var s Suite
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	if err := readJSON(path, &s); err != nil {
+		return nil, err
 	}
 	for _, e := range s.Rows {
 		if !slices.Contains(scenario.Labs, e.Lab) {
@@ -137,11 +122,13 @@ func (s *Suite) Join(o *Suite, dir string) {
 		}
 		s.Rows = append(s.Rows, e)
 	}
-	at := func(l scenario.Lab) int { return slices.Index(scenario.Labs, l) }
-	slices.SortStableFunc(s.Labs, func(a, b LabTime) int { return at(a.Lab) - at(b.Lab) })
-	slices.SortStableFunc(s.Rows, func(a, b Entry) int {
-		return cmp.Or(strings.Compare(a.Scenario, b.Scenario), at(a.Lab)-at(b.Lab))
-	})
+	slices.SortStableFunc(s.Labs, func(a, b LabTime) int { return byLab(a.Lab, b.Lab) })
+	slices.SortStableFunc(s.Rows, func(a, b Entry) int { return cmp.Or(cmp.Compare(a.Scenario, b.Scenario), byLab(a.Lab, b.Lab)) })
+}
+
+// byLab orders labs, the cheapest first.
+func byLab(a, b scenario.Lab) int {
+	return cmp.Compare(slices.Index(scenario.Labs, a), slices.Index(scenario.Labs, b))
 }
 
 // SuiteHTML writes the page of a suite.
@@ -220,10 +207,10 @@ func (p *page) cell(e *Entry) {
 		p.f("<br><span class=\"mute\">faults enabled, no paths</span>")
 	}
 	if len(e.Broken) > 0 {
-		p.f("<br><span class=\"bad\">seeds %s</span>", seedText(e.Broken))
+		p.f("<br><span class=\"bad\">seeds %s</span>", Seeds(e.Broken))
 	}
 	if len(e.Harness) > 0 {
-		p.f("<br><span class=\"warn\">lab failed: %s</span>", seedText(e.Harness))
+		p.f("<br><span class=\"warn\">lab failed: %s</span>", Seeds(e.Harness))
 	}
 }
 
@@ -275,8 +262,8 @@ func rowsText(rows []scenario.Row) string {
 	return strings.Join(all, " ")
 }
 
-// seedText lists seeds, the first of them if there are many.
-func seedText(seeds []uint64) string {
+// Seeds lists seeds, the first of them if there are many.
+func Seeds(seeds []uint64) string {
 	words := make([]string, len(seeds))
 	for i, s := range seeds {
 		words[i] = uintText(s)
