@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/fabricd/fabricd/internal/faults"
@@ -208,7 +209,7 @@ func (c *checker) step(at string, s *Step) {
 	c.times(at, s)
 	set := setFields(valueOf(&s.Do))
 	if len(set) != 1 {
-		c.bad(at, fmt.Sprint(set), "want exactly one action of %s", actionKeys())
+		c.bad(at, fmt.Sprint(set), "want exactly one action of %s", keysOf(reflect.TypeFor[Do]()))
 		return
 	}
 	switch {

@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -76,30 +77,17 @@ func (c *checker) latency(at string, e *ExpectLatency) {
 
 // after checks the moment from which an expectation counts.
 func (c *checker) after(at string, after After, allowed ...After) {
-	if after == "" {
+	if after == "" || slices.Contains(allowed, after) {
 		return
-	}
-	for _, a := range allowed {
-		if a == after {
-			return
-		}
 	}
 	c.bad(at+".after", string(after), "want one of %s", strings.Join(list(allowed...), ", "))
 }
 
 func valueOf(v any) reflect.Value { return reflect.ValueOf(v).Elem() }
 
-// actionKeys lists the actions of a step.
-func actionKeys() string { return keysOf(reflect.TypeFor[Do]()) }
-
 func join2[T ~string](all []T) string { return strings.Join(list(all...), ", ") }
 
 // has reports whether the set has an entry of this name.
 func (s NodeSet) has(name string) bool {
-	for _, r := range s {
-		if r.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s, func(r NodeRef) bool { return r.Name == name })
 }

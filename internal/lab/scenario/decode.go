@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -277,7 +278,7 @@ func (d *decoder) struct_(path string, n ast.Node, v reflect.Value) {
 	entries, ok := mapping(n)
 	if !ok {
 		text, _ := scalarText(n)
-		d.bad(cmpOr(path, "scenario"), n, text, "want a mapping of "+keysOf(v.Type()))
+		d.bad(cmp.Or(path, "scenario"), n, text, "want a mapping of "+keysOf(v.Type()))
 		return
 	}
 	fields, seen := fieldsOf(v.Type()), map[string]bool{}
@@ -319,13 +320,6 @@ func join(path, key string) string {
 		return key
 	}
 	return path + "." + key
-}
-
-func cmpOr(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
 }
 
 // shorten returns s as it fits in a message.

@@ -18,7 +18,7 @@ type Touch struct {
 }
 
 // Touches returns the slots and links of the action of a [Schedule].
-func (a Action) Touches() Touch {
+func (a Action) Touches() (t Touch) {
 	switch {
 	case a.Link != nil:
 		return Touch{Ways: a.Link.ways()}
@@ -26,22 +26,15 @@ func (a Action) Touches() Touch {
 		return Touch{Ways: a.Partition.ways()}
 	case a.Path != nil:
 		return Touch{Ways: a.Path.ways()}
-	case a.Network != nil:
-		return Touch{Nodes: a.Network.Node.IDs()}
-	case a.Node != nil && a.Node.Do == Usurp: // one of the two hosts has to give up
-		return Touch{Nodes: append([]int{0}, a.Node.ID.IDs()...)}
-	case a.Node != nil:
-		return Touch{Nodes: a.Node.ID.IDs()}
 	case a.App != nil:
 		return Touch{Apps: a.App.Node.IDs()}
-	case a.Fault != nil:
-		return Touch{Nodes: a.Fault.Node.IDs()}
-	case a.CPU != nil:
-		return Touch{Nodes: a.CPU.Node.IDs()}
-	case a.Memory != nil:
-		return Touch{Nodes: a.Memory.Node.IDs()}
+	case a.Node != nil && a.Node.Do == Usurp: // one of the two hosts has to give up
+		t.Nodes = []int{0}
 	}
-	return Touch{}
+	for _, set := range a.sets() {
+		t.Nodes = append(t.Nodes, set.IDs()...)
+	}
+	return t
 }
 
 // ways returns the directed links of a resolved link action.
@@ -240,63 +233,41 @@ func (d *Do) span() Span {
 }
 
 func (d *Do) spanOf() *Span {
-	switch {
-	case d.Link != nil:
-		return &d.Link.For
-	case d.Partition != nil:
-		return &d.Partition.For
-	case d.Path != nil:
-		return &d.Path.For
-	case d.Network != nil:
-		return &d.Network.For
-	case d.Node != nil:
-		return &d.Node.For
-	case d.App != nil:
-		return &d.App.For
-	case d.Fault != nil:
-		return &d.Fault.For
-	case d.CPU != nil:
-		return &d.CPU.For
-	case d.Memory != nil:
-		return &d.Memory.For
+	if f := d.fields().FieldByName("For"); f.IsValid() {
+		return f.Addr().Interface().(*Span)
 	}
 	return nil
 }
 
 // sets returns the sets of slots of the action.
-func (d *Do) sets() []*NodeSet {
-	switch {
-	case d.Link != nil:
-		return []*NodeSet{&d.Link.From, &d.Link.To}
-	case d.Partition != nil:
-		var all []*NodeSet
-		for i := range d.Partition.Groups {
-			all = append(all, &d.Partition.Groups[i])
+func (d *Do) sets() (all []*NodeSet) {
+	for _, f := range d.fields().Fields() {
+		switch x := f.Addr().Interface().(type) {
+		case *NodeSet:
+			all = append(all, x)
+		case *Groups:
+			for i := range *x {
+				all = append(all, &(*x)[i])
+			}
 		}
-		return all
-	case d.Path != nil:
-		return []*NodeSet{&d.Path.From, &d.Path.To}
-	case d.Network != nil:
-		return []*NodeSet{&d.Network.Node}
-	case d.Node != nil:
-		return []*NodeSet{&d.Node.ID}
-	case d.App != nil:
-		return []*NodeSet{&d.App.Node}
-	case d.Fault != nil:
-		return []*NodeSet{&d.Fault.Node}
-	case d.CPU != nil:
-		return []*NodeSet{&d.CPU.Node}
-	case d.Memory != nil:
-		return []*NodeSet{&d.Memory.Node}
 	}
-	return nil
+	return all
+}
+
+// fields returns the struct of the action that is set.
+func (d *Do) fields() reflect.Value {
+	for _, v := range valueOf(d).Fields() {
+		if !v.IsNil() {
+			return v.Elem()
+		}
+	}
+	return reflect.ValueOf(struct{}{})
 }
 
 // clone returns a copy that shares nothing that fix changes.
 func (d Do) clone() Do {
-	v := reflect.ValueOf(&d).Elem()
-	for i := range v.NumField() {
-		if f := v.Field(i); !f.IsNil() {
+	for _, f := range valueOf(&d).Fields() {
+		if !f.IsNil() {
 			c := reflect.New(f.Type().Elem())
 			c.Elem().Set(f.Elem())
 			f.Set(c)
