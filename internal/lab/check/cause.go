@@ -40,5 +40,3 @@ func (m *cause) ended(slot int, at int64) bool {
 	}
 	return false
 }
-
-func (m *cause) finish() {}

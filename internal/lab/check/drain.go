@@ -66,5 +66,3 @@ func indexOf(s stamped[int64]) int {
 	}
 	return s.index
 }
-
-func (m *drain) finish() {}

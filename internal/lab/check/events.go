@@ -175,5 +175,3 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	}
 	n.removed, n.removedAt = max(n.removed, l.Generation), i
 }
-
-func (m *events) finish() {}

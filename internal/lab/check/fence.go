@@ -91,5 +91,3 @@ func (m *fence) late(r *history.Record, b *history.SignalSeen) bool {
 	c := m.w.conns[b.Conn]
 	return c != nil && c.ends[sideIndex(b.Side)].closed < r.At
 }
-
-func (m *fence) finish() {}

@@ -87,5 +87,3 @@ func indexOf64(s stamped[uint64]) int {
 	}
 	return s.index
 }
-
-func (m *fencing) finish() {}

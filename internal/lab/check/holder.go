@@ -72,5 +72,3 @@ func (m *holder) excused(a, b int, at int64) bool {
 		return f.Cut && f.onWay(a, b) && f.begin <= at && (f.end == never || at <= f.end+m.w.within(m.w.bound.Heal))
 	})
 }
-
-func (m *holder) finish() {}

@@ -17,8 +17,6 @@ func newIsolation(w *world) *isolation {
 	return &isolation{judge{w: w, j: Judgement{Name: "isolation", Rows: "I14", Claim: "connections that no fault touches are not reset"}}}
 }
 
-func (m *isolation) see(int, *history.Record) {}
-
 func (m *isolation) finish() {
 	for _, c := range m.w.connList {
 		a, b := m.w.slotsOf(c)

@@ -93,5 +93,3 @@ func (m *leaks) compare(base, i int, r *history.Record, before map[string]int64,
 		m.unless(b.Count[name] <= limit, r.At, []int{base, i}, "%s holds %d %s at the end, and %d at the beginning", b.Target, b.Count[name], name, was)
 	}
 }
-
-func (m *leaks) finish() {}

@@ -76,5 +76,3 @@ func (m *prefix) received(i int, r *history.Record, b *history.Received) {
 	}
 	f.received, f.receivedAt = max(f.received, b.To), i
 }
-
-func (m *prefix) finish() {}

@@ -47,5 +47,3 @@ func (m *rma) see(i int, r *history.Record) {
 		m.unless(b.Misplaced == 0, r.At, []int{i}, "%d words of window %d are where their operation did not write", b.Misplaced, b.ID)
 	}
 }
-
-func (m *rma) finish() {}

@@ -49,5 +49,3 @@ func (m *survival) ended(i int, r *history.Record, b *history.Process) {
 	}
 	m.fail(r.At, []int{i}, "%s has ended by itself: code %d %s", b.Target, b.Code, b.Detail)
 }
-
-func (m *survival) finish() {}

@@ -21,8 +21,6 @@ func newTold(w *world) *toldAll {
 	return &toldAll{judge{w: w, j: Judgement{Name: "told", Rows: "I5", Claim: "every survivor is told of every life whose process has ended"}}}
 }
 
-func (m *toldAll) see(int, *history.Record) {}
-
 // hostGrace is the time that a host that is away adds to the time of detection.
 const hostGrace = 12 * time.Second
 

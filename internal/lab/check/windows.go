@@ -53,5 +53,3 @@ func (m *windows) inOrder(x *window, at int64) bool {
 	own := c.ends[sideIndex(x.Side)]
 	return own.closed > at || own.how == history.HowClose || own.how == history.HowEOF
 }
-
-func (m *windows) finish() {}
