@@ -36,7 +36,7 @@ func (m *drain) see(i int, r *history.Record) {
 }
 
 func (m *drain) eof(i int, r *history.Record, b *history.Closed) {
-	peer := history.ConnEnd{Conn: b.Conn, Side: b.Side.Other()}
+	peer := b.Other()
 	c := m.w.conns[b.Conn]
 	other := c.ends[sideIndex(peer.Side)]
 	closed := other.closed != never && other.how == history.HowClose

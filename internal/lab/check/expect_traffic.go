@@ -34,7 +34,7 @@ func (x *expecter) traffic(e *scenario.ExpectTraffic) {
 				s.sent, s.lastSent = b.To, r.At
 			}
 		case *history.Received:
-			s := x.stream(streams, history.ConnEnd{Conn: b.Conn, Side: b.Side.Other()}, ids, r.At)
+			s := x.stream(streams, b.Other(), ids, r.At)
 			if s == nil {
 				continue
 			}

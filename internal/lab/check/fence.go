@@ -30,7 +30,7 @@ func (m *fence) see(i int, r *history.Record) {
 	case *history.Fenced:
 		m.wait(i, r, b)
 	case *history.Checked:
-		peer := history.ConnEnd{Conn: b.Conn, Side: b.Side.Other()}
+		peer := b.Other()
 		wait := m.fenced[peer]
 		m.unless(b.Upto <= wait.v, r.At, []int{indexOf64(wait), i}, "connection %d: the %s is told that %d operations are there, but a fence wait covered only %d", b.Conn, b.Side, b.Upto, wait.v)
 		if b.Missing != nil {
@@ -65,7 +65,7 @@ func (m *fence) ask(i int, r *history.Record, b *history.Signal) {
 }
 
 func (m *fence) seen(i int, r *history.Record, b *history.SignalSeen) {
-	peer := history.ConnEnd{Conn: b.Conn, Side: b.Side.Other()}
+	peer := b.Other()
 	asked, known := m.asked[peer][b.Value]
 	if !known {
 		asked = -1

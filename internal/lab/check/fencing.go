@@ -67,7 +67,7 @@ func (m *fencing) writer(i int, r *history.Record, x *window, by history.WindowW
 		own := c.ends[sideIndex(x.Side)]
 		proof, remote = []int{own.openIndex, i}, own.remote
 	}
-	peer := m.begun[history.ConnEnd{Conn: x.Conn, Side: x.Side.Other()}]
+	peer := m.begun[x.Other()]
 	switch {
 	case by.Conn != x.Conn:
 		m.fail(r.At, proof, "%d words of window %d of connection %d were written by connection %d of %s", by.Words, x.ID, x.Conn, by.Conn, by.Life)

@@ -59,7 +59,7 @@ func (m *prefix) see(i int, r *history.Record) {
 }
 
 func (m *prefix) received(i int, r *history.Record, b *history.Received) {
-	from := history.ConnEnd{Conn: b.Conn, Side: b.Side.Other()}
+	from := b.Other()
 	f := m.flow(from)
 	proof := []int{f.receivedAt, f.offeredAt, i}
 	switch {

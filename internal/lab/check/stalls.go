@@ -52,7 +52,7 @@ func (m *stalls) see(i int, r *history.Record) {
 			d.since, d.index = r.At, i
 		}
 	case *history.Received:
-		end := history.ConnEnd{Conn: b.Conn, Side: b.Side.Other()}
+		end := b.Other()
 		d := m.debt(end)
 		m.pay(end, d, r.At, i)
 		if d.received = max(d.received, b.To); d.received < d.sent {

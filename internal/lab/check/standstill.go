@@ -11,7 +11,7 @@ type waiting struct {
 // sends returns the sending end of the stream that a send or recv is of, and the call
 // of the other end that has to go on for this one to go on.
 func (x waiting) sends() (sender history.ConnEnd, other waiting) {
-	peer := history.ConnEnd{Conn: x.Conn, Side: x.Side.Other()}
+	peer := x.Other()
 	if x.name == "send" {
 		return x.ConnEnd, waiting{peer, "recv"}
 	}

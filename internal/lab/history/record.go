@@ -248,6 +248,9 @@ type ConnEnd struct {
 	Side Side   `json:"side"`
 }
 
+// Other returns the other end of the connection.
+func (e ConnEnd) Other() ConnEnd { return ConnEnd{e.Conn, e.Side.Other()} }
+
 // A Call records a call that is under way. Calls that block are written when
 // they begin; of all others it is enough to write those that have not returned
 // after 100 ms, and those that have not returned when the source ends. A call

@@ -31,11 +31,6 @@ func keyOf(sender history.ConnEnd) uint64 {
 	return mix(sender.Conn)
 }
 
-// otherOf returns the other end of a connection.
-func otherOf(e history.ConnEnd) history.ConnEnd {
-	return history.ConnEnd{Conn: e.Conn, Side: e.Side.Other()}
-}
-
 // fill fills p with the bytes that sender sends from position pos on.
 func fill(p []byte, sender history.ConnEnd, pos int64) {
 	key := keyOf(sender)

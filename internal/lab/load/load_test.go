@@ -126,7 +126,7 @@ func TestHalfAWord(t *testing.T) {
 		for _, rest := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, the rest comes: %v", tt.name, rest), func(t *testing.T) {
 				w, _ := newScanned(t)
-				peer, slots := writerOf(otherOf(w.owner)), uint64(w.g.slots)
+				peer, slots := writerOf(w.owner.Other()), uint64(w.g.slots)
 				later := 0x100/slots*slots + slots // the next one of its slot, whose number has another upper byte
 				if tt.before {
 					stamp(w.bytes[:64], peer, later-slots)

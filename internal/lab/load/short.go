@@ -49,7 +49,7 @@ func (e *End) sent(n int64) {
 func (e *End) take(n int64, then func(n int64) Step) Step {
 	return recvFull(int(n), func(r Result) Step {
 		got := &history.Received{ConnEnd: e.ID, Range: history.Range{To: int64(len(r.Data))}}
-		if bad := verify(r.Data, otherOf(e.ID), 0); bad >= 0 {
+		if bad := verify(r.Data, e.ID.Other(), 0); bad >= 0 {
 			got.Bad = at(int64(bad))
 		}
 		if len(r.Data) > 0 {

@@ -84,7 +84,7 @@ func (v *receiver) next(r Result) Step {
 
 func (v *receiver) got(r Result) Step {
 	to := v.pos + int64(len(r.Data))
-	if bad := verify(r.Data, otherOf(v.e.ID), v.pos); bad >= 0 {
+	if bad := verify(r.Data, v.e.ID.Other(), v.pos); bad >= 0 {
 		v.t.flush()
 		v.e.env.Put(&history.Received{ConnEnd: v.e.ID, Range: history.Range{From: v.pos, To: to}, Bad: at(v.pos + int64(bad))})
 		v.t.skip(to)

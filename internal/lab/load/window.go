@@ -86,7 +86,7 @@ func (w *Window) check(seen *uint64, upto uint64) (missing *uint64) {
 	if upto-*seen > most {
 		return &upto
 	}
-	n, ok := w.g.visible(w.bytes, w.env.Load, otherOf(w.owner), *seen, upto)
+	n, ok := w.g.visible(w.bytes, w.env.Load, w.owner.Other(), *seen, upto)
 	if *seen = upto; ok {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (s *Scan) place(t tag, i int) bool {
 	switch t.writer() {
 	case fillOf(w.ID):
 		return t.op() == 0 && t.word() == uint64(i/8)&wordMask
-	case writerOf(otherOf(w.owner)):
+	case writerOf(w.owner.Other()):
 		if !w.g.fits(t, i) {
 			return false
 		}
@@ -147,7 +147,7 @@ func (s *Scan) Torn() bool {
 func (s *Scan) Record() *history.Scan {
 	for _, i := range s.torn {
 		switch t := tag(s.w.env.Load(s.w.bytes[i:])); t.writer() {
-		case fillOf(s.w.ID), writerOf(otherOf(s.w.owner)):
+		case fillOf(s.w.ID), writerOf(s.w.owner.Other()):
 			s.r.Misplaced++
 		default:
 			s.attribute(t)
@@ -200,7 +200,7 @@ func (w *Writers) Add(e *End) {
 	if w.ends == nil {
 		w.ends = make(map[uint32][]Known)
 	}
-	for _, k := range []Known{{e.ID, e.Local}, {otherOf(e.ID), e.Remote}} {
+	for _, k := range []Known{{e.ID, e.Local}, {e.ID.Other(), e.Remote}} {
 		hash := writerOf(k.ConnEnd)
 		w.ends[hash] = append(w.ends[hash], k)
 		w.order = append(w.order, hash)
