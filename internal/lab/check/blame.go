@@ -65,8 +65,7 @@ func (w *world) removable(slot, observer int, at int64) *fault {
 	for _, f := range w.faults {
 		alone = alone || f.Harm == history.HarmRemove && (f.onNode(0) || f.onWay(observer, 0)) && w.around(f, at)
 	}
-	for i := len(w.faults) - 1; i >= 0; i-- {
-		f := w.faults[i]
+	for _, f := range slices.Backward(w.faults) {
 		if f.Harm == history.HarmNone || !w.around(f, at) {
 			continue
 		}
@@ -84,8 +83,7 @@ func (w *world) removable(slot, observer int, at int64) *fault {
 // resettable returns the latest fault that explains a reset of a connection
 // between two slots, nil if there is none.
 func (w *world) resettable(a, b int, at int64) *fault {
-	for i := len(w.faults) - 1; i >= 0; i-- {
-		f := w.faults[i]
+	for _, f := range slices.Backward(w.faults) {
 		if f.Harm == history.HarmNone || !w.around(f, at) {
 			continue
 		}
@@ -150,11 +148,7 @@ func (w *world) finish() int64 {
 // runs reports whether the daemon of a slot runs all the time from a to b, and does not stand still
 // for longer than must stay unnoticed.
 func (w *world) runs(slot int, a, b int64) bool {
-	s := w.slots[slot]
-	if s == nil {
-		return false
-	}
-	return slices.ContainsFunc(s.daemons, func(p *proc) bool {
+	return slices.ContainsFunc(w.at(slot).daemons, func(p *proc) bool {
 		return p.start <= a && p.end > b && !w.stopped(p, a, b)
 	})
 }
@@ -177,10 +171,7 @@ func (w *world) alive(s history.Source, a, b int64) bool {
 // stood returns how long the processes of a slot stood still between a and b.
 func (w *world) stood(slot int, a, b int64) int64 {
 	var total int64
-	s := w.slots[slot]
-	if s == nil {
-		return 0
-	}
+	s := w.at(slot)
 	for _, p := range slices.Concat(s.daemons, s.apps) {
 		for _, x := range p.stops {
 			if from, to := max(x.from, a), min(x.to, b); from < to {
@@ -193,12 +184,8 @@ func (w *world) stood(slot int, a, b int64) int64 {
 
 // current returns the life that a slot has at a time, nil if none.
 func (w *world) current(slot int, at int64) *life {
-	s := w.slots[slot]
-	if s == nil {
-		return nil
-	}
-	for i := len(s.lives) - 1; i >= 0; i-- {
-		if l := s.lives[i]; l.born <= at && l.gone > at {
+	for _, l := range slices.Backward(w.at(slot).lives) {
+		if l.born <= at && l.gone > at {
 			return l
 		}
 	}

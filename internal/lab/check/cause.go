@@ -1,6 +1,10 @@
 package check
 
-import "github.com/fabricd/fabricd/internal/lab/history"
+import (
+	"slices"
+
+	"github.com/fabricd/fabricd/internal/lab/history"
+)
 
 // cause (bars B3 and B4): no life is removed without a reason: its process has ended, or a fault
 // that may remove it has touched it, the observer, or the links between it and the observer or the
@@ -33,10 +37,7 @@ func (m *cause) see(i int, r *history.Record) {
 // ended reports whether a daemon of a slot had ended by a time: a restart is a
 // reason, and the life may be older than the last process.
 func (m *cause) ended(slot int, at int64) bool {
-	for _, p := range m.w.slots[slot].daemons {
-		if p.end <= at+m.w.order() && at <= p.end+m.w.within(aftermath) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.w.at(slot).daemons, func(p *proc) bool {
+		return p.end <= at+m.w.order() && at <= p.end+m.w.within(aftermath)
+	})
 }

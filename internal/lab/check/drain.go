@@ -42,11 +42,9 @@ func (m *drain) eof(i int, r *history.Record, b *history.Closed) {
 	closed := other.closed != never && other.how == history.HowClose
 	p := m.w.procs[other.source]
 	ended := p != nil && p.end <= r.At+m.w.order()
-	if s := m.w.slots[other.source.Slot]; s != nil {
-		ended = ended || slices.ContainsFunc(s.daemons, func(p *proc) bool {
-			return p.asked <= r.At && p.start <= other.opened && p.end >= other.opened
-		})
-	}
+	ended = ended || slices.ContainsFunc(m.w.at(other.source.Slot).daemons, func(p *proc) bool {
+		return p.asked <= r.At && p.start <= other.opened && p.end >= other.opened
+	})
 	if !closed && !ended {
 		if other.opened == never && other.closed == never {
 			return // the other end never wrote a word: it was ended before it could
@@ -57,12 +55,4 @@ func (m *drain) eof(i int, r *history.Record, b *history.Closed) {
 	sent, received := m.sent[peer], m.received[b.ConnEnd]
 	m.unless(received.v >= sent.v || closed && other.closed > r.At+m.w.order() && sent.at > r.At, r.At, []int{indexOf(sent), indexOf(received), other.closeIndex, i},
 		"connection %d: the %s reads the orderly end after %d bytes, but %d were accepted", b.Conn, b.Side, received.v, sent.v)
-}
-
-// indexOf returns the record of a value, -1 if there is none.
-func indexOf(s stamped[int64]) int {
-	if s.at == 0 && s.v == 0 {
-		return -1
-	}
-	return s.index
 }

@@ -103,11 +103,7 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 // timesRemoved returns how often an observer was told that a slot was removed: where the
 // expectation names no observers, without notices that it got because it was itself cut off.
 func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int) (times int) {
-	sl := x.w.slots[slot]
-	if sl == nil {
-		return 0
-	}
-	for _, l := range sl.lives {
+	for _, l := range x.w.at(slot).lives {
 		for _, a := range s.ever(l.life) {
 			times += boolInt(a.removed < x.w.finish() && (e.At != nil || a.own == nil))
 		}
@@ -134,14 +130,10 @@ func (x *expecter) inTime(s *session, l *life, a *knownPeer, since int64, e *sce
 func (x *expecter) added(e *scenario.ExpectAdded) {
 	nodes := x.s.Slots(e.Node)
 	for _, slot := range nodes {
-		sl := x.w.slots[slot]
-		if sl == nil {
-			continue
-		}
 		late := slices.Contains(x.s.Scenario.Late(), slot)
 		for _, s := range x.observers(e.At, nodes) {
 			times, whole := 0, true
-			for i, l := range sl.lives {
+			for i, l := range x.w.at(slot).lives {
 				if i > 0 || late {
 					n, able := x.addedOne(e, s, slot, l)
 					times, whole = times+n, whole && able
@@ -379,11 +371,7 @@ func (x *expecter) connects(e *scenario.ExpectConnects) {
 
 func (x *expecter) exits(e *scenario.ExpectExits) {
 	for _, slot := range x.s.Slots(e.Node) {
-		s := x.w.slots[slot]
-		if s == nil {
-			continue
-		}
-		for _, p := range s.daemons {
+		for _, p := range x.w.at(slot).daemons {
 			if p.endedBy != history.DidExit || p.end > x.w.finish() {
 				continue
 			}

@@ -32,9 +32,9 @@ func (m *fence) see(i int, r *history.Record) {
 	case *history.Checked:
 		peer := b.Other()
 		wait := m.fenced[peer]
-		m.unless(b.Upto <= wait.v, r.At, []int{indexOf64(wait), i}, "connection %d: the %s is told that %d operations are there, but a fence wait covered only %d", b.Conn, b.Side, b.Upto, wait.v)
+		m.unless(b.Upto <= wait.v, r.At, []int{indexOf(wait), i}, "connection %d: the %s is told that %d operations are there, but a fence wait covered only %d", b.Conn, b.Side, b.Upto, wait.v)
 		if b.Missing != nil {
-			m.fail(r.At, []int{indexOf64(wait), i}, "connection %d: a fence wait up to %d succeeded, but operation %d is not in the window", b.Conn, b.Upto, *b.Missing)
+			m.fail(r.At, []int{indexOf(wait), i}, "connection %d: a fence wait up to %d succeeded, but operation %d is not in the window", b.Conn, b.Upto, *b.Missing)
 		}
 	case *history.Signal:
 		m.ask(i, r, b)
@@ -49,7 +49,7 @@ func (m *fence) wait(i int, r *history.Record, b *history.Fenced) {
 		return
 	}
 	begun := m.begun[b.ConnEnd]
-	m.unless(b.Upto <= begun.v, r.At, []int{indexOf64(begun), i}, "connection %d: a fence wait of the %s covers %d operations, but %d had begun", b.Conn, b.Side, b.Upto, begun.v)
+	m.unless(b.Upto <= begun.v, r.At, []int{indexOf(begun), i}, "connection %d: a fence wait of the %s covers %d operations, but %d had begun", b.Conn, b.Side, b.Upto, begun.v)
 	if b.Upto > m.fenced[b.ConnEnd].v {
 		m.fenced[b.ConnEnd] = stamped[uint64]{r.At, i, b.Upto}
 	}
@@ -57,7 +57,7 @@ func (m *fence) wait(i int, r *history.Record, b *history.Fenced) {
 
 func (m *fence) ask(i int, r *history.Record, b *history.Signal) {
 	begun := m.begun[b.ConnEnd]
-	m.unless(b.Value <= begun.v, r.At, []int{indexOf64(begun), i}, "connection %d: a signal of the %s covers %d operations, but %d had begun", b.Conn, b.Side, b.Value, begun.v)
+	m.unless(b.Value <= begun.v, r.At, []int{indexOf(begun), i}, "connection %d: a signal of the %s covers %d operations, but %d had begun", b.Conn, b.Side, b.Value, begun.v)
 	if m.asked[b.ConnEnd] == nil {
 		m.asked[b.ConnEnd] = map[uint64]int{}
 	}
@@ -71,7 +71,7 @@ func (m *fence) seen(i int, r *history.Record, b *history.SignalSeen) {
 		asked = -1
 	}
 	before := m.value[b.ConnEnd]
-	proof := []int{asked, indexOf64(before), i}
+	proof := []int{asked, indexOf(before), i}
 	switch {
 	case !known:
 		m.fail(r.At, proof, "connection %d: the %s sees the signal %d, which nobody has asked for", b.Conn, b.Side, b.Value)

@@ -74,16 +74,8 @@ func (m *fencing) writer(i int, r *history.Record, x *window, by history.WindowW
 	case remote != addr.Life{} && by.Life != remote:
 		m.fail(r.At, proof, "%d words of window %d were written by %s, but the connection is with %s", by.Words, x.ID, by.Life, remote)
 	case by.Last > peer.v:
-		m.fail(r.At, append(proof, indexOf64(peer)), "window %d has words of operation %d, but only %d had begun", x.ID, by.Last, peer.v)
+		m.fail(r.At, append(proof, indexOf(peer)), "window %d has words of operation %d, but only %d had begun", x.ID, by.Last, peer.v)
 	default:
 		m.good()
 	}
-}
-
-// indexOf64 returns the record of a value, -1 if there is none.
-func indexOf64(s stamped[uint64]) int {
-	if s.v == 0 {
-		return -1
-	}
-	return s.index
 }

@@ -170,13 +170,10 @@ func (w *world) startOf(slot int, at int64) (int64, bool) {
 // procAt returns the process of a slot's daemon at a time: the last one whose
 // predecessor had ended by then; nil and -1 if there is none.
 func (w *world) procAt(slot int, at int64) (*proc, int) {
-	s := w.slots[slot]
-	if s == nil {
-		return nil, -1
-	}
-	for i := len(s.daemons) - 1; i >= 0; i-- {
-		if i == 0 || s.daemons[i-1].end <= at {
-			return s.daemons[i], i
+	all := w.at(slot).daemons
+	for i, p := range slices.Backward(all) {
+		if i == 0 || all[i-1].end <= at {
+			return p, i
 		}
 	}
 	return nil, -1

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/history"
@@ -60,14 +61,5 @@ func (m *isolation) processEnded(s history.Source, at int64) bool {
 
 // daemonEnded reports whether a daemon of a slot ended between two times.
 func (m *isolation) daemonEnded(slot int, at, since int64) bool {
-	s := m.w.slots[slot]
-	if s == nil {
-		return false
-	}
-	for _, p := range s.daemons {
-		if p.end <= at && p.end >= since-m.w.order() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.w.at(slot).daemons, func(p *proc) bool { return p.end <= at && p.end >= since-m.w.order() })
 }

@@ -30,11 +30,7 @@ type loss struct {
 // has to be told of.
 func (w *world) losses(slot int, s *session) []loss {
 	var all []loss
-	sl := w.slots[slot]
-	if sl == nil {
-		return nil
-	}
-	for _, l := range sl.lives {
+	for _, l := range w.at(slot).lives {
 		for _, a := range s.ever(l.life) {
 			end, own := w.endTo(s.source.Slot, l, a)
 			if end >= w.finish() {
@@ -79,8 +75,8 @@ func (w *world) lossOfLife(l *life, a *knownPeer, end int64, own *fault) loss {
 
 // blamed returns the latest fault that explains the end of a life of a slot at a time.
 func (w *world) blamed(slot int, end int64) *fault {
-	for i := len(w.faults) - 1; i >= 0; i-- {
-		if f := w.faults[i]; f.Harm == history.HarmRemove && f.begin <= end+w.order() && w.harms(f, slot) {
+	for _, f := range slices.Backward(w.faults) {
+		if f.Harm == history.HarmRemove && f.begin <= end+w.order() && w.harms(f, slot) {
 			return f
 		}
 	}
@@ -181,11 +177,9 @@ func (w *world) notice() {
 // the end of a process of it that the fault has ended.
 func (w *world) placed(f *fault, slot int) int64 {
 	at := max(f.begin, w.records[f.index].At)
-	if s := w.slots[slot]; s != nil {
-		for _, l := range s.lives {
-			if l.gone >= f.begin {
-				at = min(at, l.gone)
-			}
+	for _, l := range w.at(slot).lives {
+		if l.gone >= f.begin {
+			at = min(at, l.gone)
 		}
 	}
 	return at

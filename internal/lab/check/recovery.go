@@ -27,37 +27,26 @@ func (m *recovery) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Opened:
 		if b.Side == history.Client && r.At >= m.quiet {
-			m.note(m.worked, r.Source.Slot, b.Remote, r.At)
-			if pair, ok := m.pair(r.Source.Slot, b.Remote); ok {
-				if _, known := m.tried[pair]; !known {
-					m.tried[pair] = i
-				}
-			}
+			m.try(i, r, b.Remote, true)
 		}
 	case *history.Return:
 		if b.Name == "connect" && b.Began >= m.quiet && b.Peer != (addr.Life{}) {
-			if pair, ok := m.pair(r.Source.Slot, b.Peer); ok {
-				if _, known := m.tried[pair]; !known {
-					m.tried[pair] = i
-				}
-				if b.Status == "" {
-					m.note(m.worked, r.Source.Slot, b.Peer, r.At)
-				}
-			}
+			m.try(i, r, b.Peer, b.Status == "")
 		}
 	}
 }
 
-// pair names a pair by the end that connects.
-func (m *recovery) pair(from int, to addr.Life) ([2]int, bool) {
-	slot := m.w.slotOf(to)
-	return [2]int{from, slot}, slot >= 0
-}
-
-func (m *recovery) note(worked map[[2]int]int64, from int, to addr.Life, at int64) {
-	pair, ok := m.pair(from, to)
-	if _, known := worked[pair]; ok && !known {
-		worked[pair] = at
+// try notes that a source has tried to connect to a life.
+func (m *recovery) try(i int, r *history.Record, to addr.Life, worked bool) {
+	pair := [2]int{r.Source.Slot, m.w.slotOf(to)}
+	if pair[1] < 0 {
+		return
+	}
+	if _, known := m.tried[pair]; !known {
+		m.tried[pair] = i
+	}
+	if _, known := m.worked[pair]; worked && !known {
+		m.worked[pair] = r.At
 	}
 }
 

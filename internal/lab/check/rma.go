@@ -29,7 +29,7 @@ func (m *rma) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.RMA:
 		last := m.last[b.ConnEnd]
-		m.unless(b.Op == last.v+1, r.At, []int{indexOf64(last), i}, "connection %d: the %s begins operation %d after %d", b.Conn, b.Side, b.Op, last.v)
+		m.unless(b.Op == last.v+1, r.At, []int{indexOf(last), i}, "connection %d: the %s begins operation %d after %d", b.Conn, b.Side, b.Op, last.v)
 		m.last[b.ConnEnd] = stamped[uint64]{r.At, i, max(b.Op, last.v)}
 	case *history.RMADone:
 		key := opKey{b.ConnEnd, b.Op}
@@ -40,7 +40,7 @@ func (m *rma) see(i int, r *history.Record) {
 		m.done[key] = i
 		last := m.last[b.ConnEnd]
 		m.unless(!twice, r.At, []int{before, i}, "connection %d: operation %d of the %s has ended twice", b.Conn, b.Op, b.Side)
-		m.unless(b.Op <= last.v, r.At, []int{indexOf64(last), i}, "connection %d: operation %d of the %s has ended before it began", b.Conn, b.Op, b.Side)
+		m.unless(b.Op <= last.v, r.At, []int{indexOf(last), i}, "connection %d: operation %d of the %s has ended before it began", b.Conn, b.Op, b.Side)
 		m.unless(b.Bad == nil || b.Status != "", r.At, []int{i}, "connection %d: operation %d of the %s has read wrong bytes", b.Conn, b.Op, b.Side)
 	case *history.Scan:
 		m.unless(b.Guard == 0, r.At, []int{i}, "%d bytes beside window %d have changed", b.Guard, b.ID)

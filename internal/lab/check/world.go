@@ -133,6 +133,14 @@ type stamped[T any] struct {
 	v     T
 }
 
+// indexOf returns the record of a value, -1 if there is none.
+func indexOf[T comparable](s stamped[T]) int {
+	if s == (stamped[T]{}) {
+		return -1
+	}
+	return s.index
+}
+
 // A knownPeer is how long a source knew a life.
 type knownPeer struct {
 	since      int64
@@ -229,6 +237,14 @@ func (w *world) slot(id int) *slot {
 		w.slots[id] = s
 	}
 	return s
+}
+
+// at returns a slot to read, an empty one if no record tells of it.
+func (w *world) at(id int) *slot {
+	if s := w.slots[id]; s != nil {
+		return s
+	}
+	return &slot{}
 }
 
 // process follows a process.
