@@ -100,7 +100,7 @@ func (c *cluster) initHost(ctx context.Context) error {
 	host := c.slots[0]
 	args := []string{"init", "--name", host.name(), "--state-dir", c.site.path(host, host.state), "--token-file", c.site.path(host, "join.token"),
 		"--token-ttl", "never", "--token-uses", "unlimited"} // clocks jump, and directories are lost again and again
-	if err := c.site.run(ctx, host, args...); err != nil {
+	if err := c.runToEnd(ctx, host, args...); err != nil {
 		return fmt.Errorf("make a cluster: %w", err)
 	}
 	token, err := os.ReadFile(host.file("join.token"))
@@ -111,6 +111,25 @@ func (c *cluster) initHost(ctx context.Context) error {
 		if err := os.WriteFile(s.file("join.token"), token, 0o600); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// runToEnd runs a command of fabricd that ends by itself and has to succeed.
+func (c *cluster) runToEnd(ctx context.Context, s *slot, args ...string) error {
+	p, err := c.site.start(ctx, s, args[0], args...)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.ended():
+	case <-ctx.Done():
+		err := p.kill(context.WithoutCancel(ctx))
+		<-p.ended()
+		return errors.Join(context.Cause(ctx), err)
+	}
+	if p.code() != 0 {
+		return fmt.Errorf("fabricd %s: exit code %d: %s", strings.Join(args, " "), p.code(), tailOf(p.log(), 3))
 	}
 	return nil
 }

@@ -98,13 +98,16 @@ func demultiplex(w io.Writer, r io.Reader) error {
 	}
 }
 
-func (p *container) kill(ctx context.Context) error {
-	err := p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/kill?signal=KILL", nil, nil)
+// signal sends a signal. A container that has ended gets none, which is no error.
+func (p *container) signal(ctx context.Context, name string) error {
+	err := p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/kill?signal="+name, nil, nil)
 	if e, ok := errors.AsType[*dockerError](err); ok && (e.code == http.StatusConflict || e.code == http.StatusNotFound) {
-		return nil // it has ended
+		return nil
 	}
 	return err
 }
+
+func (p *container) kill(ctx context.Context) error { return p.signal(ctx, "KILL") }
 
 // The kernel freezes a control group only as a whole: it waits for a task that cannot
 // be frozen yet, and the engine gives up after a moment ("unable to freeze"), having
@@ -154,11 +157,5 @@ func (p *container) cont(ctx context.Context) error {
 }
 
 func (p *container) terminate(ctx context.Context, limit time.Duration) error {
-	return endWithin(ctx, p, limit, func() error {
-		err := p.docker.ask(ctx, http.MethodPost, "/containers/"+p.id+"/kill?signal=TERM", nil, nil)
-		if e, ok := errors.AsType[*dockerError](err); ok && (e.code == http.StatusConflict || e.code == http.StatusNotFound) {
-			return nil // it has ended
-		}
-		return err
-	})
+	return endWithin(ctx, p, limit, func() error { return p.signal(ctx, "TERM") })
 }

@@ -143,20 +143,6 @@ func (c *containers) place(slot int) place {
 // path: the slot's directory is /lab in its containers.
 func (c *containers) path(_ *slot, name string) string { return filepath.Join("/lab", name) }
 
-func (c *containers) run(ctx context.Context, s *slot, args ...string) error {
-	p, err := c.launch(ctx, s, args[0], args, false)
-	if err != nil {
-		return err
-	}
-	if err := waitFor(ctx, p); err != nil {
-		return err
-	}
-	if p.code() != 0 {
-		return fmt.Errorf("fabricd %v: exit code %d: %s", args, p.code(), tailOf(p.log(), 3))
-	}
-	return nil
-}
-
 func (c *containers) start(ctx context.Context, s *slot, name string, args ...string) (child, error) {
 	onNetwork := args[0] == "run"
 	p, err := c.launch(ctx, s, name, args, onNetwork)

@@ -139,15 +139,6 @@ func (g *group) limitMemory(s *slot, a scenario.Action) (effect, error) {
 	})
 }
 
-// A squeezed is a slot whose processes are in a group.
-type squeezed struct {
-	slot  *slot
-	dir   string
-	count func() (uint64, string)
-	once  sync.Once
-	done
-}
-
 // enter sets the limits of a group and moves the slot's processes there, now
 // and when they are started while it lasts.
 func (g *group) enter(s *slot, dir string, set map[string]string, count func() (uint64, string)) (effect, error) {
@@ -159,16 +150,10 @@ func (g *group) enter(s *slot, dir string, set map[string]string, count func() (
 	if err := s.enterGroup(dir); err != nil {
 		return nil, err
 	}
-	return &squeezed{slot: s, dir: dir, count: count}, nil
-}
-
-// undo moves the processes back to the tree's root.
-func (q *squeezed) undo(context.Context) (uint64, string, error) {
-	q.once.Do(func() {
-		q.fired, q.proof = q.count()
-		q.err = q.slot.leaveGroup(q.dir)
-	})
-	return q.fired, q.proof, q.err
+	return undoBy(func(context.Context) (uint64, string, error) {
+		fired, proof := count()
+		return fired, proof, s.leaveGroup(dir)
+	}), nil
 }
 
 // addToGroup moves a process to a group. One that has ended is not there to be

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -114,12 +113,6 @@ func (m *machine) place(slot int) place {
 	return place{bind: a, advertise: a, data: dataPort + m.above, gossip: gossipPort + m.above}
 }
 
-func (m *machine) command(args []string) *exec.Cmd {
-	cmd := exec.Command(m.exe, args...)
-	cmd.Env = environ()
-	return cmd
-}
-
 // environ is the environment of every fabricd: without settings of the user's. A
 // panic that serving a peer meets ends the process, which the checker sees.
 func environ() []string {
@@ -132,43 +125,8 @@ func environ() []string {
 	return append(own, "GOTRACEBACK=all", "FABRICD_PANIC=crash")
 }
 
-func (m *machine) run(ctx context.Context, s *slot, args ...string) error {
-	return runToEnd(ctx, m.spawn, m.command(args), filepath.Join(s.dir, args[0]+".log"))
-}
-
-// runToEnd runs a command that ends by itself and has to succeed.
-func runToEnd(ctx context.Context, spawn *spawner, cmd *exec.Cmd, log string) error {
-	p, err := spawn.start(cmd, log)
-	if err != nil {
-		return err
-	}
-	if err := waitFor(ctx, p); err != nil {
-		return err
-	}
-	if p.code() != 0 {
-		return fmt.Errorf("%s: exit code %d: %s", strings.Join(cmd.Args, " "), p.code(), tailOf(log, 3))
-	}
-	return nil
-}
-
-// waitFor waits for the end of a child that ends by itself.
-func waitFor(ctx context.Context, c child) error {
-	select {
-	case <-c.ended():
-		return nil
-	case <-ctx.Done():
-		err := c.kill(context.WithoutCancel(ctx))
-		<-c.ended()
-		return errors.Join(context.Cause(ctx), err)
-	}
-}
-
 func (m *machine) start(_ context.Context, s *slot, name string, args ...string) (child, error) {
-	p, err := m.spawn.start(m.command(args), filepath.Join(s.dir, name+".log"))
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return m.spawn.start(append([]string{m.exe}, args...), s.file(name+".log"))
 }
 
 func (m *machine) path(s *slot, name string) string { return filepath.Join(s.dir, name) }

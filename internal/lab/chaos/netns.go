@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -138,24 +139,9 @@ func (n *namespaces) place(slot int) place {
 	return place{bind: a, advertise: a, data: dataPort, gossip: gossipPort}
 }
 
-// inside returns the command that runs fabricd in a slot's namespace.
-func (n *namespaces) inside(slot int, args []string) *exec.Cmd {
-	argv := append(n.filter.enter(slot), n.exe)
-	cmd := exec.Command(argv[0], append(argv[1:], args...)...)
-	cmd.Env = environ()
-	return cmd
-}
-
-func (n *namespaces) run(ctx context.Context, s *slot, args ...string) error {
-	return runToEnd(ctx, n.spawn, n.inside(s.id, args), filepath.Join(s.dir, args[0]+".log"))
-}
-
+// start runs fabricd in the slot's namespace.
 func (n *namespaces) start(_ context.Context, s *slot, name string, args ...string) (child, error) {
-	p, err := n.spawn.start(n.inside(s.id, args), filepath.Join(s.dir, name+".log"))
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return n.spawn.start(slices.Concat(n.filter.enter(s.id), []string{n.exe}, args), s.file(name+".log"))
 }
 
 // The mechanisms that break a link.

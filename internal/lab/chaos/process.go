@@ -43,9 +43,11 @@ func (s *spawner) close() {
 	<-s.done
 }
 
-// start starts cmd as a child that dies with the runner and does not get the terminal's
-// signals; its output goes to the file log.
-func (s *spawner) start(cmd *exec.Cmd, log string) (*process, error) {
+// start starts a program as a child that dies with the runner and does not get the
+// terminal's signals; its output goes to the file log.
+func (s *spawner) start(argv []string, log string) (child, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = environ()
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err

@@ -22,9 +22,8 @@ type site interface {
 
 	// place returns the addresses on which a slot's fabricd listens.
 	place(slot int) place
-	// run runs fabricd with args to its end.
-	run(ctx context.Context, s *slot, args ...string) error
-	// start starts fabricd with args: a daemon or an application.
+	// start starts fabricd with args: a daemon, an application, or a command that ends
+	// by itself.
 	start(ctx context.Context, s *slot, name string, args ...string) (child, error)
 	// path returns the path of a file in the slot's directory as the slot's
 	// processes see it.
