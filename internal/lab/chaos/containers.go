@@ -59,8 +59,8 @@ func newContainers(image string, name Name) *containers {
 }
 
 func (c *containers) check(ctx context.Context, s *scenario.Schedule) error {
-	if s.Scenario.Cluster.Nodes > maxSlots {
-		return refusef("%d nodes: this lab has room for %d; sim has for more", s.Scenario.Cluster.Nodes, maxSlots)
+	if err := hasSlots(s); err != nil {
+		return err
 	}
 	for _, a := range s.Actions {
 		if err := c.can(a); err != nil {

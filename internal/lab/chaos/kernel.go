@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"net/netip"
@@ -111,18 +112,29 @@ func linkEffects(l *scenario.Link) []string {
 	return all
 }
 
+// links are the directed links that an action touches.
+func links(a scenario.Action) iter.Seq2[int, int] {
+	return func(yield func(from, to int) bool) {
+		for _, w := range a.Touches().Ways {
+			for _, from := range w.From {
+				for _, to := range w.To {
+					if from != to && !yield(from, to) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 func tableName(a scenario.Action) string { return fmt.Sprintf("chaos%d", a.ID) }
 
 // apply puts an action in place at every receiver of its links.
 func (f *filter) apply(ctx context.Context, a scenario.Action) (effect, error) {
 	senders := make(map[int][]int) // by receiver
-	for _, w := range a.Touches().Ways {
-		for _, to := range w.To {
-			for _, from := range w.From {
-				if from != to && !slices.Contains(senders[to], from) {
-					senders[to] = append(senders[to], from)
-				}
-			}
+	for from, to := range links(a) {
+		if !slices.Contains(senders[to], from) {
+			senders[to] = append(senders[to], from)
 		}
 	}
 	left := time.Duration(0)

@@ -53,8 +53,8 @@ func (n *namespaces) check(ctx context.Context, s *scenario.Schedule) error {
 			return refusef("the netns lab needs %s, which is not installed", tool)
 		}
 	}
-	if s.Scenario.Cluster.Nodes > maxSlots {
-		return refusef("%d nodes: this lab has room for %d; sim has for more", s.Scenario.Cluster.Nodes, maxSlots)
+	if err := hasSlots(s); err != nil {
+		return err
 	}
 	for _, a := range s.Actions {
 		if a.Link != nil && a.Link.By == scenario.ByKernel && how(a.Link) == byPlane {
@@ -240,15 +240,9 @@ func (n *namespaces) tc(ctx context.Context, format string, args ...any) error {
 // sender.
 func (n *namespaces) duplicate(ctx context.Context, a scenario.Action) (effect, error) {
 	var rules []string
-	for _, w := range a.Touches().Ways {
-		for _, from := range w.From {
-			for _, to := range w.To {
-				if from != to {
-					rules = append(rules, fmt.Sprintf("chain c%d_%d { type filter hook ingress device \"%s\" priority 0; ip daddr %s numgen random mod 100000 < %d counter dup to \"%s\"; }",
-						from, to, port(from), n.place(to).bind, int(a.Link.Duplicate*1000), port(to)))
-				}
-			}
-		}
+	for from, to := range links(a) {
+		rules = append(rules, fmt.Sprintf("chain c%d_%d { type filter hook ingress device \"%s\" priority 0; ip daddr %s numgen random mod 100000 < %d counter dup to \"%s\"; }",
+			from, to, port(from), n.place(to).bind, int(a.Link.Duplicate*1000), port(to)))
 	}
 	script := fmt.Sprintf("table netdev %s { %s; }", tableName(a), strings.Join(rules, "; "))
 	_, err := n.in(ctx, "nft", script)
@@ -269,20 +263,13 @@ func (n *namespaces) limit(ctx context.Context, a scenario.Action) (effect, erro
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var all several
-	for _, w := range a.Touches().Ways {
-		for _, to := range w.To {
-			for _, from := range w.From {
-				if from == to {
-					continue
-				}
-				e, err := n.limitOne(ctx, a.Link, from, to)
-				if e != nil {
-					all = append(all, e)
-				}
-				if err != nil {
-					return all, err
-				}
-			}
+	for from, to := range links(a) {
+		e, err := n.limitOne(ctx, a.Link, from, to)
+		if e != nil {
+			all = append(all, e)
+		}
+		if err != nil {
+			return all, err
 		}
 	}
 	return all, nil

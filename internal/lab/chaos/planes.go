@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -82,20 +81,17 @@ func (p *planes) apply(ctx context.Context, c *cluster, a scenario.Action) (effe
 
 // each does something at every sender of a fault that can answer, all at once.
 func (p *planes) each(c *cluster, f *planeFault, do func(*slot) error) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(c.slots))
-	for i, s := range c.slots {
-		sends := slices.ContainsFunc(f.rules, func(r planeRule) bool { return slices.Contains(r.from, s.id) })
-		if sends && s.answers() {
-			wg.Go(func() {
-				if err := do(s); err != nil && s.answers() {
-					errs[i] = fmt.Errorf("slot %d: %w", s.id, err)
-				}
-			})
+	return everywhere(indexes(len(c.slots)), func(id int) error {
+		s := c.slots[id]
+		sends := slices.ContainsFunc(f.rules, func(r planeRule) bool { return slices.Contains(r.from, id) })
+		if !sends || !s.answers() {
+			return nil
 		}
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+		if err := do(s); err != nil && s.answers() {
+			return fmt.Errorf("slot %d: %w", id, err)
+		}
+		return nil
+	})
 }
 
 // answers reports whether the slot's daemon serves and does not stand still.
@@ -186,38 +182,31 @@ func (c *cluster) served(ctx context.Context, s *slot) {
 	c.tellNode(ctx, s)
 }
 
+// effects are the counted effects of rules, by their names.
+func effects(c *faults.Counters) map[string]*uint64 {
+	return map[string]*uint64{
+		"dropped": &c.Dropped, "stopped": &c.Stopped, "oversize": &c.Oversize, "overflowed": &c.Overflowed,
+		"delayed": &c.Delayed, "duplicated": &c.Duplicated, "reordered": &c.Reordered, "corrupted": &c.Corrupted,
+		"limited": &c.Limited, "refused": &c.Refused, "reset": &c.Reset,
+	}
+}
+
 func addCounters(sum *faults.Counters, c faults.Counters) {
 	sum.Seen += c.Seen
-	sum.Bytes += c.Bytes
-	for _, f := range counterFields(sum, &c) {
-		*f.sum += *f.add
+	more := effects(&c)
+	for name, n := range effects(sum) {
+		*n += *more[name]
 	}
 }
 
-// counterFields pairs the counted effects of two Counters.
-func counterFields(sum, add *faults.Counters) []struct {
-	name     string
-	sum, add *uint64
-} {
-	return []struct {
-		name     string
-		sum, add *uint64
-	}{
-		{"dropped", &sum.Dropped, &add.Dropped}, {"stopped", &sum.Stopped, &add.Stopped}, {"oversize", &sum.Oversize, &add.Oversize},
-		{"overflowed", &sum.Overflowed, &add.Overflowed}, {"delayed", &sum.Delayed, &add.Delayed},
-		{"duplicated", &sum.Duplicated, &add.Duplicated}, {"reordered", &sum.Reordered, &add.Reordered},
-		{"corrupted", &sum.Corrupted, &add.Corrupted}, {"limited", &sum.Limited, &add.Limited},
-		{"refused", &sum.Refused, &add.Refused}, {"reset", &sum.Reset, &add.Reset},
-	}
-}
-
-// describeCounters describes the effects of rules: "dropped 418, delayed 2000 of 2100".
+// describeCounters describes the effects of rules: "delayed 2000, dropped 418 of 2100".
 func describeCounters(c faults.Counters) string {
 	var words []string
-	for _, f := range counterFields(&c, &c) {
-		if *f.sum > 0 {
-			words = append(words, fmt.Sprintf("%s %d", f.name, *f.sum))
+	for name, n := range effects(&c) {
+		if *n > 0 {
+			words = append(words, fmt.Sprintf("%s %d", name, *n))
 		}
 	}
+	slices.Sort(words)
 	return fmt.Sprintf("%s of %d packets and pieces", strings.Join(words, ", "), c.Seen)
 }

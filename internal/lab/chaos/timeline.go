@@ -228,24 +228,19 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 // forEach puts an action in place at several slots at once.
 func (c *cluster) forEach(ids []int, do func(*slot) (effect, error)) (effect, error) {
 	all := make(several, len(ids))
-	errs := make([]error, len(ids))
-	var wg sync.WaitGroup
-	for i, id := range ids {
-		wg.Go(func() {
-			s := c.slots[id]
-			s.act.Lock()
-			defer s.act.Unlock()
-			all[i], errs[i] = do(s)
-			if errs[i] != nil {
-				errs[i] = fmt.Errorf("slot %d: %w", id, errs[i])
-			}
-		})
-	}
-	wg.Wait()
+	err := everywhere(indexes(len(ids)), func(i int) (err error) {
+		s := c.slots[ids[i]]
+		s.act.Lock()
+		defer s.act.Unlock()
+		if all[i], err = do(s); err != nil {
+			err = fmt.Errorf("slot %d: %w", s.id, err)
+		}
+		return err
+	})
 	if instant := all.instant(); instant != nil {
-		return *instant, errors.Join(errs...)
+		return *instant, err
 	}
-	return all, errors.Join(errs...)
+	return all, err
 }
 
 // several are the effects of one action at several slots; nil for one that
@@ -278,13 +273,12 @@ func (d *done) add(fired uint64, proof string, err error) {
 
 func (s several) undo(ctx context.Context) (uint64, string, error) {
 	sums := make([]done, len(s))
-	var wg sync.WaitGroup
-	for i, e := range s {
-		if e != nil {
-			wg.Go(func() { sums[i].fired, sums[i].proof, sums[i].err = e.undo(ctx) })
+	_ = everywhere(indexes(len(s)), func(i int) error { // the errors are in the sums
+		if s[i] != nil {
+			sums[i].fired, sums[i].proof, sums[i].err = s[i].undo(ctx)
 		}
-	}
-	wg.Wait()
+		return nil
+	})
 	var sum done
 	for _, d := range sums {
 		sum.add(d.fired, d.proof, d.err)
