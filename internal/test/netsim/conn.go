@@ -17,7 +17,7 @@ const streamBuffer = 64 << 10
 // A Conn is one end of a TCP-like stream. It implements net.Conn, and
 // CloseWrite as *net.TCPConn does.
 type Conn struct {
-	net      *Network
+	socket
 	peer     *Conn
 	at       netip.AddrPort
 	addr     *net.TCPAddr
@@ -25,12 +25,8 @@ type Conn struct {
 	oneWrite chan struct{} // holds a token during Write: writes do not interleave
 
 	// The network's lock guards the fields below.
-	in            stream
-	closed        bool // Close or Crash here
-	finSent       bool
-	readDeadline  time.Time
-	writeDeadline time.Time
-	changed       signal // fires at everything that may end a wait here
+	in      stream
+	finSent bool
 }
 
 // A stream holds the bytes under way to one Conn, in order.
@@ -58,17 +54,15 @@ func newConns(n *Network, from, to netip.AddrPort) (dialer, accepter *Conn) {
 }
 
 func newConn(n *Network, at, to netip.AddrPort) *Conn {
-	return &Conn{
-		net:      n,
+	c := &Conn{
 		at:       at,
 		addr:     net.TCPAddrFromAddrPort(at),
 		out:      pair{at.Addr().String(), to.Addr().String()},
 		oneWrite: make(chan struct{}, 1),
 	}
+	c.socket = socket{net: n, fail: c.fail}
+	return c
 }
-
-// link returns the directed pair of hosts that c sends over.
-func (c *Conn) link() pair { return c.out }
 
 // Read returns bytes that have arrived, io.EOF after the peer's end, or
 // ECONNRESET after a reset. It waits while the way to here is cut.
@@ -84,39 +78,33 @@ func (c *Conn) Read(p []byte) (int, error) {
 		if got > 0 || len(p) == 0 {
 			return got, nil
 		}
-		sleep(next.changed, next.rules, next.at)
+		next.sleep()
 	}
 }
 
-// A streamWakeup holds the events that end a wait of a stream.
-type streamWakeup struct {
-	changed, rules <-chan struct{}
-	at             time.Time
-}
-
 // read takes the bytes that are visible at now, or returns the events to wait for.
-func (c *Conn) read(p []byte, now time.Time) (int, streamWakeup, error) {
+func (c *Conn) read(p []byte, now time.Time) (int, wakeup, error) {
 	n := c.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case c.closed:
-		return 0, streamWakeup{}, net.ErrClosed
+		return 0, wakeup{}, net.ErrClosed
 	case passed(c.readDeadline, now):
-		return 0, streamWakeup{}, os.ErrDeadlineExceeded
+		return 0, wakeup{}, os.ErrDeadlineExceeded
 	}
 	next := c.readDeadline
 	if !n.rulesFor(c.peer.out).Cut {
 		if got := c.in.take(p, now); got > 0 {
 			c.peer.changed.fire() // room for its writer
-			return got, streamWakeup{}, nil
+			return got, wakeup{}, nil
 		}
 		if c.in.ended(now) {
-			return 0, streamWakeup{}, c.in.end
+			return 0, wakeup{}, c.in.end
 		}
 		next = earlier(next, c.in.next())
 	}
-	return 0, streamWakeup{c.changed.wait(), n.changed.wait(), next}, nil
+	return 0, wakeup{c.changed.wait(), n.changed.wait(), next}, nil
 }
 
 // take copies to p the bytes that are visible at now.
@@ -178,41 +166,41 @@ func (c *Conn) Write(p []byte) (int, error) {
 			return sent, nil
 		}
 		if k == 0 {
-			sleep(next.changed, next.rules, next.at)
+			next.sleep()
 		}
 	}
 }
 
 // write queues at the peer as much of p as fits, or returns the events to wait for.
-func (c *Conn) write(p []byte, now time.Time) (int, streamWakeup, error) {
+func (c *Conn) write(p []byte, now time.Time) (int, wakeup, error) {
 	n := c.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	resetSeen := c.in.end == errReset && passed(c.in.endAt, now) && !n.rulesFor(c.peer.out).Cut
 	switch {
 	case c.closed:
-		return 0, streamWakeup{}, net.ErrClosed
+		return 0, wakeup{}, net.ErrClosed
 	case resetSeen:
-		return 0, streamWakeup{}, errReset
+		return 0, wakeup{}, errReset
 	case c.finSent:
-		return 0, streamWakeup{}, os.NewSyscallError("write", syscall.EPIPE)
+		return 0, wakeup{}, os.NewSyscallError("write", syscall.EPIPE)
 	case passed(c.writeDeadline, now):
-		return 0, streamWakeup{}, os.ErrDeadlineExceeded
+		return 0, wakeup{}, os.ErrDeadlineExceeded
 	}
 	if c.peer.closed {
 		c.bounce(now)
-		return len(p), streamWakeup{}, nil
+		return len(p), wakeup{}, nil
 	}
 	k := min(len(p), streamBuffer-c.peer.in.buffered)
 	if k > 0 {
 		c.push(p[:k], now)
-		return k, streamWakeup{}, nil
+		return k, wakeup{}, nil
 	}
 	next := c.writeDeadline
 	if c.in.end == errReset {
 		next = earlier(next, c.in.endAt)
 	}
-	return 0, streamWakeup{c.changed.wait(), n.changed.wait(), next}, nil
+	return 0, wakeup{c.changed.wait(), n.changed.wait(), next}, nil
 }
 
 // push sends p, in one segment unless the way has a rate. The network's lock is held.
@@ -319,32 +307,6 @@ func (c *Conn) LocalAddr() net.Addr { return c.addr }
 
 // RemoteAddr returns the peer's address, a *net.TCPAddr.
 func (c *Conn) RemoteAddr() net.Addr { return c.peer.addr }
-
-// SetDeadline sets both deadlines.
-func (c *Conn) SetDeadline(t time.Time) error {
-	return c.setDeadlines(&c.readDeadline, &c.writeDeadline, t)
-}
-
-// SetReadDeadline wakes a blocked Read at t.
-func (c *Conn) SetReadDeadline(t time.Time) error {
-	return c.setDeadlines(&c.readDeadline, &c.readDeadline, t)
-}
-
-// SetWriteDeadline wakes a blocked Write at t; part of its data may be sent.
-func (c *Conn) SetWriteDeadline(t time.Time) error {
-	return c.setDeadlines(&c.writeDeadline, &c.writeDeadline, t)
-}
-
-func (c *Conn) setDeadlines(a, b *time.Time, t time.Time) error {
-	c.net.mu.Lock()
-	defer c.net.mu.Unlock()
-	if c.closed {
-		return c.fail("set", net.ErrClosed)
-	}
-	*a, *b = t, t
-	c.changed.fire()
-	return nil
-}
 
 // fail wraps err with both ends.
 func (c *Conn) fail(op string, err error) error {

@@ -154,7 +154,7 @@ func (n *Network) Crash(host string) {
 		}
 	}
 	for c := range n.conns {
-		if c.link().from == host {
+		if c.out.from == host {
 			c.abortLocked()
 		}
 	}

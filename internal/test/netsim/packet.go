@@ -1,11 +1,11 @@
 package netsim
 
 import (
-	"container/heap"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -17,17 +17,10 @@ const inboxPackets = 8192
 // A PacketConn is a UDP-like socket on one host. It implements net.PacketConn;
 // its addresses are *net.UDPAddr.
 type PacketConn struct {
-	net  *Network
-	at   netip.AddrPort
-	addr *net.UDPAddr // at, shared with readers, never changed
-
-	// The network's lock guards the fields below.
-	closed        bool
-	inbox         inbox
-	arrived       uint64 // numbers packets, so that equal times keep their order
-	readDeadline  time.Time
-	writeDeadline time.Time
-	changed       signal // fires at arrivals, deadlines and Close
+	socket
+	at    netip.AddrPort
+	addr  *net.UDPAddr // at, shared with readers, never changed
+	inbox []*packet    // the earliest first; the network's lock guards it
 }
 
 // ListenPacket opens a socket at address, "ip:port"; port 0 chooses one.
@@ -42,7 +35,8 @@ func (n *Network) ListenPacket(address string) (*PacketConn, error) {
 	if at, err = n.place(at, taken); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: "udp", Addr: net.UDPAddrFromAddrPort(at), Err: err}
 	}
-	c := &PacketConn{net: n, at: at, addr: net.UDPAddrFromAddrPort(at)}
+	c := &PacketConn{at: at, addr: net.UDPAddrFromAddrPort(at)}
+	c.socket = socket{net: n, fail: c.fail}
 	n.packets[at] = c
 	return c, nil
 }
@@ -67,19 +61,13 @@ func (c *PacketConn) ReadFrom(p []byte) (int, net.Addr, error) {
 	for {
 		got, next, err := c.receive(time.Now())
 		if err != nil {
-			return 0, nil, &net.OpError{Op: "read", Net: "udp", Addr: c.addr, Err: err}
+			return 0, nil, c.fail("read", err)
 		}
 		if got != nil {
 			return copy(p, got.data), got.from, nil
 		}
-		sleep(next.changed, nil, next.at)
+		next.sleep()
 	}
-}
-
-// A wakeup holds the events that end a wait.
-type wakeup struct {
-	changed <-chan struct{}
-	at      time.Time // zero: never
 }
 
 // receive takes the packet that is due at now, or returns the events to wait for.
@@ -95,11 +83,13 @@ func (c *PacketConn) receive(now time.Time) (*packet, wakeup, error) {
 	next := c.readDeadline
 	if len(c.inbox) > 0 {
 		if passed(c.inbox[0].due, now) {
-			return heap.Pop(&c.inbox).(*packet), wakeup{}, nil
+			first := c.inbox[0]
+			c.inbox = slices.Delete(c.inbox, 0, 1)
+			return first, wakeup{}, nil
 		}
 		next = earlier(next, c.inbox[0].due)
 	}
-	return nil, wakeup{c.changed.wait(), next}, nil
+	return nil, wakeup{changed: c.changed.wait(), at: next}, nil
 }
 
 // WriteTo sends p to address, a *net.UDPAddr. As with UDP, a nil error does
@@ -182,10 +172,14 @@ func (c *PacketConn) arrive(p *packet) {
 		c.net.counters.Overflow++
 		return
 	}
-	c.arrived++
-	p.seq = c.arrived
-	heap.Push(&c.inbox, p)
-	if c.inbox[0] == p { // else the reader waits for an earlier one
+	i, _ := slices.BinarySearchFunc(c.inbox, p.due, func(q *packet, due time.Time) int {
+		if q.due.After(due) {
+			return 1
+		}
+		return -1 // equal times keep their order
+	})
+	c.inbox = slices.Insert(c.inbox, i, p)
+	if i == 0 { // else the reader waits for an earlier one
 		c.changed.fire()
 	}
 }
@@ -195,7 +189,7 @@ func (c *PacketConn) Close() error {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
 	if c.closed {
-		return &net.OpError{Op: "close", Net: "udp", Addr: c.addr, Err: net.ErrClosed}
+		return c.fail("close", net.ErrClosed)
 	}
 	c.closeLocked()
 	return nil
@@ -220,60 +214,13 @@ func (c *PacketConn) SetReadBuffer(int) error { return nil }
 // SetWriteBuffer does nothing: nothing waits at the sender.
 func (c *PacketConn) SetWriteBuffer(int) error { return nil }
 
-// SetDeadline sets both deadlines.
-func (c *PacketConn) SetDeadline(t time.Time) error {
-	return c.setDeadlines(&c.readDeadline, &c.writeDeadline, t)
-}
-
-// SetReadDeadline wakes a blocked ReadFrom at t.
-func (c *PacketConn) SetReadDeadline(t time.Time) error {
-	return c.setDeadlines(&c.readDeadline, &c.readDeadline, t)
-}
-
-// SetWriteDeadline makes WriteTo fail from t on.
-func (c *PacketConn) SetWriteDeadline(t time.Time) error {
-	return c.setDeadlines(&c.writeDeadline, &c.writeDeadline, t)
-}
-
-func (c *PacketConn) setDeadlines(a, b *time.Time, t time.Time) error {
-	c.net.mu.Lock()
-	defer c.net.mu.Unlock()
-	if c.closed {
-		return &net.OpError{Op: "set", Net: "udp", Addr: c.addr, Err: net.ErrClosed}
-	}
-	*a, *b = t, t
-	c.changed.fire()
-	return nil
+func (c *PacketConn) fail(op string, err error) error {
+	return &net.OpError{Op: op, Net: "udp", Addr: c.addr, Err: err}
 }
 
 // A packet is under way until due.
 type packet struct {
 	due  time.Time
-	seq  uint64
 	from *net.UDPAddr
 	data []byte
-}
-
-// An inbox is a heap of packets, the earliest first.
-type inbox []*packet
-
-func (q inbox) Len() int { return len(q) }
-
-func (q inbox) Less(i, j int) bool {
-	if !q[i].due.Equal(q[j].due) {
-		return q[i].due.Before(q[j].due)
-	}
-	return q[i].seq < q[j].seq
-}
-
-func (q inbox) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-
-func (q *inbox) Push(x any) { *q = append(*q, x.(*packet)) }
-
-func (q *inbox) Pop() any {
-	last := len(*q) - 1
-	p := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	return p
 }

@@ -22,21 +22,24 @@ func (s *signal) fire() {
 	}
 }
 
-// sleep returns when a or b is closed or at until, unless that is zero.
-func sleep(a, b <-chan struct{}, until time.Time) {
-	if until.IsZero() {
-		select {
-		case <-a:
-		case <-b:
-		}
-		return
+// A wakeup holds the events that end a wait. Nil channels and a zero time are never.
+type wakeup struct {
+	changed, rules <-chan struct{}
+	at             time.Time
+}
+
+// sleep returns at the first of the events.
+func (w wakeup) sleep() {
+	var due <-chan time.Time
+	if !w.at.IsZero() {
+		t := time.NewTimer(time.Until(w.at))
+		defer t.Stop()
+		due = t.C
 	}
-	t := time.NewTimer(time.Until(until))
-	defer t.Stop()
 	select {
-	case <-a:
-	case <-b:
-	case <-t.C:
+	case <-w.changed:
+	case <-w.rules:
+	case <-due:
 	}
 }
 

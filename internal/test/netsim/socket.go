@@ -1,0 +1,45 @@
+package netsim
+
+import (
+	"net"
+	"time"
+)
+
+// A socket is what packets and streams share: an end that can be closed, with deadlines.
+type socket struct {
+	net  *Network
+	fail func(op string, err error) error // adds the addresses
+
+	// The network's lock guards the fields below.
+	closed        bool // by its owner, or by a crash of its host
+	readDeadline  time.Time
+	writeDeadline time.Time
+	changed       signal // fires at everything that may end a wait here
+}
+
+// SetDeadline sets both deadlines.
+func (s *socket) SetDeadline(t time.Time) error {
+	return s.setDeadlines(&s.readDeadline, &s.writeDeadline, t)
+}
+
+// SetReadDeadline wakes a blocked read at t.
+func (s *socket) SetReadDeadline(t time.Time) error {
+	return s.setDeadlines(&s.readDeadline, &s.readDeadline, t)
+}
+
+// SetWriteDeadline makes writes fail from t on; part of the data of one that waits then
+// may be sent.
+func (s *socket) SetWriteDeadline(t time.Time) error {
+	return s.setDeadlines(&s.writeDeadline, &s.writeDeadline, t)
+}
+
+func (s *socket) setDeadlines(a, b *time.Time, t time.Time) error {
+	s.net.mu.Lock()
+	defer s.net.mu.Unlock()
+	if s.closed {
+		return s.fail("set", net.ErrClosed)
+	}
+	*a, *b = t, t
+	s.changed.fire()
+	return nil
+}
