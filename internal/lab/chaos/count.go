@@ -2,8 +2,11 @@ package chaos
 
 import (
 	"context"
+	"maps"
+	"strconv"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
@@ -46,8 +49,8 @@ func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
 	for _, r := range held {
 		if d, _, _, _ := c.slots[r.Target.Slot].current(); d.running() {
 			c.slots[r.Target.Slot].collect(ctx)
-			if u, err := usageOf(d.pid()); err == nil {
-				r.Count["rss"] = u.RSS
+			if rss, ok := workload.Held(strconv.Itoa(d.pid()))["rss"]; ok {
+				r.Count["rss"] = rss
 			}
 			r.Used, r.UsedAt = usedBy(d), int64(c.clock.Now())
 		}
@@ -87,12 +90,7 @@ func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Reso
 	if phase == history.PhaseEnd {
 		s.collect(ctx)
 	}
-	if u, err := usageOf(d.pid()); err == nil {
-		for name, n := range map[string]int64{"fds": int64(u.FDs), "memfds": int64(u.MemFDs), "maps": int64(u.Maps),
-			"rss": u.RSS} { // threads are Go's own and stay
-			r.Count[name] = n
-		}
-	}
+	maps.Copy(r.Count, workload.Held(strconv.Itoa(d.pid())))
 	return r
 }
 

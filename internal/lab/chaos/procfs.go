@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -58,49 +57,4 @@ func cpuOf(pid int) (time.Duration, error) {
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on every Linux
-}
-
-// Usage is the resources that a process holds.
-type Usage struct {
-	FDs    int   // open descriptors
-	MemFDs int   // of those, shared memory
-	Maps   int   // mappings of shared memory
-	RSS    int64 // resident memory in bytes
-}
-
-// usageOf looks at process pid.
-func usageOf(pid int) (Usage, error) {
-	var u Usage
-	dir := fmt.Sprintf("/proc/%d", pid)
-	entries, err := os.ReadDir(filepath.Join(dir, "fd"))
-	if err != nil {
-		return u, err
-	}
-	for _, e := range entries {
-		target, err := os.Readlink(filepath.Join(dir, "fd", e.Name()))
-		if err != nil {
-			continue // closed meanwhile
-		}
-		u.FDs++
-		if strings.HasPrefix(target, "/memfd:") {
-			u.MemFDs++
-		}
-	}
-	maps, err := os.ReadFile(filepath.Join(dir, "maps"))
-	if err != nil {
-		return u, err
-	}
-	u.Maps = bytes.Count(maps, []byte("/memfd:"))
-	statm, err := os.ReadFile(filepath.Join(dir, "statm"))
-	if err != nil {
-		return u, err
-	}
-	if fields := strings.Fields(string(statm)); len(fields) > 1 {
-		pages, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			return u, err
-		}
-		u.RSS = pages * int64(os.Getpagesize())
-	}
-	return u, nil
 }

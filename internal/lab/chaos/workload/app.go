@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -153,40 +151,12 @@ func (a *App) attach(ctx context.Context) (*fabric.Node, error) {
 	return n, err
 }
 
-// count writes down the resources that this process holds.
+// count writes down the resources that this process holds, but for its memory.
 func (a *App) count(phase history.Phase) {
-	r := &history.Resources{Target: history.App(a.c.Slot, a.c.Run), Phase: phase, Count: map[string]int64{
-		"goroutines": int64(runtime.NumGoroutine()),
-	}}
-	if fds, memfds, err := ownDescriptors(); err == nil {
-		r.Count["fds"], r.Count["memfds"] = fds, memfds
-	}
-	if maps, err := os.ReadFile("/proc/self/maps"); err == nil {
-		r.Count["maps"] = int64(strings.Count(string(maps), "/memfd:"))
-	}
-	a.log.Put(r)
-}
-
-// ownDescriptors counts the open descriptors of this process, and those of
-// shared memory among them.
-func ownDescriptors() (all, memfds int64, err error) {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, e := range entries {
-		target, err := os.Readlink("/proc/self/fd/" + e.Name())
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // the directory that was just read
-			continue
-		case err != nil:
-			return 0, 0, err
-		case strings.HasPrefix(target, "/memfd:"):
-			memfds++
-		}
-		all++
-	}
-	return all, memfds, nil
+	held := Held("self")
+	delete(held, "rss")
+	held["goroutines"] = int64(runtime.NumGoroutine())
+	a.log.Put(&history.Resources{Target: history.App(a.c.Slot, a.c.Run), Phase: phase, Count: held})
 }
 
 // Now returns the time since the zero of the run.

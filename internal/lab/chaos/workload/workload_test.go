@@ -3,6 +3,7 @@ package workload
 import (
 	"bytes"
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -95,4 +96,21 @@ func readLog(t *testing.T, log *bytes.Buffer) map[history.Kind]int {
 		t.Errorf("call %d, %s, has not returned", id, name)
 	}
 	return kinds
+}
+
+// TestHeldCountsDescriptors opens a file, which is one descriptor more and no shared memory.
+func TestHeldCountsDescriptors(t *testing.T) {
+	before := Held("self")
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	after := Held("self")
+	if after["fds"] != before["fds"]+1 || after["memfds"] != before["memfds"] || after["rss"] < 1<<20 {
+		t.Errorf("with one file more open it holds %v, before %v", after, before)
+	}
+	if none := Held("0"); len(none) != 0 {
+		t.Errorf("no process holds %v", none)
+	}
 }
