@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -137,14 +137,7 @@ whatever ends the command.`,
 	return cmd
 }
 
-func (f *chaosFlags) validLab() bool {
-	for _, l := range scenario.Labs {
-		if f.on == string(l) {
-			return true
-		}
-	}
-	return false
-}
+func (f *chaosFlags) validLab() bool { return slices.Contains(scenario.Labs, scenario.Lab(f.on)) }
 
 // readScenarios is chaos.ReadScenarios with errors that end with exit code 2.
 func readScenarios(paths []string) ([]chaos.Named, error) {
@@ -269,25 +262,8 @@ func (v *verdicts) print(out *chaos.Outcome) {
 		return
 	}
 	for _, fig := range out.Result.Figures {
-		fmt.Fprintf(w, "    %s\n", figureLine(string(fig.Name), fig.Of, fig.Count, fig.Why, fig.P50, fig.P99, fig.Max))
+		fmt.Fprintf(w, "    %s\n", fig)
 	}
-}
-
-// figureLine formats a figure for people. Most are times; why is the reason for no sample.
-func figureLine(name, of string, count int, why string, p50, p99, top int64) string {
-	show := func(v int64) string {
-		if scenario.FigureName(name) == scenario.Throughput {
-			return strconv.FormatInt(v, 10) + " B/s"
-		}
-		return time.Duration(v).Round(10 * time.Microsecond).String()
-	}
-	if of != "" {
-		name += " (" + of + ")"
-	}
-	if count == 0 {
-		return fmt.Sprintf("%-40s no sample: %s", name, why)
-	}
-	return fmt.Sprintf("%-40s p50 %-10s p99 %-10s max %-10s of %d", name, show(p50), show(p99), show(top), count)
 }
 
 // end returns the verdict on all runs together as an error; nil: all are green.

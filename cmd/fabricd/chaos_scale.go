@@ -58,7 +58,10 @@ silent node, and how much they say.`,
 		}
 		var points []sim.ScalePoint
 		for _, n := range nodes {
-			p, err := chaos.Scale(cmd.Context(), n, d, seed, runs)
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
+			p, err := sim.Scale(n, d, seed, runs)
 			if err != nil {
 				return err
 			}

@@ -140,7 +140,7 @@ func (a *app) printTallies(entries []report.Entry, runs int, took time.Duration)
 		}
 		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", e.Verdict(), e.Scenario, e.Green, e.Runs, strings.Join(notes, "; "))
 		for _, f := range e.Figures {
-			fmt.Fprintln(w, "        "+figureLine(string(f.Name), f.Of, f.Count, f.Why, f.P50, f.P99, f.Max))
+			fmt.Fprintf(w, "        %s\n", f)
 		}
 	}
 	fmt.Fprintf(w, "%d runs in %v, %.0f a minute\n", runs, took.Round(time.Millisecond), float64(runs)/took.Minutes())

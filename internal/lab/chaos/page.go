@@ -32,7 +32,7 @@ func SaveSuite(dir string, entries []report.Entry, of SuiteRun) error {
 	return report.WriteSuite(dir, "suite-"+string(lab.Lab), s)
 }
 
-// ScaleName is the file of the figures of [Scale], in a directory scale beside those
+// ScaleName is the file of the figures of [sim.Scale], in a directory scale beside those
 // of the labs.
 const ScaleName = "scale.json"
 

@@ -61,6 +61,24 @@ type Figure struct {
 	Samples []int64 `json:"samples,omitempty"` // sorted; at most MaxSamples, evenly chosen, the largest among them
 }
 
+// String returns the figure as a line for people. Most are times.
+func (f Figure) String() string {
+	show := func(v int64) string {
+		if f.Name == scenario.Throughput {
+			return fmt.Sprintf("%d B/s", v)
+		}
+		return time.Duration(v).Round(10 * time.Microsecond).String()
+	}
+	name := string(f.Name)
+	if f.Of != "" {
+		name += " (" + f.Of + ")"
+	}
+	if f.Count == 0 {
+		return fmt.Sprintf("%-40s no sample: %s", name, f.Why)
+	}
+	return fmt.Sprintf("%-40s p50 %-10s p99 %-10s max %-10s of %d", name, show(f.P50), show(f.P99), show(f.Max), f.Count)
+}
+
 // MaxSamples bounds the samples of a [Figure].
 const MaxSamples = 2000
 

@@ -23,7 +23,7 @@ func HTML(w io.Writer, r *Run) error {
 	p := &page{}
 	s := newScene(&r.Result.Begin, r.Records, r.Result.Zero)
 	b := r.Result.Begin
-	p.head(b.Scenario + " on " + b.Lab + ", seed " + uintText(b.Seed))
+	p.head(b.Scenario + " on " + b.Lab + ", seed " + fmt.Sprint(b.Seed))
 	p.f("<h1>%s ", b.Scenario)
 	p.verdict(string(r.Verdict()))
 	p.f("</h1>\n")
@@ -71,12 +71,6 @@ func (p *page) problems(r *check.Result) {
 	p.f("</ul>\n")
 }
 
-func uintText(v uint64) string {
-	var p page
-	p.f("%d", v)
-	return p.String()
-}
-
 // facts describes the run, and how to repeat it.
 func (p *page) facts(r *Run) {
 	p.f("<p class=\"mute\">%s</p>\n<pre>%s</pre>\n", facts(r.Result, r.Scenario), command(r.Result))
@@ -85,7 +79,7 @@ func (p *page) facts(r *Run) {
 // facts describe the run, in a line.
 func facts(r *check.Result, s *scenario.Scenario) string {
 	b := r.Begin
-	all := []string{"lab " + b.Lab, "seed " + uintText(b.Seed), fmt.Sprintf("%d nodes, detection %s", b.Nodes, b.Detection),
+	all := []string{"lab " + b.Lab, "seed " + fmt.Sprint(b.Seed), fmt.Sprintf("%d nodes, detection %s", b.Nodes, b.Detection),
 		fmt.Sprintf("%s long, with %s to start", dur(r.End-r.Zero), dur(r.Zero)), fmt.Sprintf("%d records", r.Records)}
 	switch b.Paths {
 	case history.PathsLazy:
@@ -114,7 +108,7 @@ func command(r *check.Result) string {
 	if b.Command != "" {
 		return b.Command
 	}
-	return "fabricd chaos run " + ScenarioName + " --on " + b.Lab + " --seed " + uintText(b.Seed)
+	return "fabricd chaos run " + ScenarioName + " --on " + b.Lab + " --seed " + fmt.Sprint(b.Seed)
 }
 
 func (p *page) legend(s *scene) {

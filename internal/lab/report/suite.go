@@ -266,7 +266,7 @@ func rowsText(rows []scenario.Row) string {
 func Seeds(seeds []uint64) string {
 	words := make([]string, len(seeds))
 	for i, s := range seeds {
-		words[i] = uintText(s)
+		words[i] = fmt.Sprint(s)
 	}
 	return join(words, ", ", 8)
 }
