@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
@@ -32,10 +33,16 @@ func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect,
 		return nil, errNotRunning
 	}
 	switch n.Do {
-	case scenario.Kill:
-		return c.killDaemon(ctx, s, d, source, n.For.Set)
-	case scenario.Terminate:
-		return c.terminateDaemon(ctx, s, d, source, n.For.Set)
+	case scenario.Kill, scenario.Terminate:
+		end := c.killChild
+		if n.Do == scenario.Terminate {
+			end = c.terminate
+		}
+		proof, err := end(ctx, d, source)
+		if err != nil {
+			return nil, err
+		}
+		return s.ended(proof, n.For.Set, &s.daemonsDue, s.startDaemon), nil
 	case scenario.Stop:
 		return c.stop(ctx, s, d, source)
 	case scenario.Continue:
@@ -74,16 +81,12 @@ func (c *cluster) remove(ctx context.Context, s *slot) (effect, error) {
 	if _, err := c.slots[0].admin.RemoveNode(ctx, s.name(), decideLimit); err != nil {
 		return nil, err
 	}
-	s.daemonsDue.Add(1)
-	return undoBy(func(ctx context.Context) (uint64, string, error) {
-		s.act.Lock()
-		defer s.act.Unlock()
+	return s.later(&s.daemonsDue, func(ctx context.Context) (uint64, string, error) {
 		d, source, _, _ := s.current()
-		if _, err := c.killDaemon(ctx, s, d, source, false); err != nil {
-			s.daemonsDue.Add(-1)
+		if _, err := c.killChild(ctx, d, source); err != nil {
 			return 1, "removed at every node", err
 		}
-		return c.comeAnew(ctx, s)
+		return s.comeAnew(ctx)
 	}), nil
 }
 
@@ -103,43 +106,43 @@ func (c *cluster) startBoth(ctx context.Context, s *slot) (effect, error) {
 	return done{fired: 1, proof: "started"}, nil
 }
 
-// again starts the daemon of a slot when the effect is taken back.
-func (c *cluster) again(s *slot, proof string) effect {
-	s.daemonsDue.Add(1)
+// later does something to a slot when the effect is taken back. A start is due until then.
+func (s *slot) later(due *atomic.Int32, undo func(context.Context) (uint64, string, error)) effect {
+	due.Add(1)
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
 		s.act.Lock()
 		defer s.act.Unlock()
-		defer s.daemonsDue.Add(-1)
-		return 1, proof, s.startDaemon(ctx)
+		defer due.Add(-1)
+		return undo(ctx)
 	})
 }
 
-// killDaemon kills a daemon, which cannot leave in order. The record is written when
-// the signal is out; then it waits until nothing is left of the process.
-func (c *cluster) killDaemon(ctx context.Context, s *slot, d child, source history.Source, comesBack bool) (effect, error) {
-	if err := d.kill(ctx); err != nil {
-		return nil, err
+// ended is the effect of the end of a slot's process, which comes back or not: start
+// starts it again then.
+func (s *slot) ended(proof string, comesBack bool, due *atomic.Int32, start func(context.Context) error) effect {
+	if !comesBack {
+		return done{fired: 1, proof: proof}
 	}
-	c.log.Put(&history.Process{Target: source, Did: history.DidKill})
-	<-d.ended()
-	proof := fmt.Sprintf("process %d is gone", d.pid())
-	if comesBack {
-		return c.again(s, proof), nil
-	}
-	return done{fired: 1, proof: proof}, nil
+	return s.later(due, func(ctx context.Context) (uint64, string, error) { return 1, proof, start(ctx) })
 }
 
-func (c *cluster) terminateDaemon(ctx context.Context, s *slot, d child, source history.Source, comesBack bool) (effect, error) {
+// killChild kills a process, which cannot leave in order. The record is written when
+// the signal is out; then it waits until nothing is left of the process.
+func (c *cluster) killChild(ctx context.Context, p child, source history.Source) (proof string, err error) {
+	if err := p.kill(ctx); err != nil {
+		return "", err
+	}
+	c.log.Put(&history.Process{Target: source, Did: history.DidKill})
+	<-p.ended()
+	return fmt.Sprintf("process %d is gone", p.pid()), nil
+}
+
+// terminate asks a daemon to end in order, and waits for it.
+func (c *cluster) terminate(ctx context.Context, d child, source history.Source) (proof string, err error) {
 	c.log.Put(&history.Process{Target: source, Did: history.DidTerminate})
 	began := time.Now()
-	if err := d.terminate(ctx, endLimit); err != nil {
-		return nil, err
-	}
-	proof := fmt.Sprintf("ended within %v with code %d", time.Since(began).Round(time.Millisecond), d.code())
-	if comesBack {
-		return c.again(s, proof), nil
-	}
-	return done{fired: 1, proof: proof}, nil
+	err = d.terminate(ctx, endLimit)
+	return fmt.Sprintf("ended within %v with code %d", time.Since(began).Round(time.Millisecond), d.code()), err
 }
 
 // stop freezes a process until it is taken back.
@@ -164,20 +167,14 @@ func (c *cluster) replace(ctx context.Context, s *slot, d child, source history.
 	if s.id == 0 {
 		return nil, errors.New("the host's state is the cluster: it cannot be replaced")
 	}
-	if _, err := c.killDaemon(ctx, s, d, source, false); err != nil {
+	if _, err := c.killChild(ctx, d, source); err != nil {
 		return nil, err
 	}
-	s.daemonsDue.Add(1)
-	return undoBy(func(ctx context.Context) (uint64, string, error) {
-		s.act.Lock()
-		defer s.act.Unlock()
-		return c.comeAnew(ctx, s)
-	}), nil
+	return s.later(&s.daemonsDue, s.comeAnew), nil
 }
 
-// comeAnew starts a slot's daemon, which is due, without its former state. act is held.
-func (c *cluster) comeAnew(ctx context.Context, s *slot) (uint64, string, error) {
-	defer s.daemonsDue.Add(-1)
+// comeAnew starts a slot's daemon without its former state. act is held.
+func (s *slot) comeAnew(ctx context.Context) (uint64, string, error) {
 	s.mu.Lock()
 	s.state = fmt.Sprintf("state-%d", s.daemonRun+1)
 	s.mu.Unlock()
@@ -193,13 +190,7 @@ func (c *cluster) usurp(ctx context.Context, s *slot) (effect, error) {
 	if err := copyLive(s.file("usurped"), host.file(host.state)); err != nil {
 		return nil, fmt.Errorf("copy the host's state: %w", err)
 	}
-	p := c.site.place(s.id)
-	path := func(name string) string { return c.site.path(s, name) }
-	args := []string{"run", "--role", "host", "--name", c.slots[0].name(), "--state-dir", path("usurped"),
-		"--bind", p.bind.String(), "--data-port", fmt.Sprint(p.data), "--gossip-port", fmt.Sprint(p.gossip),
-		"--join", fmt.Sprintf("%s:%d", c.site.place(0).advertise, c.site.place(0).data),
-		"--detection", string(c.detection), "--socket", path("usurper.sock"), "--admin", path("usurper-admin.sock"),
-		"--log-format", "json", "--log-level", "info"}
+	args := append(s.runArgs(c.slots[0].name(), "usurped", "usurper-"), "--role", "host", "--join", c.hostAddr())
 	s.mu.Lock()
 	s.daemonRun++
 	source := history.Daemon(s.id, s.daemonRun)
@@ -262,7 +253,11 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 	case scenario.AppFlood:
 		return flood(ctx, s)
 	case scenario.AppKill:
-		return c.killApp(ctx, s, p, source, a.For.Set)
+		proof, err := c.killChild(ctx, p, source)
+		if err != nil {
+			return nil, err
+		}
+		return s.ended(proof, a.For.Set, &s.appsDue, s.startApp), nil
 	case scenario.AppStop:
 		return c.stop(ctx, s, p, source)
 	case scenario.AppContinue:
@@ -277,25 +272,6 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 		return done{fired: 1, proof: "closed all and began anew"}, s.tell(ctx, func(w *workload.Control) { w.Anew++ })
 	}
 	return nil, fmt.Errorf("do: %q: the lab does not know it", a.Do)
-}
-
-func (c *cluster) killApp(ctx context.Context, s *slot, p child, source history.Source, comesBack bool) (effect, error) {
-	if err := p.kill(ctx); err != nil {
-		return nil, err
-	}
-	c.log.Put(&history.Process{Target: source, Did: history.DidKill})
-	<-p.ended()
-	proof := fmt.Sprintf("process %d is gone", p.pid())
-	if !comesBack {
-		return done{fired: 1, proof: proof}, nil
-	}
-	s.appsDue.Add(1)
-	return undoBy(func(ctx context.Context) (uint64, string, error) {
-		s.act.Lock()
-		defer s.act.Unlock()
-		defer s.appsDue.Add(-1)
-		return 1, proof, s.startApp(ctx)
-	}), nil
 }
 
 // floodLimit bounds the time in which a node has to refuse more.

@@ -15,7 +15,7 @@ import (
 // has to refuse that, or to come up as another life. When the effect is taken back, a
 // refused file is restored and the daemon is started once more.
 func (c *cluster) damage(ctx context.Context, s *slot, d child, source history.Source, seed uint64) (effect, error) {
-	if _, err := c.killDaemon(ctx, s, d, source, false); err != nil {
+	if _, err := c.killChild(ctx, d, source); err != nil {
 		return nil, err
 	}
 	file, good, err := spoil(s.file(s.state), rand.New(rand.NewPCG(seed, uint64(s.id))))
@@ -25,11 +25,7 @@ func (c *cluster) damage(ctx context.Context, s *slot, d child, source history.S
 	if err != nil {
 		return nil, err
 	}
-	s.daemonsDue.Add(1)
-	return undoBy(func(ctx context.Context) (uint64, string, error) {
-		s.act.Lock()
-		defer s.act.Unlock()
-		defer s.daemonsDue.Add(-1)
+	return s.later(&s.daemonsDue, func(ctx context.Context) (uint64, string, error) {
 		d, _, _, _ := s.current()
 		if d.running() {
 			return 1, fmt.Sprintf("a bit of %s was changed: it came up", filepath.Base(file)), nil

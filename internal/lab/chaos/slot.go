@@ -71,16 +71,28 @@ func (s *slot) file(name string) string { return filepath.Join(s.dir, name) }
 // name is the name of the slot's node.
 func (s *slot) name() string { return s.c.schedule.Scenario.Cluster.Names.Of(s.id) }
 
-// daemonArgs are the arguments of the slot's daemon.
-func (s *slot) daemonArgs() []string {
+// runArgs are the arguments of every daemon in the slot: its node's name, its state, and
+// what begins the names of its sockets.
+func (s *slot) runArgs(name, state, sockets string) []string {
 	p := s.c.site.place(s.id)
 	path := func(name string) string { return s.c.site.path(s, name) }
-	args := []string{"run", "--name", s.name(), "--state-dir", path(s.state),
+	return []string{"run", "--name", name, "--state-dir", path(state),
 		"--bind", p.bind.String(), "--data-port", strconv.Itoa(int(p.data)), "--gossip-port", strconv.Itoa(int(p.gossip)),
-		"--detection", string(s.c.detection), "--socket", path("app.sock"), "--admin", path("admin.sock"),
+		"--detection", string(s.c.detection), "--socket", path(sockets + "app.sock"), "--admin", path(sockets + "admin.sock"),
 		"--log-format", "json", "--log-level", "info"}
-	if p.advertise.IsValid() {
-		args = append(args, "--advertise", p.advertise.String())
+}
+
+// hostAddr is where the host takes joins.
+func (c *cluster) hostAddr() string {
+	host := c.site.place(0)
+	return fmt.Sprintf("%s:%d", host.advertise, host.data)
+}
+
+// daemonArgs are the arguments of the slot's own daemon.
+func (s *slot) daemonArgs() []string {
+	args := s.runArgs(s.name(), s.state, "")
+	if a := s.c.site.place(s.id).advertise; a.IsValid() {
+		args = append(args, "--advertise", a.String())
 	}
 	if s.c.providers != "" {
 		args = append(args, "--providers", s.c.providers)
@@ -103,8 +115,7 @@ func (s *slot) daemonArgs() []string {
 		}
 		return append(args, "--role", "host")
 	}
-	host := s.c.site.place(0)
-	return append(args, "--join", fmt.Sprintf("%s:%d", host.advertise, host.data), "--token-file", path("join.token"))
+	return append(args, "--join", s.c.hostAddr(), "--token-file", s.c.site.path(s, "join.token"))
 }
 
 // startDaemon starts the slot's daemon and does not wait until it serves. act
