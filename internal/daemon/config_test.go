@@ -348,7 +348,7 @@ func FuzzConfigFile(f *testing.F) {
 		}
 		values, problems := parseFile("f", text)
 		for key := range values {
-			if distance(key, key) != 0 || nearest(key) == "" {
+			if nearest(key) == "" {
 				t.Errorf("%q is not a setting", key)
 			}
 		}

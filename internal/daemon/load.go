@@ -272,36 +272,14 @@ func oneLine(s string) string {
 // nearest returns a hint at the setting that key may have meant.
 func nearest(key string) string {
 	folded := strings.ReplaceAll(strings.ToLower(key), "_", "-")
+	var keys []string
 	for _, s := range settings {
-		if s.Key == folded || distance(s.Key, folded) <= 2 {
-			return "; did you mean " + s.Key + "?"
-		}
+		keys = append(keys, s.Key)
+	}
+	if meant := yamlbound.Nearest(folded, keys); meant != "" {
+		return "; did you mean " + meant + "?"
 	}
 	return "; `fabricd run --help` lists them all"
-}
-
-// distance returns how many insertions, deletions and replacements turn a into
-// b. Long strings are not worth comparing and are far apart.
-func distance(a, b string) int {
-	if len(a) > 32 || len(b) > 32 {
-		return 32
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // readBounded reads a file of at most limit bytes.

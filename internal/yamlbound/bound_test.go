@@ -43,3 +43,13 @@ func TestScenariosAreNotTooDeep(t *testing.T) {
 		}
 	}
 }
+
+func TestNearestKey(t *testing.T) {
+	keys := []string{"delay", "drop", "duplicate"}
+	for key, want := range map[string]string{"dealy": "delay", "dorp": "drop", "drop": "drop", "duplicat": "duplicate", "mtu": "",
+		strings.Repeat("d", 1<<20): ""} {
+		if got := Nearest(key, keys); got != want {
+			t.Errorf("%.20q is near %q, want %q", key, got, want)
+		}
+	}
+}

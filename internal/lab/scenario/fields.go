@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/fabricd/fabricd/internal/yamlbound"
 )
 
 // A field is one key of a mapping: a field of a Go type, and its tags.
@@ -88,41 +90,14 @@ func keysOf(t reflect.Type) string {
 
 // didYouMean returns a hint at the key that was meant.
 func didYouMean(key string, fields []field) string {
-	folded := strings.ReplaceAll(strings.ToLower(key), "-", "_")
-	best, least := "", 3
+	var keys []string
 	for _, f := range fields {
-		if d := distance(f.key, folded); d < least {
-			best, least = f.key, d
-		}
+		keys = append(keys, f.key)
 	}
-	if best == "" {
-		return ""
+	if meant := yamlbound.Nearest(strings.ReplaceAll(strings.ToLower(key), "-", "_"), keys); meant != "" {
+		return "; did you mean " + meant + "?"
 	}
-	return "; did you mean " + best + "?"
-}
-
-// distance returns how many insertions, deletions and replacements turn a into
-// b; long strings are far apart.
-func distance(a, b string) int {
-	if len(a) > 32 || len(b) > 32 {
-		return 32
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return ""
 }
 
 // setFields returns the keys of a union that are set.
