@@ -113,13 +113,4 @@ func (s *slot) collect(ctx context.Context) {
 }
 
 // pause waits for d and reports true, or returns false as soon as ctx is done.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func pause(ctx context.Context, d time.Duration) bool { return workload.Wait(ctx.Done(), d) }

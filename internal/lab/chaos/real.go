@@ -99,9 +99,6 @@ func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, sp
 	defer out.Close()
 	c := &cluster{name: name, lab: r.lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, exe: r.o.Exe, schedule: s, detection: s.Scenario.Cluster.Detection,
 		providers: r.o.Providers, beat: r.o.beat(), faults: needsFaults(site, s), clock: clock, zero: zero, log: workload.NewLog(out, history.Lab, clock), say: r.o.say}
-	if c.detection == "" {
-		c.detection = scenario.Normal
-	}
 	if r.lab == scenario.Compose {
 		c.dirMode = 0o777
 	}

@@ -117,7 +117,7 @@ func (a *App) run(ctx context.Context) {
 	for first := true; ctx.Err() == nil && a.log.Err() == nil && !a.rests(ctx); {
 		n, err := a.attach(ctx)
 		if err != nil {
-			wait(ctx.Done(), attachEvery)
+			Wait(ctx.Done(), attachEvery)
 			continue
 		}
 		if first {
@@ -200,9 +200,9 @@ func (a *App) note(format string, args ...any) {
 	a.log.Put(&history.Note{Text: fmt.Sprintf(format, args...)})
 }
 
-// wait waits for d and reports true, or returns false as soon as done is
+// Wait waits for d and reports true, or returns false as soon as done is
 // closed.
-func wait(done <-chan struct{}, d time.Duration) bool {
+func Wait(done <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -64,7 +64,7 @@ func (a *App) obey(ctx context.Context) {
 		return
 	}
 	var last Control
-	for first := true; wait(ctx.Done(), controlEvery); first = false {
+	for first := true; Wait(ctx.Done(), controlEvery); first = false {
 		text, err := os.ReadFile(a.c.Control)
 		var c Control
 		if err != nil || json.Unmarshal(text, &c) != nil || c.Seq == last.Seq {
@@ -97,7 +97,7 @@ const settleLimit = 3 * time.Second
 // settle waits until nothing is begun any more.
 func (a *App) settle(ctx context.Context) {
 	for deadline := time.Now().Add(settleLimit); a.busy.Load() > 0 && time.Now().Before(deadline); {
-		if !wait(ctx.Done(), settleTime) {
+		if !Wait(ctx.Done(), settleTime) {
 			return
 		}
 	}

@@ -142,7 +142,7 @@ func (e *runner) perform(c load.Call) (r load.Result) {
 	case load.Pace:
 		return load.Result{Over: !e.s.app.paced(c.Pace, e.timer, e.ctx.Done(), e.s.over)}
 	case load.Sleep:
-		return load.Result{Over: !wait(e.ctx.Done(), c.For)}
+		return load.Result{Over: !Wait(e.ctx.Done(), c.For)}
 	}
 	if c.Quiet {
 		r.Status = statusOf(e.do(c, &r))
@@ -329,7 +329,7 @@ func (e *end) scan(w *load.Window) {
 		if !again {
 			break
 		}
-		wait(nil, tornEvery)
+		Wait(nil, tornEvery)
 		again = torn(s.Torn)
 	}
 	torn(func() bool {

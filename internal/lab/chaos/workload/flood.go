@@ -108,7 +108,7 @@ func (f *Flood) fill(ctx context.Context) error {
 				return err
 			}
 		}
-		if !wait(ctx.Done(), floodPause) {
+		if !Wait(ctx.Done(), floodPause) {
 			return context.Cause(ctx)
 		}
 	}

@@ -76,7 +76,7 @@ func (s *session) run(ctx context.Context) {
 		}
 	})
 	stop := context.AfterFunc(ctx, func() {
-		wait(s.node.Done(), lull)
+		Wait(s.node.Done(), lull)
 		cancel()
 	})
 	defer stop()
@@ -93,7 +93,7 @@ func (s *session) run(ctx context.Context) {
 // the first view.
 func (s *session) settle() bool {
 	for s.place() == (fabric.Life{}) {
-		if !wait(s.over, settleTime) {
+		if !Wait(s.over, settleTime) {
 			return false
 		}
 	}
@@ -122,7 +122,7 @@ func (s *session) place() fabric.Life {
 func (s *session) view() bool {
 	for range s.tries {
 		before := s.told.Load()
-		if !wait(s.over, settleTime) {
+		if !Wait(s.over, settleTime) {
 			return false
 		}
 		ids, _, err := s.node.Nodes()
@@ -206,7 +206,7 @@ func (s *session) keep(peer int, kind load.Kind) {
 			s.app.connected(peer, kind)
 			e.run()
 		}
-		wait(s.over, attachEvery)
+		Wait(s.over, attachEvery)
 	}
 }
 
@@ -250,7 +250,7 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 		case errors.Is(err, net.ErrClosed) || !s.on():
 			return
 		default: // for example out of descriptors: the next one may work
-			wait(s.over, attachEvery)
+			Wait(s.over, attachEvery)
 			continue
 		}
 		s.wg.Go(func() {
