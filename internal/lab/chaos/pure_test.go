@@ -74,7 +74,7 @@ func TestTwoRunsAtOnceAreRefused(t *testing.T) {
 // TestLeftoversOfTheDead makes the leftovers of a run that was killed, and lets the
 // next one find them.
 func TestLeftoversOfTheDead(t *testing.T) {
-	b := broom{tmp: t.TempDir()}
+	b := cleanup{tmp: t.TempDir()}
 	dead, living := Name("fch-4194304-1-0"), ownName(3)
 	for _, n := range []Name{dead, living} {
 		if err := os.MkdirAll(filepath.Join(b.tmpOf(n), "n0"), 0o700); err != nil {
@@ -82,7 +82,7 @@ func TestLeftoversOfTheDead(t *testing.T) {
 		}
 	}
 	var said []string
-	err := b.sweepDead(t.Context(), func(format string, _ ...any) { said = append(said, format) })
+	err := b.removeDead(t.Context(), func(format string, _ ...any) { said = append(said, format) })
 	if err != nil || len(said) == 0 {
 		t.Errorf("%v, said %q", err, said)
 	}

@@ -36,8 +36,8 @@ func (r *realLab) run(ctx context.Context, s *scenario.Schedule) (_ []history.Re
 	if err := site.check(ctx, s); err != nil {
 		return nil, err
 	}
-	b := broom{tmp: os.TempDir(), docker: r.dockerOrNil()}
-	if err := b.sweepDead(ctx, r.o.say); err != nil {
+	b := cleanup{tmp: os.TempDir(), docker: r.dockerOrNil()}
+	if err := b.removeDead(ctx, r.o.say); err != nil {
 		return nil, err
 	}
 	dir := b.tmpOf(name)

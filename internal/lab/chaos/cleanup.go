@@ -20,14 +20,14 @@ const netnsDir = "/run/netns"
 // cgroupDirs are where groups of runs may be.
 var cgroupDirs = []string{cpuTree, memoryTree, unifiedTree}
 
-// A broom finds and removes the leftovers of runs on the machine.
-type broom struct {
+// A cleanup finds and removes the leftovers of runs on the machine.
+type cleanup struct {
 	tmp    string  // directory of the runs' directories
 	docker *docker // nil: containers are not looked for
 }
 
 // leftovers returns the names of runs of which something is left.
-func (b broom) leftovers(ctx context.Context) ([]Name, error) {
+func (b cleanup) leftovers(ctx context.Context) ([]Name, error) {
 	var found []Name
 	add := func(text string) {
 		if n, ok := nameIn(text); ok && !slices.Contains(found, n) {
@@ -55,8 +55,8 @@ func (b broom) leftovers(ctx context.Context) ([]Name, error) {
 	return found, nil
 }
 
-// sweepDead removes the leftovers of runs with an ended process, and reports them.
-func (b broom) sweepDead(ctx context.Context, say func(string, ...any)) error {
+// removeDead removes the leftovers of runs with an ended process, and reports them.
+func (b cleanup) removeDead(ctx context.Context, say func(string, ...any)) error {
 	names, err := b.leftovers(ctx)
 	if err != nil {
 		return fmt.Errorf("look for leftovers: %w", err)
@@ -66,15 +66,15 @@ func (b broom) sweepDead(ctx context.Context, say func(string, ...any)) error {
 			continue
 		}
 		say("removing what run %s left behind", n)
-		if err := b.sweep(ctx, n); err != nil {
+		if err := b.remove(ctx, n); err != nil {
 			return fmt.Errorf("remove what run %s left behind: %w", n, err)
 		}
 	}
 	return nil
 }
 
-// sweep removes everything of run n. It is no error if a part is gone already.
-func (b broom) sweep(ctx context.Context, n Name) error {
+// remove removes everything of run n. It is no error if a part is gone already.
+func (b cleanup) remove(ctx context.Context, n Name) error {
 	var errs []error
 	if b.docker != nil {
 		errs = append(errs, b.docker.removeLabelled(ctx, string(n)))
@@ -126,7 +126,7 @@ func CleanUp(name string, containers bool, in io.Reader) error {
 	if word, _ := bufio.NewReader(in).ReadString('\n'); word == cleanerDone {
 		return nil
 	}
-	b := broom{tmp: os.TempDir()}
+	b := cleanup{tmp: os.TempDir()}
 	if containers {
 		b.docker = newDocker(dockerSocket())
 	}
@@ -134,7 +134,7 @@ func CleanUp(name string, containers bool, in io.Reader) error {
 	defer cancel()
 	var err error
 	return errors.Join(await(ctx, cleanerPatience, func() error {
-		if err = b.sweep(ctx, n); err != nil {
+		if err = b.remove(ctx, n); err != nil {
 			return err
 		}
 		left, err := b.leftovers(ctx)
@@ -146,7 +146,7 @@ func CleanUp(name string, containers bool, in io.Reader) error {
 }
 
 // tmpOf returns the directory of run n.
-func (b broom) tmpOf(n Name) string { return filepath.Join(b.tmp, string(n)) }
+func (b cleanup) tmpOf(n Name) string { return filepath.Join(b.tmp, string(n)) }
 
 // oneLine returns the output of a command as one line for an error.
 func oneLine(b []byte) string {
