@@ -32,7 +32,7 @@ func (c *cluster) garbage(a scenario.Action) effect {
 	var wg sync.WaitGroup
 	var all []*stranger
 	for _, id := range a.Network.Node.IDs() {
-		for i, t := range c.doors(c.slots[id]) {
+		for i, t := range c.targets(c.slots[id]) {
 			s := &stranger{target: t, rand: rand.New(rand.NewPCG(a.Seed, uint64(id)<<8|uint64(i)))}
 			all = append(all, s)
 			wg.Go(func() {
@@ -56,21 +56,21 @@ func (c *cluster) garbage(a scenario.Action) effect {
 	})
 }
 
-// A door is where a daemon listens.
-type door struct{ network, address string }
+// A target is where a daemon listens.
+type target struct{ network, address string }
 
-// doors are all of a slot: of peers, of gossip, of applications, of administrators.
-func (c *cluster) doors(s *slot) []door {
+// targets are all of a slot: of peers, of gossip, of applications, of administrators.
+func (c *cluster) targets(s *slot) []target {
 	p := c.site.place(s.id)
 	data := netip.AddrPortFrom(p.advertise, p.data).String()
 	gossip := netip.AddrPortFrom(p.advertise, p.gossip).String()
-	return []door{{"udp", data}, {"tcp", data}, {"udp", gossip}, {"tcp", gossip},
+	return []target{{"udp", data}, {"tcp", data}, {"udp", gossip}, {"tcp", gossip},
 		{"unixpacket", s.file("app.sock")}, {"unix", s.file("admin.sock")}}
 }
 
-// A stranger bothers one door. Its run owns all but sent.
+// A stranger bothers one target. Its run owns all but sent.
 type stranger struct {
-	target door
+	target target
 	rand   *rand.Rand
 	sent   atomic.Uint64 // packets and pieces
 	ended  uint64        // connections that the other side ended
