@@ -8,7 +8,7 @@ import (
 )
 
 // stalls (I14): between two slots that no fault has touched yet, bytes that an end has accepted
-// from its application do not stand still for longer than the bound: from when they are owed, or
+// from its application do not stand still for longer than the bound: from when they are under way, or
 // the last of them arrived, to the next that arrive. Nor do a send and the recv of the other end
 // wait for each other for so long.
 //
@@ -21,23 +21,23 @@ import (
 // that wait, and fault records.
 type stalls struct {
 	judge
-	owed map[history.ConnEnd]*debt // by the sending end
+	undelivered map[history.ConnEnd]*undelivered // by the sending end
 }
 
 // tellLate is how long after its first byte a record of bytes may be written: so
 // much longer than it was a standstill may look.
 const tellLate = 50 * time.Millisecond
 
-// A debt is the undelivered bytes of one direction of a connection.
-type debt struct {
+// Undelivered are the bytes of one direction of a connection that have not arrived.
+type undelivered struct {
 	sent, received int64
-	since          int64 // since when nothing of it has arrived; never: nothing is owed
+	since          int64 // since when nothing of it has arrived; never: nothing is under way
 	index          int   // of the record that says so
 }
 
 func newStalls(w *world) *stalls {
 	return &stalls{judge{w: w, j: Judgement{Name: "stalls", Rows: "I14",
-		Claim: "connections that no fault touches do not stand still for longer than " + w.bound.Stall.String() + " (simulation)"}}, map[history.ConnEnd]*debt{}}
+		Claim: "connections that no fault touches do not stand still for longer than " + w.bound.Stall.String() + " (simulation)"}}, map[history.ConnEnd]*undelivered{}}
 }
 
 func (m *stalls) see(i int, r *history.Record) {
@@ -46,33 +46,33 @@ func (m *stalls) see(i int, r *history.Record) {
 	}
 	switch b := r.Body.(type) {
 	case *history.Sent:
-		d := m.debt(b.ConnEnd)
+		d := m.of(b.ConnEnd)
 		d.sent = max(d.sent, b.To)
 		if d.since == never && d.received < d.sent {
 			d.since, d.index = r.At, i
 		}
 	case *history.Received:
 		end := b.Other()
-		d := m.debt(end)
-		m.pay(end, d, r.At, i)
+		d := m.of(end)
+		m.arrives(end, d, r.At, i)
 		if d.received = max(d.received, b.To); d.received < d.sent {
 			d.since, d.index = r.At, i
 		}
 	}
 }
 
-func (m *stalls) debt(end history.ConnEnd) *debt {
-	d := m.owed[end]
+func (m *stalls) of(end history.ConnEnd) *undelivered {
+	d := m.undelivered[end]
 	if d == nil {
-		d = &debt{since: never}
-		m.owed[end] = d
+		d = &undelivered{since: never}
+		m.undelivered[end] = d
 	}
 	return d
 }
 
-// pay judges how long nothing of a debt has arrived at a time. Record i says that
+// arrives judges for how long nothing has arrived at a time. Record i says that
 // something has; -1: nothing will any more.
-func (m *stalls) pay(end history.ConnEnd, d *debt, at int64, i int) {
+func (m *stalls) arrives(end history.ConnEnd, d *undelivered, at int64, i int) {
 	if d.since != never {
 		m.stood(end, interval{d.since, at}, []int{d.index, i})
 	}
@@ -105,9 +105,9 @@ func (m *stalls) finish() {
 	for _, c := range m.w.connList {
 		for _, side := range []history.Side{history.Client, history.Server} {
 			end := history.ConnEnd{Conn: c.nonce, Side: side}
-			if d := m.owed[end]; d != nil && d.since != never {
+			if d := m.undelivered[end]; d != nil && d.since != never {
 				until := min(c.ends[0].closed, c.ends[1].closed, m.w.finish())
-				m.pay(end, d, max(until, d.since), -1)
+				m.arrives(end, d, max(until, d.since), -1)
 			}
 			for _, x := range waits[end] {
 				m.stood(end, x, nil)
