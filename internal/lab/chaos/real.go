@@ -134,7 +134,7 @@ func (c *cluster) phases(ctx context.Context) error {
 	if err := c.up(ctx); err != nil {
 		return err
 	}
-	c.wg.Go(c.watchStill)
+	c.wg.Go(c.watchStall)
 	c.wg.Go(c.watchPaths)
 	held := c.held(ctx, history.PhaseBaseline)
 	if err := c.play(ctx); err != nil {

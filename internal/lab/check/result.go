@@ -89,7 +89,7 @@ type Result struct {
 	End          int64         `json:"end"`     // time of the last record, ns
 	Records      int           `json:"records"` // of the history
 	Paths        int           `json:"paths"`   // connections that went over to a path, as far as they were seen
-	Still        int64         `json:"still"`   // for how long at most the lab itself stood still, ns
+	Stall        int64         `json:"still"`   // for how long at most the lab itself stood still, ns
 	Invariants   []Judgement   `json:"invariants"`
 	Expectations []Judgement   `json:"expectations,omitempty"`
 	Figures      []Figure      `json:"figures,omitempty"`

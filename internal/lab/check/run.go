@@ -36,7 +36,7 @@ func Run(records []history.Record, s *scenario.Scenario) *Result {
 			m.see(i, &records[i])
 		}
 	}
-	out := &Result{Begin: w.begin, Zero: w.zero, End: w.end, Records: len(records), Still: w.longestStill(), Paths: wentOver(records)}
+	out := &Result{Begin: w.begin, Zero: w.zero, End: w.end, Records: len(records), Stall: w.longestStall(), Paths: wentOver(records)}
 	for _, m := range all {
 		m.finish()
 		out.Invariants = append(out.Invariants, m.judgement())

@@ -18,16 +18,16 @@ const never = int64(math.MaxInt64)
 // A world is the run as one pass over the records shows it. The machines read it and do not change
 // it.
 type world struct {
-	records []history.Record
-	begin   history.Begin
-	beginAt int        // index of the record; -1: none
-	endAt   int        // index of the end record; -1: none
-	end     int64      // time of the last record
-	zero    int64      // when the scenario's own clock began
-	stills  []interval // in which the lab itself stood still, unless a fault of the scenario did it
-	settled int64      // when the workload had ended and settled: the first end count; never
-	bound   scenario.Bound
-	slack   scenario.Slack
+	records   []history.Record
+	begin     history.Begin
+	beginAt   int        // index of the record; -1: none
+	endAt     int        // index of the end record; -1: none
+	end       int64      // time of the last record
+	zero      int64      // when the scenario's own clock began
+	labStalls []interval // in which the lab itself stood still, unless a fault of the scenario did it
+	settled   int64      // when the workload had ended and settled: the first end count; never
+	bound     scenario.Bound
+	slack     scenario.Slack
 
 	faults   []*fault // in the order of their begin
 	faultOf  map[int]*fault
@@ -171,7 +171,7 @@ func newWorld(records []history.Record) *world {
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.begin, b.begin) })
 	w.bound = scenario.Detection(w.begin.Detection).Bound()
 	w.slack = scenario.Lab(w.begin.Lab).Slack()
-	w.stills = stills(records)
+	w.labStalls = labStalls(records)
 	w.notice()
 	return w
 }

@@ -246,7 +246,7 @@ func (b *Logged) check() error {
 	return texts("line", b.Line)
 }
 
-func (b *Still) check() error {
+func (b *Stall) check() error {
 	if b.For <= 0 {
 		return bad("for", b.For, "more than 0")
 	}

@@ -46,7 +46,7 @@ type line struct {
 	Resources *Resources  `json:"resources,omitempty"`
 	Paths     *Paths      `json:"paths,omitempty"`
 	Logged    *Logged     `json:"logged,omitempty"`
-	Still     *Still      `json:"still,omitempty"`
+	Stall     *Stall      `json:"still,omitempty"`
 	Note      *Note       `json:"note,omitempty"`
 }
 

@@ -50,7 +50,7 @@ func one() []history.Record {
 		&history.Resources{Target: history.Daemon(2, 1), Phase: history.PhaseEnd, Count: map[string]int64{"fds": 12, "rss": 1 << 24}},
 		&history.Paths{Target: history.Daemon(2, 1), Conns: 3, Paths: 2, New: 1},
 		&history.Logged{Target: history.Daemon(2, 1), Line: "panic: x"},
-		&history.Still{For: 7e8},
+		&history.Stall{For: 7e8},
 		&history.Note{Text: "done"},
 		&history.End{Complete: true, Why: "w"},
 	}

@@ -471,9 +471,9 @@ type Logged struct {
 	Line   string `json:"line"`
 }
 
-// A Still records that a real lab itself stood still, for want of a processor: its
+// A Stall records that a real lab itself stood still, for want of a processor: its
 // own due work was done so much later.
-type Still struct {
+type Stall struct {
 	For int64 `json:"for"` // ns
 }
 

@@ -87,8 +87,8 @@ func facts(r *check.Result, s *scenario.Scenario) string {
 	case history.PathsOff:
 		all = append(all, "daemons with --enable-faults: no connection has a path")
 	}
-	if r.Still > 0 {
-		all = append(all, "the lab itself stood still for at most "+dur(r.Still))
+	if r.Stall > 0 {
+		all = append(all, "the lab itself stood still for at most "+dur(r.Stall))
 	}
 	if b.Build != "" {
 		all = append(all, "fabricd "+b.Build)

@@ -17,7 +17,7 @@ func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
 			records = append(records, history.Record{Source: history.Lab, Seq: 2, Body: &history.Fault{ID: 1, What: fault}})
 		}
 		if still > 0 {
-			records = append(records, history.Record{Source: history.Lab, Seq: 3, Body: &history.Still{For: int64(still)}})
+			records = append(records, history.Record{Source: history.Lab, Seq: 3, Body: &history.Stall{For: int64(still)}})
 		}
 		r := check.Run(records, nil)
 		r.Invariants = nil

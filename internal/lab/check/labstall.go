@@ -15,12 +15,12 @@ import (
 // depend on when.
 var timely = []string{"cause", "no-hang", "isolation", "recovery"}
 
-// stills returns when the lab itself stood still, nothing if it was told to leave no processor
+// labStalls returns when the lab itself stood still, nothing if it was told to leave no processor
 // free.
-func stills(records []history.Record) (all []interval) {
+func labStalls(records []history.Record) (all []interval) {
 	for i := range records {
 		switch b := records[i].Body.(type) {
-		case *history.Still:
+		case *history.Stall:
 			all = append(all, interval{records[i].At - b.For, records[i].At})
 		case *history.Fault:
 			if what, _, _ := strings.Cut(b.What, " "); what == "cpu" {
@@ -31,9 +31,9 @@ func stills(records []history.Record) (all []interval) {
 	return all
 }
 
-// longestStill returns for how long at most the lab itself stood still.
-func (w *world) longestStill() (longest int64) {
-	for _, x := range w.stills {
+// longestStall returns for how long at most the lab itself stood still.
+func (w *world) longestStall() (longest int64) {
+	for _, x := range w.labStalls {
 		longest = max(longest, x.to-x.from)
 	}
 	return longest
@@ -47,7 +47,7 @@ func (g *judge) late(from, limit, at int64) {
 		return
 	}
 	var stood int64
-	for _, x := range g.w.stills {
+	for _, x := range g.w.labStalls {
 		stood += max(0, min(x.to, at)-max(x.from, from))
 	}
 	if stood >= at-limit {
@@ -62,7 +62,7 @@ func (g *judge) late(from, limit, at int64) {
 // them.
 func (r *Result) Doubt() error {
 	may := scenario.Detection(r.Begin.Detection).Bound().Pause
-	still := time.Duration(r.Still)
+	still := time.Duration(r.Stall)
 	sound := func(expected bool) func(Judgement) bool {
 		return func(j Judgement) bool {
 			explained := still > may && (expected || slices.Contains(timely, j.Name)) || j.Excused == j.Count

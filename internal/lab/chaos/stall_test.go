@@ -50,7 +50,7 @@ func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
 		bound := records[killed].At + int64(time.Second+slack)
 		records[i].At = bound + int64(tt.late)
 		if tt.still > 0 {
-			records = append(records, history.Record{At: bound + int64(tt.at), Source: history.Lab, Seq: 1 << 40, Body: &history.Still{For: int64(tt.still)}})
+			records = append(records, history.Record{At: bound + int64(tt.at), Source: history.Lab, Seq: 1 << 40, Body: &history.Stall{For: int64(tt.still)}})
 		}
 		slices.SortStableFunc(records, history.Compare)
 		run := &Outcome{Schedule: out.Schedule, Lab: scenario.Local, Records: records}
