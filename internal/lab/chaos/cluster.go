@@ -20,7 +20,7 @@ import (
 )
 
 // A cluster is a run in a real lab: the slots of a scenario at a site. One
-// goroutine, of runReal, leads it through its phases; actions of the timeline
+// goroutine, that of runReal, leads it through its phases; actions of the timeline
 // run beside it and are waited for.
 type cluster struct {
 	name      Name
@@ -31,7 +31,6 @@ type cluster struct {
 	spawn     *spawner // of processes of this machine
 	exe       string
 	schedule  *scenario.Schedule
-	detection scenario.Detection
 	providers string        // of the daemons; empty: as they like
 	beat      time.Duration // of workloads
 	faults    bool          // the daemons run with --enable-faults

@@ -156,5 +156,5 @@ func (l *Lab) Run(ctx context.Context, s *scenario.Schedule, o *Options) ([]hist
 		r, err := sim.Run(s, sim.Options{})
 		return r.History, err
 	}
-	return (&realLab{lab: l.kind, o: o}).run(ctx, s)
+	return runReal(ctx, l.kind, s, o)
 }

@@ -3,7 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"sync"
+	"maps"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/daemon"
@@ -30,6 +30,10 @@ func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect
 		return nil, err
 	}
 	p := &pointed{c: c, slot: s, child: d, fault: a.Fault, id: id, stop: make(chan struct{}), finished: make(chan struct{})}
+	p.undoing = undoBy(func(ctx context.Context) (uint64, string, error) {
+		defer close(p.stop)
+		return p.take(ctx)
+	})
 	c.wg.Go(p.watch)
 	return p, nil
 }
@@ -37,6 +41,7 @@ func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect
 // A pointed is a fault inside a daemon. One at a step ends when it has happened
 // as often as it was to; its watch sees that.
 type pointed struct {
+	*undoing
 	c        *cluster
 	slot     *slot
 	child    child
@@ -44,9 +49,6 @@ type pointed struct {
 	id       uint64
 	stop     chan struct{} // closed when it is taken back
 	finished chan struct{} // closed when it is over by itself
-
-	once sync.Once
-	done
 }
 
 // over is closed when nothing more will happen.
@@ -116,15 +118,7 @@ func (p *pointed) restart() {
 	}
 }
 
-// undo ends the fault and says how often it happened.
-func (p *pointed) undo(ctx context.Context) (uint64, string, error) {
-	p.once.Do(func() {
-		p.fired, p.proof, p.err = p.take(ctx)
-		close(p.stop)
-	})
-	return p.fired, p.proof, p.err
-}
-
+// take ends the fault and says how often it happened.
 func (p *pointed) take(ctx context.Context) (uint64, string, error) {
 	if !p.child.running() {
 		return p.afterEnd()
@@ -202,12 +196,9 @@ func (c *cluster) tellNode(ctx context.Context, s *slot) {
 	}
 	for _, t := range c.slots {
 		err := t.tell(ctx, func(w *workload.Control) {
-			ids := map[int]int{s.id: id}
-			for k, v := range w.IDs {
-				if k != s.id {
-					ids[k] = v
-				}
-			}
+			ids := map[int]int{}
+			maps.Copy(ids, w.IDs)
+			ids[s.id] = id
 			w.IDs = ids
 		})
 		if err != nil && ctx.Err() == nil {

@@ -20,31 +20,31 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// A realLab runs schedules with real processes: on this machine, in network
-// namespaces, or in containers.
-type realLab struct {
-	lab scenario.Lab
-	o   *Options
-}
-
-// run runs one schedule. With an error it returns the records so far.
-func (r *realLab) run(ctx context.Context, s *scenario.Schedule) (_ []history.Record, err error) {
-	name := ownName(r.o.worker)
+// runReal runs one schedule with real processes: on this machine, in network
+// namespaces, or in containers. With an error it returns the records so far.
+func runReal(ctx context.Context, lab scenario.Lab, s *scenario.Schedule, o *Options) (_ []history.Record, err error) {
+	name := ownName(o.worker)
 	spawn := newSpawner()
 	defer spawn.close()
-	site := r.newSite(name, spawn)
+	b := cleanup{tmp: os.TempDir()}
+	var site site = newMachine(o.Exe, name, spawn, o.worker)
+	switch lab {
+	case scenario.Netns:
+		site = newNamespaces(o.Exe, name, spawn)
+	case scenario.Compose:
+		site, b.docker = newContainers(o.Image, name), newDocker(dockerSocket())
+	}
 	if err := site.check(ctx, s); err != nil {
 		return nil, err
 	}
-	b := cleanup{tmp: os.TempDir(), docker: r.dockerOrNil()}
-	if err := b.removeDead(ctx, r.o.say); err != nil {
+	if err := b.removeDead(ctx, o.say); err != nil {
 		return nil, err
 	}
 	dir := b.tmpOf(name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	j, err := startCleaner(r.o.Exe, name, b.docker != nil)
+	j, err := startCleaner(o.Exe, name, b.docker != nil)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -61,52 +61,33 @@ func (r *realLab) run(ctx context.Context, s *scenario.Schedule) (_ []history.Re
 			err = errors.Join(err, j.dismiss())
 		}
 	}()
-	return r.runAt(ctx, s, site, spawn, name, dir)
-}
-
-// newSite returns where the lab's processes run.
-func (r *realLab) newSite(name Name, spawn *spawner) site {
-	switch r.lab {
-	case scenario.Netns:
-		return newNamespaces(r.o.Exe, name, spawn)
-	case scenario.Compose:
-		return newContainers(r.o.Image, name)
+	c := &cluster{name: name, lab: lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, exe: o.Exe, schedule: s,
+		providers: o.Providers, beat: o.beat(), faults: needsFaults(site, s), say: o.say}
+	if lab == scenario.Compose {
+		c.dirMode = 0o777
 	}
-	return newMachine(r.o.Exe, name, spawn, r.o.worker)
+	return c.record(ctx, o)
 }
 
-func (r *realLab) dockerOrNil() *docker {
-	if r.lab == scenario.Compose {
-		return newDocker(dockerSocket())
-	}
-	return nil
-}
-
-// runAt runs a schedule at a site that was checked.
-func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, spawn *spawner, name Name, dir string) ([]history.Record, error) {
-	zero, err := workload.Monotonic()
-	if err != nil {
+// record runs the schedule at the site, which was checked, and collects the records.
+func (c *cluster) record(ctx context.Context, o *Options) (_ []history.Record, err error) {
+	if c.zero, err = workload.Monotonic(); err != nil {
 		return nil, err
 	}
-	clock, err := workload.NewClock(zero)
-	if err != nil {
+	if c.clock, err = workload.NewClock(c.zero); err != nil {
 		return nil, err
 	}
-	out, err := os.OpenFile(filepath.Join(dir, "lab.jsonl"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	out, err := os.OpenFile(filepath.Join(c.dir, "lab.jsonl"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	c := &cluster{name: name, lab: r.lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, exe: r.o.Exe, schedule: s, detection: s.Scenario.Cluster.Detection,
-		providers: r.o.Providers, beat: r.o.beat(), faults: needsFaults(site, s), clock: clock, zero: zero, log: workload.NewLog(out, history.Lab, clock), say: r.o.say}
-	if r.lab == scenario.Compose {
-		c.dirMode = 0o777
-	}
+	c.log = workload.NewLog(out, history.Lab, c.clock)
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer c.kill()
-	begin := s.Begin(r.lab)
-	begin.Detection, begin.Paths = string(c.detection), c.paths()
-	begin.Build, begin.Started, begin.Command = r.o.Version, time.Now().UTC().Format(time.RFC3339), r.o.command(s, r.lab)
+	begin := c.schedule.Begin(c.lab)
+	begin.Paths = c.paths()
+	begin.Build, begin.Started, begin.Command = o.Version, time.Now().UTC().Format(time.RFC3339), o.command(c.schedule, c.lab)
 	c.log.Put(begin)
 	err = c.phases(ctx)
 	err = errors.Join(err, c.failure())
@@ -122,7 +103,7 @@ func (r *realLab) runAt(ctx context.Context, s *scenario.Schedule, site site, sp
 		return nil, errors.Join(err, logErr)
 	}
 	records, readErr := c.collect()
-	return records, errors.Join(err, readErr, c.keepLogs(r.o.logs))
+	return records, errors.Join(err, readErr, c.keepLogs(o.logs))
 }
 
 // phases leads the cluster through its run.

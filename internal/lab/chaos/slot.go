@@ -78,7 +78,7 @@ func (s *slot) runArgs(name, state, sockets string) []string {
 	path := func(name string) string { return s.c.site.path(s, name) }
 	return []string{"run", "--name", name, "--state-dir", path(state),
 		"--bind", p.bind.String(), "--data-port", strconv.Itoa(int(p.data)), "--gossip-port", strconv.Itoa(int(p.gossip)),
-		"--detection", string(s.c.detection), "--socket", path(sockets + "app.sock"), "--admin", path(sockets + "admin.sock"),
+		"--detection", string(s.c.schedule.Scenario.Cluster.Detection), "--socket", path(sockets + "app.sock"), "--admin", path(sockets + "admin.sock"),
 		"--log-format", "json", "--log-level", "info"}
 }
 
