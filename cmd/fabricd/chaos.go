@@ -132,7 +132,7 @@ whatever ends the command.`,
 				jobs = append(jobs, chaos.Plan([]chaos.Named{n}, scenario.Lab(f.on), f.seed, f.seeds, 0)...)
 			}
 		}
-		return a.runJobs(cmd.Context(), &f, opts, jobs)
+		return a.runJobs(cmd.Context(), &f, opts, jobs, nil)
 	}
 	return cmd
 }
@@ -148,19 +148,26 @@ func readScenarios(paths []string) ([]chaos.Named, error) {
 	return all, nil
 }
 
-// runJobs runs jobs and prints their verdicts.
-func (a *app) runJobs(ctx context.Context, f *chaosFlags, opts *chaos.Options, jobs []chaos.Job) error {
+// runJobs runs jobs and prints their verdicts. Then it calls sum, unless that is nil, with
+// the verdicts and how long they took.
+func (a *app) runJobs(ctx context.Context, f *chaosFlags, opts *chaos.Options, jobs []chaos.Job, sum func(*verdicts, time.Duration) error) error {
 	lab, err := chaos.OpenLab(scenario.Lab(f.on))
 	if err != nil {
 		return usageError{err}
 	}
 	defer lab.Close()
-	p := &verdicts{a: a, f: f, many: len(jobs) > 1}
-	chaos.RunAll(ctx, lab, jobs, opts, p.add)
-	if ctx.Err() != nil {
-		return usagef("interrupted after %d of %d runs", p.runs, len(jobs))
+	v := &verdicts{a: a, f: f, many: len(jobs) > 1 || sum != nil}
+	began := time.Now()
+	chaos.RunAll(ctx, lab, jobs, opts, v.add)
+	if sum != nil {
+		if err := sum(v, time.Since(began)); err != nil {
+			return err
+		}
 	}
-	return p.end()
+	if ctx.Err() != nil {
+		return usagef("interrupted after %d of %d runs", v.runs, len(jobs))
+	}
+	return v.end()
 }
 
 func (a *app) chaosOptions(f *chaosFlags) (*chaos.Options, error) {

@@ -56,7 +56,7 @@ sums, a page of one run of each scenario, and all of the runs that were not gree
 		if len(jobs) == 0 && f.validLab() {
 			return usagef("%s: no scenario there runs on %s", strings.Join(args, " "), f.on)
 		}
-		return a.runSuite(cmd, &f, opts, jobs, leftOut)
+		return a.runJobs(cmd.Context(), &f, opts, jobs, func(v *verdicts, took time.Duration) error { return v.sumUp(opts.Version, leftOut, took) })
 	}
 	return cmd
 }
@@ -99,30 +99,18 @@ func (a *app) able(all []chaos.Named, opts *chaos.Options, lab scenario.Lab) (so
 	return some, leftOut
 }
 
-// runSuite runs the jobs of a suite and sums them up.
-func (a *app) runSuite(cmd *cobra.Command, f *chaosFlags, opts *chaos.Options, jobs []chaos.Job, leftOut []string) error {
-	lab, err := chaos.OpenLab(scenario.Lab(f.on))
-	if err != nil {
-		return usageError{err}
-	}
-	defer lab.Close()
-	began := time.Now()
-	v := &verdicts{a: a, f: f, many: true}
-	chaos.RunAll(cmd.Context(), lab, jobs, opts, v.add)
-	took := time.Since(began)
+// sumUp saves and prints the sums of a suite.
+func (v *verdicts) sumUp(version string, leftOut []string, took time.Duration) error {
 	entries := v.tally.List()
-	if f.report != "" {
-		if err := chaos.SaveSuite(f.report, entries, chaos.SuiteRun{Lab: scenario.Lab(f.on), Version: opts.Version, Took: took, LeftOut: leftOut}); err != nil {
+	if v.f.report != "" {
+		if err := chaos.SaveSuite(v.f.report, entries, chaos.SuiteRun{Lab: scenario.Lab(v.f.on), Version: version, Took: took, LeftOut: leftOut}); err != nil {
 			return err
 		}
 	}
-	if !f.json {
-		a.printTallies(entries, v.runs, took)
+	if !v.f.json {
+		v.a.printTallies(entries, v.runs, took)
 	}
-	if cmd.Context().Err() != nil {
-		return usagef("interrupted after %d of %d runs", v.runs, len(jobs))
-	}
-	return v.end()
+	return nil
 }
 
 func (a *app) printTallies(entries []report.Entry, runs int, took time.Duration) {
