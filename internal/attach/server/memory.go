@@ -159,19 +159,28 @@ func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), er
 	return func() { s.srv.staged.give(&s.pieces.bytes, n); <-s.pieces.tokens }, nil
 }
 
-// doVWriteTo copies the bytes before it writes them: the application may change them once it has
-// the answer. The operation owns the copy.
 func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	t := r.in.(*proto.VTransfer)
+	return reply{}, s.copied(ctx, t, func(b []byte) error { return r.ep.ep.VWriteTo(b, t.Remote, t.Flags) })
+}
+
+func doVPutSignal(ctx context.Context, s *serverSession, r *request) (reply, error) {
+	m := r.in.(*proto.VPutBody)
+	return reply{}, s.copied(ctx, &proto.VTransfer{Memory: m.Memory, MemOff: m.MemOff, Len: m.Len}, func(b []byte) error { return r.ep.ep.VPutSignal(b, m.Put) })
+}
+
+// copied copies the bytes before it has them written: the application may change them once it has
+// the answer. The operation owns the copy.
+func (s *serverSession) copied(ctx context.Context, t *proto.VTransfer, write func(b []byte) error) error {
 	buf, region, done, err := s.staged(ctx, t)
 	if err != nil {
-		return reply{}, err
+		return err
 	}
 	defer done()
 	if err := region.ReadAt(buf, t.MemOff); err != nil {
-		return reply{}, err
+		return err
 	}
-	return reply{}, r.ep.ep.VWriteTo(buf, t.Remote, t.Flags)
+	return write(buf)
 }
 
 // doVReadFrom is synchronous regardless of its flags: no goroutine would copy the bytes to the

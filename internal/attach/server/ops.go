@@ -102,7 +102,7 @@ var operations = map[proto.Op]operation{
 	proto.OpNoRMAPath: {endpoint: true, in: body[proto.JoinedBody], do: doNoRMAPath},
 	proto.OpFarWindow: {endpoint: true, in: body[proto.Offset], do: doFarWindow},
 
-	proto.OpServe:          {endpoint: true, in: body[proto.ServiceBody], do: doServe},
+	proto.OpServe:          call(func(ep attach.Endpoint, in *proto.ServiceBody) error { return ep.Serve(in.Service) }),
 	proto.OpConnectService: {endpoint: true, in: body[proto.ConnectServiceBody], do: doConnectService},
 	proto.OpServices:       {in: body[proto.ServicesBody], do: doServices},
 	proto.OpResolve:        {in: body[proto.ResolveBody], do: doResolve},
@@ -112,13 +112,17 @@ var operations = map[proto.Op]operation{
 	proto.OpMemDrop:    {in: body[proto.MemoryBody], do: doMemDrop},
 	proto.OpRegister:   {endpoint: true, in: body[proto.Register], do: doRegister},
 	proto.OpUnregister: {endpoint: true, in: body[proto.Span], do: doUnregister},
-	proto.OpWriteTo:    {endpoint: true, in: body[proto.Transfer], do: doTransfer},
-	proto.OpReadFrom:   {endpoint: true, in: body[proto.Transfer], do: doTransfer},
+	proto.OpWriteTo: call(func(ep attach.Endpoint, in *proto.Transfer) error {
+		return ep.WriteTo(in.Local, in.Len, in.Remote, in.Flags)
+	}),
+	proto.OpReadFrom: call(func(ep attach.Endpoint, in *proto.Transfer) error {
+		return ep.ReadFrom(in.Local, in.Len, in.Remote, in.Flags)
+	}),
 	proto.OpVWriteTo:   {endpoint: true, in: body[proto.VTransfer], do: doVWriteTo},
 	proto.OpVReadFrom:  {endpoint: true, in: body[proto.VTransfer], do: doVReadFrom},
 	proto.OpAtomic:     {endpoint: true, in: body[proto.AtomicBody], do: doAtomic},
-	proto.OpPostAtomic: {endpoint: true, in: body[proto.AtomicBody], do: doPostAtomic},
-	proto.OpPutSignal:  {endpoint: true, in: body[proto.PutBody], do: doPutSignal},
+	proto.OpPostAtomic: call(func(ep attach.Endpoint, in *proto.AtomicBody) error { return ep.PostAtomic(rma.Atomic(*in)) }),
+	proto.OpPutSignal:  call(func(ep attach.Endpoint, in *proto.PutBody) error { return ep.PutSignal(in.Local, in.Len, in.Put) }),
 	proto.OpVPutSignal: {endpoint: true, in: body[proto.VPutBody], do: doVPutSignal},
 	proto.OpMmap:       {endpoint: true, in: body[proto.MmapBody], do: doMmap},
 	proto.OpMunmap:     {in: body[proto.MemoryBody], do: doMunmap},
@@ -130,15 +134,23 @@ var operations = map[proto.Op]operation{
 
 	proto.OpFenceMark:   {endpoint: true, in: body[proto.SideBody], do: doFenceMark},
 	proto.OpFenceWait:   {endpoint: true, in: body[proto.MarkBody], do: doFenceWait},
-	proto.OpFenceSignal: {endpoint: true, in: body[proto.SignalBody], do: doFenceSignal},
+	proto.OpFenceSignal: call(func(ep attach.Endpoint, in *proto.SignalBody) error { return ep.FenceSignal(fence.Signal(*in)) }),
+}
+
+// A messageOf is a message of type T.
+type messageOf[T any] interface {
+	*T
+	proto.Message
 }
 
 // body returns a new message of type T.
-func body[T any, P interface {
-	*T
-	proto.Message
-}]() proto.Message {
-	return P(new(T))
+func body[T any, P messageOf[T]]() proto.Message { return P(new(T)) }
+
+// call is the rule for requests that a call of the endpoint performs, and that it answers.
+func call[T any, P messageOf[T]](do func(ep attach.Endpoint, in P) error) operation {
+	return operation{endpoint: true, in: body[T, P], do: func(_ context.Context, _ *serverSession, r *request) (reply, error) {
+		return reply{}, do(r.ep.ep, r.in.(P))
+	}}
 }
 
 func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
@@ -300,14 +312,6 @@ func doCause(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	return reply{body: &proto.CauseBody{Cause: attach.CleanCause(r.ep.ep.Cause())}}, nil
 }
 
-func doTransfer(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	t := r.in.(*proto.Transfer)
-	if r.Op == proto.OpWriteTo {
-		return reply{}, r.ep.ep.WriteTo(t.Local, t.Len, t.Remote, t.Flags)
-	}
-	return reply{}, r.ep.ep.ReadFrom(t.Local, t.Len, t.Remote, t.Flags)
-}
-
 func doAtomic(ctx context.Context, _ *serverSession, r *request) (reply, error) {
 	old, err := r.ep.ep.Atomic(ctx, rma.Atomic(*r.in.(*proto.AtomicBody)))
 	return reply{body: &proto.WordBody{Value: old}}, err
@@ -320,8 +324,4 @@ func doFenceMark(_ context.Context, _ *serverSession, r *request) (reply, error)
 
 func doFenceWait(ctx context.Context, _ *serverSession, r *request) (reply, error) {
 	return reply{}, r.ep.ep.FenceWait(ctx, fence.Mark(*r.in.(*proto.MarkBody)))
-}
-
-func doFenceSignal(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{}, r.ep.ep.FenceSignal(fence.Signal(*r.in.(*proto.SignalBody)))
 }

@@ -10,10 +10,6 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-func doServe(_ context.Context, _ *serverSession, r *request) (reply, error) {
-	return reply{}, r.ep.ep.Serve(r.in.(*proto.ServiceBody).Service)
-}
-
 func doConnectService(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	in := r.in.(*proto.ConnectServiceBody)
 	return s.connected(r.ep, func() error {
