@@ -24,7 +24,7 @@ type endpoint struct {
 	s  *session
 	id uint64 // of the node, for people
 
-	notes  notes
+	notes  attach.Notes
 	gone   chan struct{} // closed by Close
 	hungUp chan struct{} // closed when the connection has ended from the peer's side
 	closed chan struct{} // closed when Close is through
@@ -367,40 +367,6 @@ func when(cond bool, ev attach.Events) attach.Events {
 	return 0
 }
 
-func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) { return e.notes.add(ch) }
+func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) { return e.notes.Add(ch) }
 
-func (e *endpoint) changed() { e.notes.send() }
-
-// notes are the channels that are notified of an endpoint's changes.
-type notes struct {
-	mu   sync.Mutex // guards to
-	to   map[uint64]chan<- struct{}
-	next uint64
-}
-
-func (n *notes) add(ch chan<- struct{}) (stop func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.to == nil {
-		n.to = make(map[uint64]chan<- struct{})
-	}
-	n.next++
-	id := n.next
-	n.to[id] = ch
-	return func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.to, id)
-	}
-}
-
-func (n *notes) send() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, ch := range n.to {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
-}
+func (e *endpoint) changed() { e.notes.Send() }

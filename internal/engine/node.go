@@ -6,7 +6,7 @@
 //
 // Locks are taken in this order: endpoint.mu (a listener's before that of an
 // endpoint it accepts), conn.mu, link.mu, Node.mu; those of inbox, outbox, nodePaths,
-// questions, eventQueue, notes and group are innermost. None is held across I/O that
+// questions, eventQueue, attach.Notes and group are innermost. None is held across I/O that
 // blocks or a callback.
 package engine
 
@@ -309,7 +309,7 @@ func (n *Node) SetSelf(self Self) {
 func (n *Node) announceLocked() {
 	close(n.changed)
 	n.changed = make(chan struct{})
-	n.services.notes.send()
+	n.services.notes.Send()
 }
 
 // NodeUp makes a life live: it can be connected to, and sessions see

@@ -28,7 +28,7 @@ type namespace struct {
 	own    map[string]*endpoint // by name; announced once it listens
 	barred map[string]bool      // names of own that the host does not announce
 	lines  perMinute            // about those
-	notes  notes                // of changes of any node's services
+	notes  attach.Notes         // of changes of any node's services
 }
 
 // Serve takes the name. Listen announces it to other nodes.
@@ -79,7 +79,7 @@ func (e *endpoint) dropNameLocked() bool {
 
 // servesAnew reports that this node serves other names than before.
 func (n *Node) servesAnew() {
-	n.services.notes.send()
+	n.services.notes.Send()
 	if n.cfg.ServesAnew != nil {
 		n.cfg.ServesAnew()
 	}
@@ -118,7 +118,7 @@ func (n *Node) NodeServices(life addr.Life, serves []Named) {
 	defer n.mu.Unlock()
 	if p := n.peers[life.Node]; p != nil && p.Life == life {
 		p.serves = serves
-		n.services.notes.send()
+		n.services.notes.Send()
 	}
 }
 
@@ -131,7 +131,7 @@ func (n *Node) Barred(names []string) {
 	for _, name := range names {
 		n.services.barred[name] = true
 	}
-	n.services.notes.send()
+	n.services.notes.Send()
 	if len(names) > 0 && n.services.lines.shown(n.now(), reportsPerMinute) {
 		n.log.Warn().Str("op", "access").Strs("services", names).
 			Msg("the host tells nobody that this node serves these names: a rule of the host's setting access says who may, or the cluster serves as many as it can")
@@ -255,7 +255,7 @@ func (s *session) Resolve(_ context.Context, service, node string) ([]attach.Ser
 }
 
 func (s *session) NotifyServices(ch chan<- struct{}) (stop func()) {
-	return s.n.services.notes.add(ch)
+	return s.n.services.notes.Add(ch)
 }
 
 // ConnectService is attach.ServingEndpoint's.

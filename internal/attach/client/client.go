@@ -24,7 +24,7 @@ type client struct {
 	conn     attach.Packets
 	out      *proto.Outbox
 	watchers watchers
-	services serviceNotes
+	services attach.Notes
 	memory   memoryTable
 	tuning   tuning
 	nodesEnd func(id uint32) attach.Endpoint // returns the node's endpoint, if the node is in this process; else nil
@@ -333,7 +333,7 @@ func (c *client) told(h proto.Header, body []byte) error {
 			e.asks.offered.Store(true) // its connection may still be being established
 		}
 	case proto.OpServicesAnew:
-		c.services.send()
+		c.services.Send()
 	case proto.OpSelfState:
 		var m proto.SelfBody
 		if err := proto.ParseBody(body, &m); err != nil {
@@ -370,7 +370,7 @@ func (c *client) end() {
 		e.notify()
 	}
 	c.watchers.stop()
-	c.services.send() // a waiting reader sees the end of the session
+	c.services.Send() // a waiting reader sees the end of the session
 	close(c.done)
 }
 

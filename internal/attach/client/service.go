@@ -3,46 +3,12 @@ package client
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/status"
 )
-
-// serviceNotes are the channels notified of changes of services.
-type serviceNotes struct {
-	mu  sync.Mutex // guards all
-	all map[*chan<- struct{}]chan<- struct{}
-}
-
-// add registers ch with send.
-func (n *serviceNotes) add(ch chan<- struct{}) (stop func()) {
-	key := &ch
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.all == nil {
-		n.all = make(map[*chan<- struct{}]chan<- struct{})
-	}
-	n.all[key] = ch
-	return func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.all, key)
-	}
-}
-
-func (n *serviceNotes) send() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, ch := range n.all {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
-}
 
 // maxPages bounds the pages of one list. It allows more services than a cluster may have.
 const maxPages = 64
@@ -87,7 +53,7 @@ func tooOld(err error) error {
 // NotifyServices turns on the notifications, which stay on until the session ends. Each call asks
 // for them: every change after its return is reported.
 func (c *client) NotifyServices(ch chan<- struct{}) (stop func()) {
-	stop = c.services.add(ch)
+	stop = c.services.Add(ch)
 	c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only if no change can be reported
 	return stop
 }
