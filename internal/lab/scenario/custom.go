@@ -164,6 +164,4 @@ func (*StepName) allowed() string {
 	names := stepNames()
 	return "want a step of the protocol: " + strings.Join(names, ", ")
 }
-func (*StepName) pattern() string { return `^[a-z]+\.[a-z_]+$` }
-
 func (s StepName) String() string { return string(s) }

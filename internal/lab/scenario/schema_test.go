@@ -99,7 +99,7 @@ func valueSchema(t reflect.Type, f field) object {
 		return object{{"type", "object"}, {"additionalProperties", mappingSchema(reflect.TypeFor[Selection]())}}
 	}
 	if s, ok := reflect.New(t).Interface().(scalar); ok {
-		return object{{"type", []string{"string", "integer", "number"}}, {"pattern", s.pattern()}}
+		return object{{"type", []string{"string", "integer", "number"}}, {"pattern", s.(patterned).pattern()}}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -136,3 +136,19 @@ func nodesSchema() object {
 	}}}
 	return object{{"anyOf", []any{one, object{{"type", "array"}, {"minItems", 1}, {"items", one}}}}}
 }
+
+// A patterned is a scalar whose pattern is the input of parse as a regular expression, roughly:
+// parse refuses every text that the pattern refuses.
+type patterned interface{ pattern() string }
+
+func (*Duration) pattern() string  { return `^0$|^([0-9.]+(ns|us|µs|μs|ms|s|m|h))+$` }
+func (*Offset) pattern() string    { return `^[+-]?([0-9.]+(ns|us|µs|μs|ms|s|m|h))+$|^0$` }
+func (*Span) pattern() string      { return `^[0-9][0-9.a-zµμ]*$` }
+func (*Percent) pattern() string   { return `^[0-9]+(\.[0-9]+)?%$` }
+func (*Size) pattern() string      { return `^[0-9]+(KiB|MiB|GiB|kB|KB|MB|GB|B)?$` }
+func (*SizeRange) pattern() string { return `^[0-9][0-9.KMGiBk]*$` }
+func (*Rate) pattern() string      { return `^[0-9]+(\.[0-9]+)?([GMk]bit|[GMk]?B)/s$` }
+func (*Name) pattern() string      { return `^[A-Za-z][-A-Za-z0-9_]{0,63}$` }
+func (*Text) pattern() string      { return `^[^\x00-\x1f]+$` }
+func (*Row) pattern() string       { return `^[FBSIP][1-9][0-9]{0,2}$` }
+func (*StepName) pattern() string  { return `^[a-z]+\.[a-z_]+$` }

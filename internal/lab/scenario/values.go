@@ -14,9 +14,6 @@ type scalar interface {
 	parse(text string) bool
 	// allowed describes the input of parse as readable text.
 	allowed() string
-	// pattern is the input of parse as a regular expression, roughly: parse refuses
-	// every text that the pattern refuses.
-	pattern() string
 	// String returns the text that parse takes and that gives the same value.
 	String() string
 }
@@ -34,9 +31,6 @@ func (d *Duration) parse(text string) bool {
 }
 
 func (*Duration) allowed() string { return "want a duration from 0s to 24h, as 20ms or 1m30s" }
-func (*Duration) pattern() string { return durationPattern }
-
-const durationPattern = `^0$|^([0-9.]+(ns|us|µs|μs|ms|s|m|h))+$`
 
 // String returns the shortest form: "1m30s", "20ms", "0s".
 func (d Duration) String() string {
@@ -65,7 +59,6 @@ func (o *Offset) parse(text string) bool {
 }
 
 func (*Offset) allowed() string { return "want a duration of either sign up to 87600h, as 1h or -24h" }
-func (*Offset) pattern() string { return `^[+-]?([0-9.]+(ns|us|µs|μs|ms|s|m|h))+$|^0$` }
 
 func (o Offset) String() string { return time.Duration(o).String() }
 
@@ -92,7 +85,6 @@ func (s *Span) parse(text string) bool {
 func (*Span) allowed() string {
 	return "want a duration from 0s to 24h, as 3s, or a range, as 3s..4s"
 }
-func (*Span) pattern() string { return `^[0-9][0-9.a-zµμ]*$` }
 
 func (s Span) String() string {
 	if s.From == s.To {
@@ -115,7 +107,6 @@ func (p *Percent) parse(text string) bool {
 }
 
 func (*Percent) allowed() string { return "want a percentage from 0% to 100%, as 20% or 0.5%" }
-func (*Percent) pattern() string { return `^[0-9]+(\.[0-9]+)?%$` }
 
 func (p Percent) String() string { return strconv.FormatFloat(float64(p), 'f', -1, 64) + "%" }
 
@@ -148,7 +139,6 @@ func (z *Size) parse(text string) bool {
 }
 
 func (*Size) allowed() string { return "want a number of bytes up to 1024GiB, as 64, 64KiB or 1MB" }
-func (*Size) pattern() string { return `^[0-9]+(KiB|MiB|GiB|kB|KB|MB|GB|B)?$` }
 
 func (z Size) String() string {
 	for _, u := range sizeUnits[:3] {
@@ -174,7 +164,6 @@ func (r *SizeRange) parse(text string) bool {
 }
 
 func (*SizeRange) allowed() string { return "want a size from 1 to 64MiB, or a range, as 64..4096" }
-func (*SizeRange) pattern() string { return `^[0-9][0-9.KMGiBk]*$` }
 
 func (r SizeRange) String() string {
 	if r.From == r.To {
@@ -205,7 +194,6 @@ func (r *Rate) parse(text string) bool {
 }
 
 func (*Rate) allowed() string { return "want a rate from 1kB/s to 1024GB/s, as 8Mbit/s or 1MB/s" }
-func (*Rate) pattern() string { return `^[0-9]+(\.[0-9]+)?([GMk]bit|[GMk]?B)/s$` }
 
 func (r Rate) String() string {
 	for _, u := range rateUnits {
@@ -229,7 +217,6 @@ func (n *Name) parse(text string) bool {
 func (*Name) allowed() string {
 	return fmt.Sprintf("want a letter and then letters, digits, - and _, up to %d in all", MaxName)
 }
-func (*Name) pattern() string { return `^[A-Za-z][-A-Za-z0-9_]{0,63}$` }
 
 func (n Name) String() string { return string(n) }
 
@@ -242,7 +229,6 @@ func (t *Text) parse(text string) bool {
 }
 
 func (*Text) allowed() string { return fmt.Sprintf("want one line of text, up to %d bytes", MaxAbout) }
-func (*Text) pattern() string { return `^[^\x00-\x1f]+$` }
 
 func (t Text) String() string { return string(t) }
 
@@ -260,6 +246,5 @@ func (r *Row) parse(text string) bool {
 }
 
 func (*Row) allowed() string { return "want F1, B6, S3, I5 or P12: a row, bar, invariant or pain" }
-func (*Row) pattern() string { return `^[FBSIP][1-9][0-9]{0,2}$` }
 
 func (r Row) String() string { return string(r) }

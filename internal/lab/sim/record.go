@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"crypto/sha256"
 	"slices"
 
 	"github.com/fabricd/fabricd/internal/lab/history"
@@ -46,21 +45,6 @@ func (w *world) did(target history.Source, did history.Did, detail string) {
 func (r *recorder) merged() []history.Record {
 	slices.SortFunc(r.records, history.Compare)
 	return r.records
-}
-
-// Sum returns a hash of a history's lines. Two runs of one schedule and seed
-// have the same.
-func Sum(records []history.Record) ([sha256.Size]byte, error) {
-	h := sha256.New()
-	var line []byte
-	for _, r := range records {
-		var err error
-		if line, err = history.Append(line[:0], r); err != nil {
-			return [sha256.Size]byte{}, err
-		}
-		h.Write(line)
-	}
-	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
 // count writes the resources that the engine of a process holds.
