@@ -27,15 +27,11 @@ type Listener struct {
 
 // Listen opens a listener at address, "ip:port"; port 0 chooses one.
 func (n *Network) Listen(address string) (*Listener, error) {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "tcp", Err: err}
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	taken := func(at netip.AddrPort) bool { return n.listeners[at] != nil }
-	if at, err = n.place(at, taken); err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: net.TCPAddrFromAddrPort(at), Err: err}
+	at, err := n.place("tcp", address, func(at netip.AddrPort) bool { return n.listeners[at] != nil })
+	if err != nil {
+		return nil, err
 	}
 	l := &Listener{net: n, at: at, addr: net.TCPAddrFromAddrPort(at)}
 	n.listeners[at] = l

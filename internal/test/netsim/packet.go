@@ -25,15 +25,11 @@ type PacketConn struct {
 
 // ListenPacket opens a socket at address, "ip:port"; port 0 chooses one.
 func (n *Network) ListenPacket(address string) (*PacketConn, error) {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "udp", Err: err}
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	taken := func(at netip.AddrPort) bool { return n.packets[at] != nil }
-	if at, err = n.place(at, taken); err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "udp", Addr: net.UDPAddrFromAddrPort(at), Err: err}
+	at, err := n.place("udp", address, func(at netip.AddrPort) bool { return n.packets[at] != nil })
+	if err != nil {
+		return nil, err
 	}
 	c := &PacketConn{at: at, addr: net.UDPAddrFromAddrPort(at)}
 	c.socket = socket{net: n, fail: c.fail}
@@ -41,19 +37,23 @@ func (n *Network) ListenPacket(address string) (*PacketConn, error) {
 	return c, nil
 }
 
-// place chooses the port of a new socket at at, or returns why there is none.
-// n.mu is held.
-func (n *Network) place(at netip.AddrPort, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
-	if n.closed {
-		return at, net.ErrClosed
+// place returns the address of a new socket at address, "ip:port", whose port it chooses if that
+// is 0. n.mu is held.
+func (n *Network) place(network, address string, taken func(netip.AddrPort) bool) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(address)
+	switch {
+	case err != nil:
+	case n.closed:
+		err = net.ErrClosed
+	case at.Port() == 0:
+		at, err = n.freePort(at.Addr(), taken)
+	case taken(at):
+		err = os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
-	if at.Port() == 0 {
-		return n.freePort(at.Addr(), taken)
+	if err != nil {
+		err = &net.OpError{Op: "listen", Net: network, Addr: net.TCPAddrFromAddrPort(at), Err: err}
 	}
-	if taken(at) {
-		return at, os.NewSyscallError("bind", syscall.EADDRINUSE)
-	}
-	return at, nil
+	return at, err
 }
 
 // ReadFrom returns the next packet that has arrived, cut off at len(p).
