@@ -31,16 +31,6 @@ func (l *lender) end(r Result) Step {
 	return ended(r)
 }
 
-// unless goes on if nothing has failed.
-func (l *lender) unless(then func(Result) Step) func(Result) Step {
-	return func(r Result) Step {
-		if r.Status != "" {
-			return l.end(r)
-		}
-		return then(r)
-	}
-}
-
 // next lends a window.
 func (l *lender) next(r Result) Step {
 	if r.Over {
@@ -49,9 +39,9 @@ func (l *lender) next(r Result) Step {
 	nonce := l.e.env.Nonce()
 	stamp(l.mem.Bytes(), fillOf(nonce), 0)
 	c := Call{Do: Register, Mem: l.mem, Len: lentSize}
-	return Step{Call: c, Then: l.unless(func(r Result) Step {
+	return Step{Call: c, Then: orEnd(l.end, func(r Result) Step {
 		off := r.N
-		return send(putFrame(frameLent, uint64(off)), l.unless(func(Result) Step {
+		return send(putFrame(frameLent, uint64(off)), orEnd(l.end, func(Result) Step {
 			c := Call{Do: Sleep, For: time.Duration(nonce % uint64(lentFor))}
 			return Step{Call: c, Then: func(Result) Step { return l.takeBack(off) }}
 		}))
@@ -62,7 +52,7 @@ func (l *lender) next(r Result) Step {
 // which uses it for something else.
 func (l *lender) takeBack(off int64) Step {
 	c := Call{Do: Unregister, Offset: off, Len: lentSize}
-	return Step{Call: c, Then: l.unless(func(Result) Step {
+	return Step{Call: c, Then: orEnd(l.end, func(Result) Step {
 		clear(l.mem.Bytes())
 		return l.wait()
 	})}

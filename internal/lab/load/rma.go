@@ -296,16 +296,16 @@ func (o *operator) fence(then func(Result) Step) Step {
 			if o.marks++; o.marks%8 != 0 {
 				return then(r)
 			}
-			return fenceWait(true, o.orEnd(then))
+			return fenceWait(true, orEnd(o.end, then))
 		})
 	})
 }
 
-// orEnd goes on if a call has worked.
-func (o *operator) orEnd(then func(Result) Step) func(Result) Step {
+// orEnd goes on with then if a call has worked, and else with end.
+func orEnd(end, then func(Result) Step) func(Result) Step {
 	return func(r Result) Step {
 		if r.Status != "" {
-			return o.end(r)
+			return end(r)
 		}
 		return then(r)
 	}
@@ -337,7 +337,7 @@ func (o *operator) signal(Result) Step {
 	if o.signals++; o.signals%2 == 0 {
 		c.Offset = o.stage.offset + int64(o.stage.signalAt())
 	}
-	return Step{Call: c, Then: o.orEnd(o.wait)}
+	return Step{Call: c, Then: orEnd(o.end, o.wait)}
 }
 
 // Look reads the words that signals are stored in, as a spinning thread may, and

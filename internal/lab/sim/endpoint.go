@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -57,12 +58,7 @@ func (s *session) close() {
 }
 
 func (s *session) forget(e *endpoint) {
-	for i, o := range s.endpoints {
-		if o == e {
-			s.endpoints = append(s.endpoints[:i:i], s.endpoints[i+1:]...)
-			return
-		}
-	}
+	s.endpoints = slices.DeleteFunc(slices.Clone(s.endpoints), func(o *endpoint) bool { return o == e })
 }
 
 // An endpoint is one endpoint of an application. It follows engine's endpoint.
@@ -312,12 +308,7 @@ func (e *endpoint) transfer(l core.Local, roff int64, read bool, flags rma.Flags
 
 // drop takes back a call that was never begun.
 func (c *conn) drop(x *pending) {
-	for i, o := range c.calls {
-		if o == x {
-			c.calls = append(c.calls[:i:i], c.calls[i+1:]...)
-			return
-		}
-	}
+	c.calls = slices.DeleteFunc(slices.Clone(c.calls), func(o *pending) bool { return o == x })
 }
 
 func (e *endpoint) fetchAdd(roff int64, delta uint64, done func(old uint64, err error)) {
