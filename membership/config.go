@@ -149,7 +149,7 @@ func (c *Config) withDefaults() (*Config, error) {
 		return nil, fmt.Errorf("start membership: %w", err)
 	}
 	if d.Timing == (verdict.Timing{}) {
-		d.Timing = TimingOf(d.Detection)
+		d.Timing = verdict.TimingOf(string(d.Detection))
 	}
 	if d.CertificateValidity == 0 {
 		d.CertificateValidity = CertificateValidity
@@ -189,17 +189,6 @@ func (c *Config) withDefaults() (*Config, error) {
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {
 	return segment.Dialer().DialContext(ctx, "tcp", address)
-}
-
-// TimingOf returns the bounds of a detection profile.
-func TimingOf(p gossip.Profile) verdict.Timing {
-	switch p {
-	case gossip.Fast:
-		return verdict.Fast()
-	case gossip.Calm:
-		return verdict.Calm()
-	}
-	return verdict.Normal()
 }
 
 // identity returns this node's identity for the deciding part.

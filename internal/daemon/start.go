@@ -270,7 +270,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		return err
 	}
 	d.roster.setCluster(d.state.Identity().Cluster)
-	timing := membership.TimingOf(gossip.Profile(d.cfg.Detection))
+	timing := verdict.TimingOf(d.cfg.Detection)
 	giveUp := giveUpAfter(timing)
 	providers, err := d.openProviders(store, giveUp)
 	if err != nil {

@@ -39,6 +39,17 @@ type Timing struct {
 	Quarantine time.Duration
 }
 
+// TimingOf returns the bounds of a detection profile.
+func TimingOf(profile string) Timing {
+	switch profile {
+	case "fast":
+		return Fast()
+	case "calm":
+		return Calm()
+	}
+	return Normal()
+}
+
 // Fast detects a silent loss within 2 s and survives pauses of 1 s, which are a
 // silence of 1.2 s at most. The 0.6 s from there to the verdict are for machines on
 // which a process that may run again does not run at once.

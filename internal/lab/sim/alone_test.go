@@ -7,6 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // An AlonePoint is the result of a cluster of so many nodes without its host. Times are
@@ -24,7 +25,7 @@ type AlonePoint struct {
 // absence: one node is killed and another one stopped for 35 s. Then the host is back,
 // and with it the stopped node.
 func Alone(nodes int, d scenario.Detection, seed uint64) (AlonePoint, error) {
-	s := &scaleRun{w: newWorld(seed, nodes, timingOf(d), Options{}), out: &ScalePoint{}, removed: make(map[addr.Life]int)}
+	s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &ScalePoint{}, removed: make(map[addr.Life]int)}
 	s.w.log.keep = s.see
 	p := AlonePoint{Nodes: nodes}
 	err := s.alone(&p)

@@ -17,7 +17,7 @@ import (
 func Revoke(nodes int, d scenario.Detection, first uint64, runs int) (Spread, error) {
 	var took []time.Duration
 	for seed := first; seed < first+uint64(runs); seed++ {
-		s := &scaleRun{w: newWorld(seed, nodes, timingOf(d), Options{}), out: &ScalePoint{}, removed: make(map[addr.Life]int)}
+		s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &ScalePoint{}, removed: make(map[addr.Life]int)}
 		s.w.log.keep = s.see
 		one, err := s.revoke()
 		if err != nil {

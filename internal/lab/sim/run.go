@@ -55,7 +55,7 @@ const (
 // a cluster are in the history.
 func Run(s *scenario.Schedule, opts Options) (Result, error) {
 	sc := s.Scenario
-	r := &runner{s: s, w: newWorld(s.Seed, sc.Cluster.Nodes, timingOf(sc.Cluster.Detection), opts)}
+	r := &runner{s: s, w: newWorld(s.Seed, sc.Cluster.Nodes, verdict.TimingOf(string(sc.Cluster.Detection)), opts)}
 	w := r.w
 	if sc.Cluster.LostPair == scenario.LostPairEvict {
 		w.partial = verdict.PartialEvict
@@ -90,17 +90,6 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 func (r *runner) result() Result {
 	w := r.w
 	return Result{History: w.log.merged(), Events: w.done, Virtual: w.now, Bugs: w.watch.bugs}
-}
-
-// timingOf returns the bounds of a detection profile.
-func timingOf(d scenario.Detection) verdict.Timing {
-	switch d {
-	case scenario.Fast:
-		return verdict.Fast()
-	case scenario.Calm:
-		return verdict.Calm()
-	}
-	return verdict.Normal()
 }
 
 // A runner carries out a schedule.

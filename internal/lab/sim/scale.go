@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // A ScalePoint is the result of a cluster of so many nodes, over several seeds. Times
@@ -61,7 +62,7 @@ func Scale(nodes int, d scenario.Detection, first uint64, runs int) (ScalePoint,
 	out := ScalePoint{Nodes: nodes, Runs: runs}
 	var join, crash, silence, back []time.Duration
 	for seed := first; seed < first+uint64(runs); seed++ {
-		s := &scaleRun{w: newWorld(seed, nodes, timingOf(d), Options{}), out: &out, removed: make(map[addr.Life]int)}
+		s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &out, removed: make(map[addr.Life]int)}
 		s.w.log.keep = s.see
 		if err := s.run(); err != nil {
 			return out, fmt.Errorf("%d nodes, seed %d: %w", nodes, seed, err)
