@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -104,7 +105,7 @@ type view struct {
 	noHost    string // why the last dial of the host failed; "": it did not
 	lifelines int
 	stray     uint64
-	sessions  int
+	sessions  []*control.Session
 	err       error
 	over      map[addr.NodeID]addr.Generation // newest life of each ID that is over
 	bans      map[addr.UUID]bool              // banned nodes
@@ -389,7 +390,7 @@ func (a *Agent) show() (others bool) {
 	a.view.nodes = a.member.Nodes()
 	a.view.term = a.member.Term()
 	a.view.alone = a.member.Alone()
-	a.view.sessions = len(a.sessions)
+	a.view.sessions = slices.Collect(maps.Values(a.sessions))
 	a.view.lifelines, a.view.stray = a.linesUp(), a.names.stray
 	return a.view.circle.meet(a.view.nodes)
 }

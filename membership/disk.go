@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -22,10 +23,10 @@ type disk struct {
 	wake chan struct{} // capacity 1
 	stop chan struct{}
 
+	closing sync.Once
 	mu      sync.Mutex        // guards the fields below
-	writes  []verdict.Persist // not begun; the host has at most a few per node under way
+	writes  []verdict.Persist // not done; the host has at most a few per node under way
 	members []state.Member    // to be written; nil: none
-	ended   bool
 }
 
 func newDisk(st *state.State, faults *failpoint.Node, log zerolog.Logger, answer func(verdict.HostInput)) *disk {
@@ -59,7 +60,6 @@ func (d *disk) kick() {
 const membersAgain = 2 * time.Second
 
 func (d *disk) run() {
-	var unwritten []state.Member // that the disk did not take; nil: none
 	var again <-chan time.Time
 	for {
 		select {
@@ -70,28 +70,39 @@ func (d *disk) run() {
 		}
 		d.mu.Lock()
 		writes, members := d.writes, d.members
-		d.writes, d.members = nil, nil
+		d.members = nil
 		d.mu.Unlock()
 		d.write(writes)
-		if members == nil {
-			members = unwritten
+		written := d.writeMembers(members)
+		d.mu.Lock()
+		d.writes = slices.Delete(d.writes, 0, len(writes))
+		if again = nil; !written && d.members == nil {
+			d.members, again = members, time.After(membersAgain)
 		}
-		if unwritten, again = d.writeMembers(members), nil; unwritten != nil {
-			again = time.After(membersAgain)
-		}
+		d.mu.Unlock()
 	}
 }
 
-// writeMembers writes members and returns them if that failed.
-func (d *disk) writeMembers(members []state.Member) (unwritten []state.Member) {
+// waiting returns how many writes the disk has not taken.
+func (d *disk) waiting() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.members != nil {
+		return len(d.writes) + 1
+	}
+	return len(d.writes)
+}
+
+// writeMembers writes members, if there are any, and reports whether they are on disk.
+func (d *disk) writeMembers(members []state.Member) bool {
 	if members == nil {
-		return nil
+		return true
 	}
-	if err := d.st.PutMembers(members); err != nil {
+	err := d.st.PutMembers(members)
+	if err != nil {
 		d.log.Warn().Err(err).Msg("members are not remembered")
-		return members
 	}
-	return nil
+	return err == nil
 }
 
 // write commits several writes at once, and if that fails one by one, so that
@@ -149,14 +160,7 @@ func (d *disk) commit(writes []verdict.Persist) error {
 }
 
 // close ends run once the write that may be under way has ended.
-func (d *disk) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.ended {
-		d.ended = true
-		close(d.stop)
-	}
-}
+func (d *disk) close() { d.closing.Do(func() { close(d.stop) }) }
 
 // leaseStates translates between the two packages' words, which do not know
 // each other.

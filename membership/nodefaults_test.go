@@ -321,6 +321,12 @@ func TestEveryStepOfMembershipIsHit(t *testing.T) {
 	})
 }
 
+// waiting returns how many writes the disk of n has not taken.
+func waiting(n *node) int {
+	_, writes := n.a.Queues()
+	return writes
+}
+
 // TestADiskThatTakesNothingIsOutlived fills every disk, of the host and of a
 // node, while another one wants to join.
 func TestADiskThatTakesNothingIsOutlived(t *testing.T) {
@@ -349,6 +355,7 @@ func TestADiskThatTakesNothingIsOutlived(t *testing.T) {
 				if w.node(1).st.Trouble() == nil {
 					t.Error("the host does not know that its disk takes nothing")
 				}
+				w.within(3*time.Second, "a write waits for the disk", func() bool { return waiting(w.node(1)) > 0 })
 				select {
 				case a := <-joined:
 					t.Fatalf("a node joined a host that cannot write: %v", a.err)
@@ -365,7 +372,7 @@ func TestADiskThatTakesNothingIsOutlived(t *testing.T) {
 				if got := removals(w.node(2).since(began)); !slices.Equal(got, []string{"removed 2.1 crashed"}) {
 					t.Errorf("removals %v, want that of node 3 alone", got)
 				}
-				w.within(3*time.Second, "the trouble is over", func() bool { return w.node(1).st.Tend() == nil })
+				w.within(3*time.Second, "the trouble is over", func() bool { return w.node(1).st.Tend() == nil && waiting(w.node(1)) == 0 })
 				w.kill(w.node(1)) // the decisions made meanwhile are on disk
 				if got := must(w.again(1).st.Leases().All(), nil); len(got) < 3 {
 					t.Errorf("leases %+v after all", got)

@@ -44,9 +44,21 @@ func (a *Agent) Status() Status {
 	s.Self, s.Term, s.Alone = a.view.self, a.view.term, a.view.alone
 	s.HostDetail = cmp.Or(a.view.hostText, a.view.noHost)
 	s.HostReachable = strings.HasPrefix(s.HostDetail, verdict.HostReachable)
-	s.Nodes, s.Lifelines, s.Sessions = len(a.view.nodes), a.view.lifelines, a.view.sessions
+	s.Nodes, s.Lifelines, s.Sessions = len(a.view.nodes), a.view.lifelines, len(a.view.sessions)
 	s.StrayLists = a.view.stray
 	return s
+}
+
+// Queues returns how full the fullest queue of messages for another node's control session is,
+// 1 is full, and how many writes of leases and members the disk has not taken.
+func (a *Agent) Queues() (sessions float64, writes int) {
+	a.mu.Lock()
+	all := a.view.sessions // replaced when it changes, never changed
+	a.mu.Unlock()
+	for _, s := range all {
+		sessions = max(sessions, s.Fill())
+	}
+	return sessions, a.disk.waiting()
 }
 
 // GossipAddress returns the "ip:port" under which others gossip with this node.

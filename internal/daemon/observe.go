@@ -131,8 +131,12 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	}
 	s.Totals.Descriptors, s.Totals.DescriptorLimit = openDescriptors(), shm.Descriptors()
 	s.Queues = map[string]float64{"audit": d.audit.Fill(), "event_readers": d.roster.fill()}
-	if e, _ := d.rooms(); e != nil {
+	e, agent := d.rooms()
+	if e != nil {
 		d.observeEngine(&s, e)
+	}
+	if agent != nil {
+		s.Queues["control_sessions"], s.Totals.DiskWrites = agent.Queues()
 	}
 	d.mu.Lock()
 	apps := d.apps

@@ -208,6 +208,7 @@ var resourceMetrics = []metric{
 			send(fill, name)
 		}
 	}, "queue"),
+	gauge("disk_writes_waiting", "Writes of leases and members that the disk has not taken.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.DiskWrites) })),
 }
 
 func ratio(used, limit int64) float64 { return float64(used) / float64(max(limit, 1)) }

@@ -36,7 +36,7 @@ func sample() observe.Snapshot {
 			RoundTrips: engine.Histogram{Bounds: bounds, Buckets: []uint64{2, 1}, Count: 4, Sum: 5 * time.Second},
 		},
 		Removals: map[string]uint64{"crashed": 2},
-		Totals:   observe.Totals{Conns: 2, Waiting: 1, Descriptors: 50, DescriptorLimit: 100},
+		Totals:   observe.Totals{Conns: 2, Waiting: 1, Descriptors: 50, DescriptorLimit: 100, DiskWrites: 2},
 	}
 }
 
@@ -63,6 +63,7 @@ func TestMetricsSayWhatTheSnapshotHas(t *testing.T) {
 		`fabricd_rma_operations_total{kind="write",way="path"} 3`, `fabricd_rma_bytes_total{kind="write",way="path"} 4096`, `fabricd_fences_total{kind="mark"} 6`,
 		`fabricd_path_sent_bytes_total{kind="rma"} 11`, `fabricd_path_received_bytes_total{kind="rma"} 12`, `fabricd_path_sent_bytes_total{kind="messages"} 0`,
 		`fabricd_queue_fill_ratio{queue="audit"} 0.25`, `fabricd_quota_fill_ratio{quota="windows"} 0.5`, `fabricd_findings{kind="node",severity="broken"} 1`,
+		`fabricd_disk_writes_waiting 2`,
 		"process_open_fds ", "go_goroutines ",
 	} {
 		if !strings.Contains(w.Body.String(), "\n"+want) {

@@ -124,6 +124,7 @@ type Totals struct {
 	PathLimit       int   `json:"path_limit"`
 	Descriptors     int64 `json:"descriptors"` // of the process; 0: not known
 	DescriptorLimit int64 `json:"descriptor_limit"`
+	DiskWrites      int   `json:"disk_writes"` // of membership, which the disk has not taken
 	ConnMemory      int64 `json:"conn_memory_bytes"`
 	ConnMemoryLimit int64 `json:"conn_memory_limit_bytes"`
 }

@@ -125,6 +125,13 @@ func (s *Session) Send(m any) error {
 	return nil
 }
 
+// Fill returns how full the queue of messages to the peer is: beyond 1 the session ends.
+func (s *Session) Fill() float64 {
+	s.pipe.mu.Lock()
+	defer s.pipe.mu.Unlock()
+	return float64(len(s.pipe.queue)) / maxQueue
+}
+
 // Close ends the session on purpose: messages sent before are delivered, the peer is told text, and
 // after a second at most the connection is closed. It does not wait; see Done.
 func (s *Session) Close(text string) { s.pipe.close(&ClosedError{Text: text}, text) }

@@ -247,11 +247,15 @@ func TestPeerThatDoesNotReadIsClosed(t *testing.T) {
 		host := <-b.sessions
 		hostTap := newTap()
 		host.Start(hostTap.message, hostTap.ended) // node is not started: it reads nothing
-		sent := 0
+		sent, fill := 0, 0.0
 		var err error
 		for err == nil && sent < 16<<20 {
+			fill = host.Fill()
 			err = host.Send(verdict.Refused{Text: strings.Repeat("x", verdict.MaxText)})
 			sent += verdict.MaxText
+		}
+		if fill < 0.99 || fill > 1 {
+			t.Errorf("the queue was %v full before the message that it did not take", fill)
 		}
 		if !errors.Is(err, errSlow) {
 			t.Errorf("after %d bytes: %v, want that the peer does not read", sent, err)
