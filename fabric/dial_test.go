@@ -363,6 +363,11 @@ func TestABoundThatIsReachedIsTemporary(t *testing.T) {
 			t.Errorf("%v is temporary: %v, want %v", code, !want, want)
 		}
 	}
+	for op, want := range map[string]bool{"accept": true, "bind": false} { // an Accept fails once for a name that the host bars
+		if err := (&fabric.OpError{Op: op, Err: status.Access}); err.Temporary() != want {
+			t.Errorf("EACCES of %s is temporary: %v, want %v", op, !want, want)
+		}
+	}
 }
 
 // Attach waits until the node has its ID; its error names the reason why there is none.

@@ -124,7 +124,7 @@ func (e *Endpoint) TryConnect(dst Addr) (Port, error) {
 // the listener's port and outlives the listener.
 //
 // Errors: EINVAL if the endpoint does not listen; EINTR if it is closed
-// meanwhile.
+// meanwhile; EACCES, once, if the host does not let this node serve the listener's [Service].
 func (e *Endpoint) Accept(ctx context.Context) (*Endpoint, error) {
 	ep, _, err := e.ep.Accept(ctx)
 	if err != nil {

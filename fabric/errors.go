@@ -75,12 +75,14 @@ func (e *OpError) Timeout() bool {
 }
 
 // Temporary reports whether the same call may succeed later: after a time-out, and
-// when a bound is reached (ENOMEM, ENOBUFS, ENOSPC). Servers such as net/http's
-// then go on to Accept. [net.Error] requires it.
+// when a bound is reached (ENOMEM, ENOBUFS, ENOSPC), and of an Accept also after EACCES, as
+// the listener goes on. Servers such as net/http's then go on to Accept. [net.Error] requires it.
 func (e *OpError) Temporary() bool {
 	switch status.Of(e.Err) {
 	case status.NoMemory, status.NoBufs, status.NoSpace, status.Busy:
 		return true
+	case status.Access:
+		return e.Op == "accept" // the listener goes on, and its name may be allowed later
 	}
 	return e.Timeout()
 }

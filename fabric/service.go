@@ -24,6 +24,10 @@ import (
 // closes, its application ends, or its node is lost. Listen fails with EADDRINUSE if
 // another listener of the node serves the name, with ENOMEM if the node serves 64 names,
 // and with EINVAL for text that is no name.
+//
+// The host may have a rule for which nodes serve a name. If it is against this node, one Accept
+// of the listener fails with EACCES, a temporary error, as soon as the host has answered: no
+// other node learns the name until the rule allows it.
 func Service(name string) ListenOption {
 	return func(l *listening) { l.service, l.named = name, true }
 }

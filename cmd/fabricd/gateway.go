@@ -148,6 +148,8 @@ func eventText(line spec.Gateway, ev spec.Event) string {
 		return fmt.Sprintf("%s leads to %s by way of node %s; Ctrl-C ends it", ev.At, line.To, ev.Node)
 	case spec.Waiting:
 		return "does not listen now, and tries again: " + ev.Detail
+	case spec.Barred:
+		return fmt.Sprintf("%s is not served for now: %s", line.Listen, ev.Detail)
 	case spec.Opened:
 		return fmt.Sprintf("%d opened: from %s", ev.Conn.ID, connText(ev.Conn))
 	case spec.Closed:

@@ -168,7 +168,7 @@ func TestGatewaysOfAClusterOfProcesses(t *testing.T) {
 		}
 	}
 	first, second := freeAddress(t), freeAddress(t)
-	write("forward: [" + first + "=db]\nexpose: [db=" + target + "]\n")
+	write("forward: [" + first + "=db]\nexpose: [db=" + target + "]\naccess: ['service:secret by none']\n")
 	own := filepath.Join(tmp, "own")
 	init, _ := self(t, "init", "--state-dir", filepath.Join(own, "state"), "--token-file", filepath.Join(own, "token"))
 	if out, err := init.CombinedOutput(); err != nil {
@@ -196,7 +196,7 @@ func TestGatewaysOfAClusterOfProcesses(t *testing.T) {
 	if got := through(t, first, "lines"); got != "lines" {
 		t.Errorf("got %q", got)
 	}
-	write("forward: [" + second + "=db]\nexpose: [db=" + target + "]\n")
+	write("forward: [" + second + "=db]\nexpose: [db=" + target + "]\naccess: ['service:secret by none']\n")
 	if err := fabricd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -212,6 +212,18 @@ func TestGatewaysOfAClusterOfProcesses(t *testing.T) {
 	if got := through(t, second, "still"); got != "still" {
 		t.Errorf("got %q", got)
 	}
+
+	// The host's rules bar a name: the command says so, and what lists the node's names.
+	barring := []string{"--admin", filepath.Join(own, "admin.sock")}
+	secret := begin(t, append([]string{"expose", "secret", target}, barring...)...)
+	secret.says(t, `secret is not served for now: the host does not let this node serve "secret": a rule of its setting access`)
+	for list, want := range map[string]string{"services": "barred by the host", "gateways": " barred: a rule of its setting access"} {
+		out, _, _ := run(t, nil, append([]string{list}, barring...)...)
+		if !strings.Contains(out, want) || strings.Count(out, "secret") != 1 {
+			t.Errorf("%s:\n%s", list, out)
+		}
+	}
+	secret.end(t)
 
 	// A fabricd that dies resets its clients' connections: its kernel must not end them.
 	c, err := net.Dial("tcp", second)

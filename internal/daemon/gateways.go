@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -143,10 +144,22 @@ func (d *Daemon) takeGateways(c Config) {
 
 // Gateways returns the gateways that run.
 func (d *Daemon) Gateways() []spec.Status {
-	if g := d.running(); g != nil {
-		return g.List()
+	g := d.running()
+	if g == nil {
+		return []spec.Status{}
 	}
-	return []spec.Status{}
+	list := g.List()
+	node, _ := d.rooms()
+	if node == nil {
+		return list
+	}
+	barred := node.BarredServices()
+	for i := range list {
+		if s := &list[i]; s.Kind == spec.Expose && s.State == spec.Listening && slices.ContainsFunc(barred, func(b engine.Named) bool { return b.Name == s.Listen }) {
+			s.State, s.Detail = spec.Barred, engine.WhyBarred
+		}
+	}
+	return list
 }
 
 // RunGateway runs a gateway until ctx ends, and reports its events.

@@ -22,7 +22,7 @@ func (d *Daemon) Table(name string) any {
 	case "links":
 		return rows(engine.Links())
 	case "services":
-		return rows(serviceRows(engine.Services()))
+		return serviceRows(engine)
 	}
 	panic("BUG: daemon: no table " + name)
 }
@@ -64,16 +64,25 @@ type ServiceRow struct {
 	Address string    `json:"address"`
 	// RoundTripUS is how far away the node is; null while it is not known.
 	RoundTripUS *int64 `json:"round_trip_us"`
+	// State is served, or of this node's services also barred by the host.
+	State string `json:"state"`
 }
 
-func serviceRows(list []attach.Service) []ServiceRow {
-	all := make([]ServiceRow, 0, len(list))
-	for _, s := range list {
-		row := ServiceRow{Name: s.Name, Node: s.Node, Life: s.Life, Address: addr.Addr{Node: s.Life.Node, Port: s.Port}.String()}
+func serviceRows(n *engine.Node) []ServiceRow {
+	all := []ServiceRow{}
+	add := func(state string, s attach.Service) {
+		row := ServiceRow{Name: s.Name, Node: s.Node, Life: s.Life, State: state, Address: addr.Addr{Node: s.Life.Node, Port: s.Port}.String()}
 		if us := s.RoundTrip.Microseconds(); s.RoundTrip >= 0 {
 			row.RoundTripUS = &us
 		}
 		all = append(all, row)
+	}
+	for _, s := range n.Services() {
+		add("served", s)
+	}
+	self := n.Self()
+	for _, b := range n.BarredServices() {
+		add("barred by the host", attach.Service{Name: b.Name, Port: b.Port, Life: self.Life, Node: self.Name})
 	}
 	return all
 }

@@ -35,6 +35,7 @@ type listening struct {
 	refusals refusals         // by allow
 
 	service string    // that is served; empty: none
+	barred  bool      // the host does not announce it, and no Accept has failed for that yet
 	port    addr.Port // at which the endpoint listens; guarded by Node.mu, 0 before Listen
 }
 
@@ -194,6 +195,9 @@ func (e *endpoint) accept(ctx context.Context, wait bool) (attach.Endpoint, addr
 	e.accepting(1)
 	defer e.accepting(-1)
 	for more := false; ; {
+		if err := e.takeBar(); err != nil {
+			return nil, addr.Addr{}, err
+		}
 		ep, busy, err := e.next(more)
 		if err != nil {
 			return nil, addr.Addr{}, err

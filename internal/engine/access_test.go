@@ -372,7 +372,23 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 			_, err := fab.openAs(1, 1, 1).(attach.ServingEndpoint).ConnectService(ctx, addr.Addr{Node: fab.nodes[0].Self().Life.Node, Port: port}, "db")
 			return err
 		}
-		fab.nodes[0].Barred([]string{"db", "web"})
+		// fails reports whether one Accept, which waits already, fails because the name is barred.
+		fails := func(names ...string) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			time.AfterFunc(time.Millisecond, func() { fab.nodes[0].Barred(names) })
+			_, _, err := e.Accept(ctx)
+			return err
+		}
+		if err := fails("db", "web"); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), `does not let this node serve "db"`) {
+			t.Errorf("barred: Accept returned %v", err)
+		}
+		if err := fails("db"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("barred as before: Accept returned %v, want that it was told once", err)
+		}
+		if s := fab.nodes[0].BarredServices(); len(s) != 1 || s[0].Name != "db" || s[0].Port != port {
+			t.Errorf("barred are %v, want db", s)
+		}
 		if got, err := found(), connects(); got != `0 no node serves "db"` || !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("barred: found %q, a connect by the name: %v", got, err)
 		}
@@ -382,6 +398,24 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 		fab.nodes[0].Barred(nil)
 		if got, err := found(), connects(); got != "1 <nil>" || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("allowed again: found %q, a connect by the name: %v, want it to wait for an accept", got, err)
+		}
+		if fab.nodes[0].Barred([]string{"db"}); e.Ready() != attach.PollIn {
+			t.Errorf("barred again: %v, want PollIn", e.Ready())
+		}
+		fab.nodes[0].Barred(nil)
+		if _, _, err := e.TryAccept(); !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("barred and allowed again: TryAccept returned %v, want EAGAIN", err)
+		}
+		fab.nodes[0].Barred([]string{"db", "late"})
+		late := fab.openAs(0, 1, 1)
+		if _, err := late.Bind(2051); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(late.(attach.ServingEndpoint).Serve("late"), late.Listen(1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := late.TryAccept(); !errors.Is(err, syscall.EACCES) {
+			t.Errorf("a listener whose name is barred already: TryAccept returned %v, want EACCES", err)
 		}
 	})
 }

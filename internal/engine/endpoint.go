@@ -338,11 +338,11 @@ func (e *endpoint) onGone(f func()) (undo func()) {
 func (e *endpoint) Ready() attach.Events {
 	e.mu.Lock()
 	state, c, async := e.state, e.conn, e.dialing.result
-	requests := len(e.listening.confirmed) + e.listening.queued()
+	requests, barred := len(e.listening.confirmed)+e.listening.queued(), e.listening.barred
 	e.mu.Unlock()
 	switch state {
 	case core.Listening:
-		return when(requests > 0, attach.PollIn)
+		return when(requests > 0 || barred, attach.PollIn)
 	case core.Connected:
 		if async != nil && !async.ended() {
 			return 0 // granted in this moment; the result follows

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -63,8 +64,37 @@ func (e *endpoint) Serve(service string) error {
 func (e *endpoint) servesLocked() {
 	if e.listening.service != "" {
 		e.n.servesAnew()
+		e.barLocked()
 	}
 }
+
+// barLocked has one Accept of the listener fail if the host does not announce its name. The
+// caller holds e.mu and not Node.mu.
+func (e *endpoint) barLocked() {
+	e.n.mu.Lock()
+	e.listening.barred = e.state == core.Listening && e.n.services.barred[e.listening.service]
+	e.n.mu.Unlock()
+	if e.listening.barred {
+		e.listening.waits.signal()
+		e.changed()
+	}
+}
+
+// takeBar returns the failure that barLocked has left, once. The listener stays: its port can be
+// connected to, and so can its name when the host's rules allow it.
+func (e *endpoint) takeBar() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.listening.barred {
+		return nil
+	}
+	e.listening.barred = false
+	e.listening.waits.signal() // for another acceptor
+	return attach.Failure(status.Access, "the host does not let this node serve %q: %s", e.listening.service, WhyBarred)
+}
+
+// WhyBarred is the reason for which a host does not announce a name, as far as a node can know.
+const WhyBarred = "a rule of its setting access says which nodes may, or the cluster serves as many names as it can"
 
 // dropNameLocked gives the endpoint's name back. The caller holds e.mu and Node.mu. It
 // reports whether there was one, which servesAnew is to report.
@@ -124,18 +154,33 @@ func (n *Node) NodeServices(life addr.Life, serves []Named) {
 
 // Barred sets the names of this node that the host does not announce, because a rule limits
 // which nodes serve them. On this node they are not found either: no connect by name succeeds.
+// One Accept of the listener of each fails.
 func (n *Node) Barred(names []string) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
+	before, own := n.services.barred, maps.Clone(n.services.own)
 	n.services.barred = make(map[string]bool)
 	for _, name := range names {
 		n.services.barred[name] = true
 	}
 	n.services.notes.Send()
 	if len(names) > 0 && n.services.lines.shown(n.now(), reportsPerMinute) {
-		n.log.Warn().Str("op", "access").Strs("services", names).
-			Msg("the host tells nobody that this node serves these names: a rule of the host's setting access says who may, or the cluster serves as many as it can")
+		n.log.Warn().Str("op", "access").Strs("services", names).Str("reason", WhyBarred).Msg("the host does not let this node serve these names")
 	}
+	n.mu.Unlock()
+	for name, e := range own {
+		if before[name] != slices.Contains(names, name) {
+			e.mu.Lock()
+			e.barLocked()
+			e.mu.Unlock()
+		}
+	}
+}
+
+// BarredServices returns the services of this node that the host does not announce, by name.
+func (n *Node) BarredServices() []Named {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.DeleteFunc(n.servesLocked(), func(s Named) bool { return !n.services.barred[s.Name] })
 }
 
 // served reports whether a connect that names service, if it is not empty, is for e. The

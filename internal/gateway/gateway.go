@@ -132,6 +132,10 @@ func (g *gateway) serve(ctx context.Context, l net.Listener) error {
 	defer l.Close() // nothing is left to do if it fails
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		c, err := l.Accept()
+		if errors.Is(err, syscall.EACCES) { // of a service alone; the node logs it
+			g.report(spec.Event{Time: time.Now(), Event: spec.Barred, Detail: oneLine(errors.Unwrap(err).Error())})
+			continue
+		}
 		if t, ok := errors.AsType[interface {
 			error
 			Temporary() bool

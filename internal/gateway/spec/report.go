@@ -10,6 +10,7 @@ const (
 	Opened    = "opened"    // a connection leads through it
 	Closed    = "closed"    // one has ended; Detail is the reason unless both ends have closed it in order
 	Refused   = "refused"   // one was reset before it reached its target; Detail is the reason
+	Barred    = "barred"    // the host does not announce the service; Detail is the reason
 )
 
 // An Event is a change of a gateway or of one of its connections.
@@ -41,9 +42,9 @@ type Status struct {
 	Listen  string `json:"listen"`
 	To      string `json:"to"`
 	Source  string `json:"source"` // SourceConfig or SourceCommand
-	State   string `json:"state"`  // Listening, or Waiting
+	State   string `json:"state"`  // Listening, Waiting or Barred
 	At      string `json:"at"`     // address that it listens on, while it does
-	Detail  string `json:"detail"` // why it waits
+	Detail  string `json:"detail"` // why it waits, or is barred
 	Line    string `json:"line"`   // with all its options
 	Open    int    `json:"open"`
 	Total   uint64 `json:"total"`
