@@ -175,13 +175,27 @@ func TestRefusalsAreCounted(t *testing.T) {
 		}
 		for port := range uint16(1000) {
 			l.Refused(Refusal{Event: ConnectRefused, Name: "scanner", Port: port})
+			l.Refused(Refusal{Event: BindRefused, Name: "user", Port: port})
 		}
+		l.Refused(Refusal{Event: ServeRefused, Name: "web-1"})
 	})
-	if got := len(s.lines); got != 3+maxRefusals+1 {
-		t.Errorf("%d lines, want %d", got, 3+maxRefusals+1)
+	if got := len(s.lines); got != 3+maxRefusals+3 {
+		t.Errorf("%d lines, want %d", got, 3+maxRefusals+3)
 	}
-	if last := s.lines[len(s.lines)-1]; last.Count != 1000-maxRefusals {
-		t.Errorf("the last line is %+v, want the count of the others", last)
+	others := map[string]Event{}
+	for _, e := range s.lines[len(s.lines)-3:] {
+		others[e.Event] = e
+	}
+	for event, want := range map[string]struct {
+		count uint64
+		text  string
+	}{
+		ConnectRefused: {1000 - maxRefusals/2, "further peers and ports"}, BindRefused: {1000 - maxRefusals/2, "further users and ports"},
+		ServeRefused: {1, "further nodes and names"},
+	} {
+		if e := others[event]; e.Count != want.count || e.Text != want.text {
+			t.Errorf("the last line of %s is %+v, want %v", event, e, want)
+		}
 	}
 	if e := s.lines[1]; e.UID == nil || *e.UID != 1000 || e.Name != "web-1" || e.Port != 2050 {
 		t.Errorf("the summary is %+v", e)

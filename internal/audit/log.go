@@ -40,7 +40,7 @@ func New(c Config) *Log {
 		c.Now = time.Now
 	}
 	l := &Log{cfg: c, events: make(chan Event, queued), stop: make(chan struct{}), done: make(chan struct{})}
-	l.refusals.counts = map[Refusal]uint64{}
+	l.refusals = refusals{counts: map[Refusal]uint64{}, others: map[string]uint64{}}
 	go l.run()
 	return l
 }

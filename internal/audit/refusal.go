@@ -25,10 +25,13 @@ type Refusal struct {
 	Incarnation string // of the peer, ID.GENERATION
 }
 
+// further names the difference between refusals that are counted together, by their event.
+var further = map[string]string{ConnectRefused: "peers and ports", BindRefused: "users and ports", ServeRefused: "nodes and names"}
+
 // refusals are those of the current period.
 type refusals struct {
 	counts map[Refusal]uint64 // those after the first
-	others uint64             // beyond maxRefusals
+	others map[string]uint64  // beyond maxRefusals, by their event
 }
 
 // Refused records that a rule refused r: with a line, or a count.
@@ -46,7 +49,7 @@ func (l *Log) Refused(r Refusal) {
 		l.refusals.counts[r] = 0
 		l.enqueue(r.event(0))
 	default:
-		l.refusals.others++
+		l.refusals.others[r.Event]++
 	}
 }
 
@@ -66,8 +69,8 @@ func (l *Log) flushRefusals() {
 		}
 	}
 	clear(l.refusals.counts)
-	if n := l.refusals.others; n > 0 {
-		l.enqueue(Event{Event: ConnectRefused, Count: n, Text: "further peers and ports"})
-		l.refusals.others = 0
+	for event, n := range l.refusals.others {
+		l.enqueue(Event{Event: event, Count: n, Text: "further " + further[event]})
 	}
+	clear(l.refusals.others)
 }
