@@ -91,12 +91,12 @@ func (a *Agent) tellOwn(now time.Time) (next time.Time) {
 func (a *Agent) tellAll(now time.Time) (next time.Time) {
 	lists, next := a.names.host.Due(now)
 	for _, l := range lists {
+		a.auditBarred(l.Life)
 		for id := range a.sessions {
 			if a.host.Speaks(id) {
 				a.sendList(id, l)
 			}
 		}
-		a.auditBarred(l.Life)
 		if l.Life != a.member.Self().Life {
 			a.events.putServices(l)
 		} else {

@@ -177,7 +177,7 @@ func ringsOf(r daemon.RingStatus) string {
 	return text
 }
 
-// accessOf formats the number of access rules and of the requests that they refused.
+// accessOf formats the number of access rules and of the connects and services that they refused.
 func accessOf(rules []daemon.AccessRule) string {
 	if len(rules) == 0 {
 		return "" // a node that has not joined yet
@@ -186,7 +186,7 @@ func accessOf(rules []daemon.AccessRule) string {
 	for _, r := range rules {
 		refused += r.Refused
 	}
-	return fmt.Sprintf("%s, %s, %d connects refused by them", rules[len(rules)-1].Rule, plural(len(rules)-1, "rule"), refused)
+	return fmt.Sprintf("%s, %s, %s refused by them", rules[len(rules)-1].Rule, plural(len(rules)-1, "rule"), plural(int(refused), "request"))
 }
 
 // certificates names the issuer of the certificates and the expiry of this node's.

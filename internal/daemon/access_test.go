@@ -310,6 +310,38 @@ func TestSettingsFileIsWatched(t *testing.T) {
 	})
 }
 
+// TestARefusedServiceIsCounted: at the host, with its rule, and the listener is told.
+func TestARefusedServiceIsCounted(t *testing.T) {
+	h := startConfigured(t, "access:\n  - service:db by label:db\n")
+	s, err := h.node("one").session(attach.Credentials{UID: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := s.Open()
+	if err == nil {
+		_, err = l.Bind(2050)
+	}
+	if err == nil {
+		err = l.Serve("db")
+	}
+	if err == nil {
+		err = l.Listen(1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	defer cancel()
+	if _, _, err := l.Accept(ctx); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), `serve "db"`) {
+		t.Errorf("Accept of a service that the host bars: %v, want EACCES", err)
+	}
+	want := []AccessRule{{"service:db by label:db", 1}, {"default-access: open", 0}}
+	if got := h.Status().Access; !slices.Equal(got, want) {
+		t.Errorf("status: %v, want %v", got, want)
+	}
+}
+
 func TestStartRefusesRulesThatContradict(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
 	setAccess(&c, "2050 from web-1,2050 from db-1")

@@ -96,6 +96,9 @@ func auditToken(c Config, text string) error {
 func (d *Daemon) auditMembership(m membership.Audit) {
 	if m.Event == audit.ServeRefused {
 		d.audit.Refused(audit.Refusal{Event: m.Event, Node: m.Node.String(), Name: m.Name, Incarnation: m.Life.String(), Rule: m.Text})
+		if node, _ := d.rooms(); node != nil {
+			node.ServeRefused(m.Text)
+		}
 		return
 	}
 	d.audit.Write(auditEvent(m))

@@ -85,7 +85,7 @@ func deciders(p *access.Policy) []string {
 	return texts
 }
 
-// A RuleCount is how many connects a rule, or the default, has refused.
+// A RuleCount is how many connects and services a rule, or the default, has refused.
 type RuleCount struct {
 	Rule    string `json:"rule"`
 	Refused uint64 `json:"refused"`
@@ -163,15 +163,22 @@ func (n *Node) countRefusal(e *endpoint, d access.Decision) (suppressed uint64, 
 			return suppressed, log
 		}
 	}
-	a := &n.access
+	return n.access.count(d.By, now)
+}
+
+// count counts a refusal by the text that decided. There is no such text if another goroutine
+// has replaced the rules in this moment.
+func (a *admission) count(by string, now time.Duration) (suppressed uint64, log bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := a.refused[d.By]
-	if r == nil {
-		return 0, false // of rules that another goroutine has replaced in this moment
+	if r := a.refused[by]; r != nil {
+		return r.add(now)
 	}
-	return r.add(now)
+	return 0, false
 }
+
+// ServeRefused counts a name that a rule of this host has kept another node from serving.
+func (n *Node) ServeRefused(by string) { n.access.count(by, n.now()) }
 
 // mayBind returns why the session's user may not bind port, nil if it may.
 func (e *endpoint) mayBind(port addr.Port) error {
