@@ -35,25 +35,28 @@ type observer struct {
 	last observe.Snapshot
 	at   time.Time // of last, by the monotonic clock
 
-	rowsMu sync.Mutex // guards the fields below
-	asked  time.Time  // when the other nodes were asked for their rows last
+	rowsMu sync.Mutex  // guards the fields below
+	asked  time.Time   // when the other nodes were asked for their rows last
+	turn   addr.NodeID // the last one that was asked in its turn
 	rows   map[addr.NodeID]saidRow
 }
 
 // A saidRow is a node's last report on its links.
 type saidRow struct {
-	links []engine.LinkInfo
-	at    time.Time
+	row observe.Row
+	at  time.Time
 }
 
 const (
 	// measureEvery is the time between two round trips to the peers without a link while a
 	// page is open, and between two questions to them; links measure their own.
 	measureEvery = 5 * time.Second
-	// askTime is how long an answer may take, and rowAge how long one is shown.
+	// askTime is how long an answer may take, and rowAge how long one is shown where each node
+	// is asked each time.
 	askTime = 2 * time.Second
 	rowAge  = 3 * measureEvery
-	// rowsMost bounds the links with which others are asked: a larger table would be unreadable.
+	// rowsMost bounds the nodes of the matrix, which would be unreadable with more, and the
+	// nodes beside them that are asked at once.
 	rowsMost = 32
 )
 
@@ -80,34 +83,66 @@ func (o *observer) askRows(ctx context.Context, e *engine.Node) {
 		o.asked = now
 	}
 	o.rowsMu.Unlock()
-	links := e.Links()
-	if fresh || len(links) > rowsMost {
+	if fresh {
 		return
 	}
+	s := o.snapshot()
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	var asking sync.WaitGroup
-	for _, l := range links {
+	for _, node := range o.toAsk(e.Links(), s.Shown) {
 		asking.Go(func() {
-			said, err := e.LinksOf(ctx, l.Node)
+			said, err := e.LinksOf(ctx, node)
 			if err != nil {
 				return // one of an earlier version, or a link that is silent: the row grows old
 			}
+			row := observe.RowOf(s, node, said).Cut(s.Shown, rowsMost)
 			o.rowsMu.Lock()
 			defer o.rowsMu.Unlock()
-			o.rows[l.Node] = saidRow{said, time.Now()}
+			o.rows[node] = saidRow{row, time.Now()}
 		})
 	}
 	asking.Wait()
 }
 
-// addRows adds recent reports of other nodes to s.
+// toAsk returns the nodes to ask now, of those with links: the shown ones, and rowsMost of the
+// others, which take turns.
+func (o *observer) toAsk(links []engine.LinkInfo, shown []addr.NodeID) []addr.NodeID {
+	var ask, others []addr.NodeID
+	for _, l := range links {
+		if slices.Contains(shown, l.Node) {
+			ask = append(ask, l.Node)
+		} else {
+			others = append(others, l.Node)
+		}
+	}
+	slices.Sort(others)
+	ask, others = slices.Compact(ask), slices.Compact(others) // a pair may have two links
+	o.rowsMu.Lock()
+	defer o.rowsMu.Unlock()
+	if len(others) > rowsMost {
+		at, _ := slices.BinarySearch(others, o.turn+1)
+		others = slices.Concat(others[at:], others[:at])[:rowsMost]
+		o.turn = others[rowsMost-1]
+	}
+	return append(ask, others...)
+}
+
+// addRows chooses the nodes that s shows, and adds the recent reports of those.
 func (o *observer) addRows(s *observe.Snapshot, now time.Time) {
 	o.rowsMu.Lock()
 	defer o.rowsMu.Unlock()
-	maps.DeleteFunc(o.rows, func(_ addr.NodeID, r saidRow) bool { return now.Sub(r.at) > rowAge })
+	turns := 1 + len(s.Nodes)/rowsMost
+	maps.DeleteFunc(o.rows, func(_ addr.NodeID, r saidRow) bool { return now.Sub(r.at) > rowAge*time.Duration(turns) })
+	var all []observe.Row
 	for _, node := range slices.Sorted(maps.Keys(o.rows)) {
-		s.Rows = append(s.Rows, observe.RowOf(*s, node, o.rows[node].links))
+		all = append(all, o.rows[node].row)
+	}
+	s.Shown = observe.Matrix(*s, all, rowsMost)
+	for _, row := range all {
+		if slices.Contains(s.Shown, row.Node) {
+			s.Rows = append(s.Rows, row.Cut(s.Shown, 0))
+		}
 	}
 }
 

@@ -20,7 +20,9 @@ type Snapshot struct {
 	Conns []engine.ConnInfo   `json:"conns"` // those that wait longest first; there may be more, see Totals
 	Wins  []engine.WindowInfo `json:"-"`
 
-	// Rows are reports of other nodes on their links, while a page is open. No decision
+	// Shown are the nodes of the matrix of round trips, by ID: not all if there are many.
+	Shown []addr.NodeID `json:"shown"`
+	// Rows are their reports on their links to each other, while a page is open. No decision
 	// depends on them.
 	Rows []Row `json:"rows"`
 

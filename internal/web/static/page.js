@@ -192,21 +192,19 @@ function judge(s, n, link) {
   return ["good", []];
 }
 
-const matrixMost = 32; // nodes: a larger table nobody reads
-
 function drawTrips(s) {
   const why = [];
-  const nodes = s.nodes.length <= matrixMost ? s.nodes : s.nodes.filter((n) => n.id === s.self.id);
-  const header = el("tr", {}, el("th", { scope: "col" }, "from \\ to"), ...s.nodes.map((n) => el("th", { scope: "col" }, n.id + " " + n.name)));
+  const nodes = s.nodes.filter((n) => s.shown.includes(n.id));
+  const header = el("tr", {}, el("th", { scope: "col" }, "from \\ to"), ...nodes.map((n) => el("th", { scope: "col" }, n.id + " " + n.name)));
   const body = el("tbody", {});
   for (const from of nodes.filter((n) => n.state !== "removed")) {
     const row = el("tr", {}, el("th", { scope: "row" }, from.id + " " + from.name));
-    for (const to of s.nodes) row.append(tripCell(s, from, to, why));
+    for (const to of nodes) row.append(tripCell(s, from, to, why));
     body.append(row);
   }
   byID("matrix").replaceChildren(el("caption", { class: "hidden" }, "Round trips from each node to each other node"), el("thead", {}, header), body);
   byID("trips-hint").textContent = "The row of this node is measured here. Another row is what that node says, and nothing is decided by it." +
-    (s.nodes.length > matrixMost ? " Of so many nodes only this one's row is shown." : "");
+    (s.nodes.length > nodes.length ? " " + (s.nodes.length - nodes.length) + " of " + s.nodes.length + " nodes are left out: those with problems come first." : "");
   byID("trips-why").replaceChildren(...why);
 }
 
