@@ -228,8 +228,9 @@ deb: ## build the Debian package, out/fabricd_VERSION_ARCH.deb (Debian)
 	$(BUILD) -o bin/fabricd ./cmd/fabricd
 	deploy/debian/build.sh bin/fabricd out
 
-image: ## build the container images, fabricd:dev and fabricd-apps:dev
+image: ## build the container images, fabricd:dev and fabricd-apps:dev, with their version as another tag
 	@deploy/image.sh $(IMAGE) $(APPS_IMAGE)
+	for image in $(IMAGE) $(APPS_IMAGE); do docker tag "$$image" "$${image%:*}:$(VERSION)"; done
 
 cluster cluster-down: export FABRICD_IMAGE = $(IMAGE)
 cluster cluster-down: export FABRICD_APPS_IMAGE = $(APPS_IMAGE)

@@ -71,12 +71,44 @@ func TestComposeTwoReadsTheFile(t *testing.T) {
 }
 
 func TestComposeTakesOtherImages(t *testing.T) {
-	p := load(t, "FABRICD_IMAGE=one", "FABRICD_APPS_IMAGE=two", "GO_IMAGE=three")
+	p := load(t, "FABRICD_IMAGE=one", "FABRICD_APPS_IMAGE=two", "GO_IMAGE=three", "FABRICD_VERSION=v4")
 	if a, b := p.Services["node1"].Image, p.Services["visitor"].Image; a != "one" || b != "two" {
 		t.Errorf("images %q and %q", a, b)
 	}
-	if arg := p.Services["node1"].Build.Args["GO_IMAGE"]; *arg != "three" {
-		t.Errorf("built of %q", *arg)
+	if args := p.Services["node1"].Build.Args; *args["GO_IMAGE"] != "three" || *args["VERSION"] != "v4" {
+		t.Errorf("built of %q, version %q", *args["GO_IMAGE"], *args["VERSION"])
+	}
+}
+
+// TestImagesHaveTheirVersion: in a label of each that a build leaves, in the program, and in a
+// tag beside dev.
+func TestImagesHaveTheirVersion(t *testing.T) {
+	text := func(name string) string {
+		all, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(all)
+	}
+	for _, stage := range strings.Split(text("Dockerfile"), "\nFROM ")[1:] {
+		name, rest, _ := strings.Cut(stage, "\n")
+		if !strings.Contains(rest, "ARG VERSION=unknown\n") {
+			t.Errorf("the stage %q takes no version", name)
+		}
+		if final := strings.HasPrefix(name, "scratch "); final != strings.Contains(rest, `org.opencontainers.image.version="${VERSION}"`) {
+			t.Errorf("the stage %q: want the version as a label of an image, and of nothing else", name)
+		}
+	}
+	if !strings.Contains(text("Dockerfile"), "-X main.version=${VERSION}") {
+		t.Error("the program is not told its version")
+	}
+	for name, want := range map[string]string{
+		"Makefile":        `docker tag "$$image" "$${image%:*}:$(VERSION)"`,
+		"deploy/image.sh": `--build-arg "VERSION=$version"`,
+	} {
+		if !strings.Contains(text(name), want) {
+			t.Errorf("%s has no %s", name, want)
+		}
 	}
 }
 

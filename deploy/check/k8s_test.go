@@ -76,54 +76,69 @@ func objects(t *testing.T, file string) []metav1.Object {
 	}
 }
 
+// manifests returns the objects of all manifests, by their files.
 func manifests(t *testing.T) map[string][]metav1.Object {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(k8sDir, "*.yaml"))
-	if err != nil || len(files) < 5 {
-		t.Fatalf("%d manifests, %v", len(files), err)
-	}
 	all := map[string][]metav1.Object{}
-	for _, file := range files {
-		if name := filepath.Base(file); name != "kustomization.yaml" {
-			all[name] = objects(t, name)
+	for _, dir := range kustomizations {
+		files, err := filepath.Glob(filepath.Join(k8sDir, dir, "*.yaml"))
+		if err != nil || len(files) < 2 {
+			t.Fatalf("%d manifests, %v", len(files), err)
+		}
+		for _, file := range files {
+			if name := filepath.Base(file); name != "kustomization.yaml" {
+				all[filepath.Join(dir, name)] = objects(t, filepath.Join(dir, name))
+			}
 		}
 	}
 	return all
 }
 
-// TestKustomizationNamesEveryFile but that of the other way, which is applied by
-// itself.
-func TestKustomizationNamesEveryFile(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(k8sDir, "kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var k struct {
-		APIVersion string   `json:"apiVersion"`
-		Kind       string   `json:"kind"`
-		Resources  []string `json:"resources"`
-		Images     []struct {
-			Name   string `json:"name"`
-			NewTag string `json:"newTag"`
-		} `json:"images"`
-		Labels []struct {
-			Pairs            map[string]string `json:"pairs"`
-			IncludeTemplates bool              `json:"includeTemplates"`
-		} `json:"labels"`
-	}
-	if err := sigsyaml.UnmarshalStrict(text, &k); err != nil {
-		t.Fatal(err)
-	}
-	if k.APIVersion != "kustomize.config.k8s.io/v1beta1" || k.Kind != "Kustomization" {
-		t.Errorf("it is a %s %s", k.APIVersion, k.Kind)
-	}
-	if len(k.Images) != 2 || len(k.Labels) != 1 || k.Images[0].NewTag != k.Images[1].NewTag ||
-		k.Images[0].NewTag != k.Labels[0].Pairs["app.kubernetes.io/version"] || !k.Labels[0].IncludeTemplates {
-		t.Errorf("images %+v, labels %+v: want one version", k.Images, k.Labels)
-	}
-	for file := range manifests(t) {
-		if slices.Contains(k.Resources, file) == (file == "machines.yaml") {
-			t.Errorf("kustomization.yaml has %q; want all manifests but machines.yaml", k.Resources)
+// kustomizations are the folders that are applied, one or the other.
+var kustomizations = []string{".", "machines"}
+
+// TestKustomizationsNameEveryFile of theirs, and one version: of the images and of every object.
+func TestKustomizationsNameEveryFile(t *testing.T) {
+	for _, dir := range kustomizations {
+		text, err := os.ReadFile(filepath.Join(k8sDir, dir, "kustomization.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var k struct {
+			APIVersion string   `json:"apiVersion"`
+			Kind       string   `json:"kind"`
+			Resources  []string `json:"resources"`
+			Images     []struct {
+				Name   string `json:"name"`
+				NewTag string `json:"newTag"`
+			} `json:"images"`
+			Labels []struct {
+				Pairs            map[string]string `json:"pairs"`
+				IncludeTemplates bool              `json:"includeTemplates"`
+			} `json:"labels"`
+		}
+		if err := sigsyaml.UnmarshalStrict(text, &k); err != nil {
+			t.Fatal(err)
+		}
+		if k.APIVersion != "kustomize.config.k8s.io/v1beta1" || k.Kind != "Kustomization" {
+			t.Errorf("%s: it is a %s %s", dir, k.APIVersion, k.Kind)
+		}
+		if len(k.Images) != 2 || len(k.Labels) != 1 || k.Images[0].NewTag != k.Images[1].NewTag || k.Images[0].NewTag == "" ||
+			k.Images[0].NewTag != k.Labels[0].Pairs["app.kubernetes.io/version"] || !k.Labels[0].IncludeTemplates {
+			t.Errorf("%s: images %+v, labels %+v: want one version", dir, k.Images, k.Labels)
+		}
+		for file := range manifests(t) {
+			if slices.Contains(k.Resources, filepath.Base(file)) != (filepath.Dir(file) == dir) {
+				t.Errorf("%s has %q; want the manifests beside it", dir, k.Resources)
+			}
+		}
+		for _, w := range workloads(t) {
+			for _, c := range containers(w) {
+				name, _, _ := strings.Cut(c.Image, ":")
+				if own := name == k.Images[0].Name || name == k.Images[1].Name; !own && strings.HasPrefix(name, "fabricd") {
+					t.Errorf("%s: %s gives the image %s of %s no version", dir, w.file, c.Image, c.Name)
+				}
+			}
 		}
 	}
 }
@@ -200,7 +215,7 @@ func TestPodsKeepTheStandard(t *testing.T) {
 		t.Fatal(err)
 	}
 	latest := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
-	// Exceptions that machines.yaml needs to reach the machine's folders.
+	// Exceptions that machines/machines.yaml needs to reach the machine's folders.
 	excused := map[string][]string{
 		"fabricd-machines/fabricd": {"restricted volume types", "unrestricted capabilities", "runAsNonRoot != true", "runAsUser=0"},
 		"fabricd-machines/visitor": {"restricted volume types"},

@@ -35,7 +35,7 @@ func TestConfigurationsAreFabricds(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "fabricd.yaml")
 	loaded := 0
-	for _, name := range []string{"config.yaml", "host.yaml", "nodes.yaml", "machines.yaml"} {
+	for _, name := range []string{"config.yaml", "host.yaml", "nodes.yaml", "machines/machines.yaml"} {
 		docs := yaml.NewDecoder(strings.NewReader(readFile(t, "deploy/k8s/"+name)))
 		for {
 			var m manifest
