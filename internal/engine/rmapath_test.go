@@ -225,6 +225,39 @@ func awaitHup(t *testing.T, e attach.Endpoint) {
 	}
 }
 
+// TestWhatBecameOfARequestIsOfThatRequest: also when its node has forgotten most refusals.
+func TestWhatBecameOfARequestIsOfThatRequest(t *testing.T) {
+	f := newFarMemory(t, 0, rma.PageSize)
+	readable, err := f.b.Register(alloc(t, f.fabric, rma.PageSize), 0x10000, rma.ProtRead, rma.MapFixed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 101 { // the first is applied, the second is wrong, the others are not allowed
+		r := path.RMARequest{Kind: path.RMAWrite, Offset: uint64(readable), Length: 8}
+		switch n {
+		case 0:
+			r.Offset = uint64(f.off)
+		case 1:
+			r.Length = 0
+		}
+		if err := f.send(r, make([]byte, r.Length)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		first, n uint64
+		want     status.Code
+	}{
+		{1, 1, status.OK}, {1, 101, status.Invalid}, {2, 1, status.Invalid}, {3, 99, status.Access},
+		{10, 3, status.NoAddress}, // forgotten, and none of them may pass for applied
+		{37, 1, status.Access}, {38, 1, status.Access}, {101, 5, status.Access}, {102, 5, status.OK},
+	} {
+		if got := f.refusal(tt.first, tt.n); got != tt.want {
+			t.Errorf("of %d requests from %d on: %v, want %v", tt.n, tt.first, got, tt.want)
+		}
+	}
+}
+
 // behind writes n pieces of 64 KiB, each filled with its number, and has do done as soon as
 // they are in the socket: the node has not applied them all then.
 func (f *farMemory) behind(n int, do func()) {

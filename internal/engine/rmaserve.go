@@ -29,7 +29,7 @@ type rmaServer struct {
 	badCode status.Code           // why
 	refused [64]refusal           // the last ones, in a ring
 	next    int                   // in refused
-	dropped refusal               // the last one that has left the ring
+	dropped [2]refusal            // the first and the last one that have left the ring; 0: none
 }
 
 // A refusal is that of one request.
@@ -128,7 +128,12 @@ func (s *rmaServer) note(number uint64, code status.Code) {
 	if code == status.OK {
 		return
 	}
-	s.dropped, s.refused[s.next] = s.refused[s.next], refusal{number, code}
+	if old := s.refused[s.next]; old.number > 0 {
+		if s.dropped[1] = old; s.dropped[0].number == 0 {
+			s.dropped[0] = old
+		}
+	}
+	s.refused[s.next] = refusal{number, code}
 	s.next = (s.next + 1) % len(s.refused)
 	if !s.faulty && code != status.Reset || s.bad != 0 {
 		return
@@ -140,15 +145,21 @@ func (s *rmaServer) note(number uint64, code status.Code) {
 }
 
 // asked returns the code of the first of the requests that a nop asks about that was
-// refused. A request not newer than the last one dropped from the ring may have been refused:
-// asked fails it, even if it was applied while its window was withdrawn.
+// refused. Requests between the first and the last one dropped from the ring may have been
+// refused: asked fails them, even if they were applied, as if their window had been withdrawn.
 func (s *rmaServer) asked(r *path.RMARequest) status.Code {
-	if r.Length > 0 && s.dropped.number >= r.Offset {
-		return s.dropped.code
+	about := func(f refusal) bool { return f.number >= r.Offset && f.number-r.Offset < r.Length }
+	for _, f := range s.dropped {
+		if about(f) {
+			return f.code
+		}
+	}
+	if r.Length > 0 && s.dropped[0].number < r.Offset && r.Offset < s.dropped[1].number {
+		return status.NoAddress
 	}
 	var first refusal
 	for _, f := range s.refused {
-		if f.number >= r.Offset && f.number-r.Offset < r.Length && (first.number == 0 || f.number < first.number) {
+		if about(f) && (first.number == 0 || f.number < first.number) {
 			first = f
 		}
 	}
