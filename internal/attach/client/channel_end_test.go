@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -154,6 +155,44 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 		}
 		if b.Ready()&attach.PollIn == 0 {
 			t.Errorf("%s has left nothing", name)
+		}
+	}
+}
+
+// A stream that is not watched at the first time, as without a descriptor.
+type unwatched struct {
+	nodeStream
+	asked int
+}
+
+func (u *unwatched) watch(run func(func()), changed func()) (io.Closer, error) {
+	if u.asked++; u.asked == 1 {
+		return nil, syscall.EMFILE
+	}
+	return u.nodeStream.watch(run, changed)
+}
+
+// A data socket that could not be watched is tried again, also when the bells are watched.
+func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
+	s := serve(t, nil)
+	_, b := channeled(t, s)
+	e := b.(*clientEndpoint)
+	e.mu.Lock()
+	stream := &unwatched{nodeStream: e.data}
+	e.data = stream
+	e.mu.Unlock()
+	watched := func() (data bool, by int) {
+		defer b.Notify(make(chan struct{}, 1))()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.polled.data, len(e.polled.by)
+	}
+	if data, by := watched(); data || by != 2 {
+		t.Errorf("out of descriptors: watched is %v, with %d others, want the two bells", data, by)
+	}
+	for range 2 {
+		if data, by := watched(); !data || by != 3 || stream.asked != 2 {
+			t.Errorf("again: watched is %v, %d in all, tried %d times", data, by, stream.asked)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 type pollers struct {
 	listeners map[*chan<- struct{}]chan<- struct{}
 	by        []io.Closer // duplicated descriptors of data, the bells and the path, to wait on
+	data      bool        // by has the data socket
 	path      bool        // by has the path's socket
 }
 
@@ -122,13 +123,14 @@ func (e *clientEndpoint) notify() {
 
 // watchData starts to report the data socket's readiness, until Close. The caller holds mu.
 func (e *clientEndpoint) watchData() {
-	if len(e.polled.by) > 0 {
+	if e.polled.data {
 		return
 	}
 	w, err := e.data.watch(e.wg.Go, e.notify)
 	if err != nil {
 		return // out of descriptors: Ready still works, without notification
 	}
+	e.polled.data = true
 	e.polled.by = append(e.polled.by, w)
 }
 
