@@ -394,4 +394,14 @@ func TestListenUnix(t *testing.T) {
 	if _, err := os.Stat(file); err != nil {
 		t.Errorf("the file was removed: %v", err)
 	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := setRights(socketOptions{path: link, mode: 0o666}, os.Getgid()); err == nil || !strings.Contains(err.Error(), "replaced") {
+		t.Errorf("the rights of a link in the socket's place: %v", err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file that the link leads to: %v, %v", info.Mode(), err)
+	}
 }
