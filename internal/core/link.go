@@ -226,3 +226,69 @@ func (p *Pulse) expect(now time.Duration, b Beat) {
 		p.due = min(p.due, now+b.Again)
 	}
 }
+
+// A Keepalive is the pulse of a link between two lives, with the frames that keep it, which the
+// caller sends. A frame of the peer that names other lives has no effect.
+type Keepalive struct {
+	Pulse
+	Self, Peer addr.Life
+	nonce      uint64        // of the last probe
+	asked      time.Duration // when it was sent
+	asking     bool          // it has not been answered
+}
+
+// Heartbeat returns the heartbeat with number seq.
+func (k *Keepalive) Heartbeat(seq uint64, now time.Duration) []byte {
+	return wire.Heartbeat{Seq: seq, Sent: uint64(now), From: k.Self, To: k.Peer}.AppendTo(make([]byte, 0, wire.HeartbeatLen))
+}
+
+// Ask returns a Probe for the control lane, which is reliable: it asks the peer for a
+// confirmation. It returns nil while one is under way.
+func (k *Keepalive) Ask(now time.Duration) []byte {
+	if k.asking {
+		return nil
+	}
+	k.asking, k.asked = true, now
+	k.nonce++
+	return wire.Probe{Nonce: k.nonce, From: k.Self, To: k.Peer}.AppendTo(nil)
+}
+
+// A Heard is the effect of a frame of the peer; the zero value is none.
+type Heard struct {
+	Reply     []byte        // to send the way that the frame came, if there is one
+	Confirmed bool          // the peer has confirmed both lives
+	News      bool          // and that is to be reported as evidence
+	Resume    bool          // operations that wait for a confirmation ask again
+	Seq       uint64        // of the heartbeat that was answered; 0: none
+	Sent      time.Duration // when that was sent
+}
+
+// Datagram takes a datagram. One that is neither a heartbeat nor its answer is dropped:
+// nothing depends on one.
+func (k *Keepalive) Datagram(p []byte, now time.Duration) (h Heard) {
+	if f, err := wire.ParseHeartbeat(p); err == nil && k.names(f.From, f.To) {
+		k.Hear(now)
+		h.Reply = wire.HeartbeatAck{Seq: f.Seq, Sent: f.Sent, From: f.To, To: f.From}.AppendTo(make([]byte, 0, wire.HeartbeatLen))
+	} else if f, err := wire.ParseHeartbeatAck(p); err == nil && k.names(f.From, f.To) {
+		sent := time.Duration(f.Sent)
+		h = Heard{Confirmed: true, News: k.Confirm(sent, now), Resume: k.Serving(now), Seq: f.Seq, Sent: sent}
+	}
+	return h
+}
+
+// Control takes a Probe or a ProbeAck from the control lane.
+func (k *Keepalive) Control(head wire.Header, body []byte, now time.Duration) (h Heard, err error) {
+	f, err := wire.ParseProbe(head.Flags, body) // a ProbeAck is laid out like one
+	switch {
+	case err != nil || !k.names(f.From, f.To):
+	case head.Type == wire.TypeProbe:
+		h.Reply = wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil)
+	case k.asking && f.Nonce == k.nonce:
+		k.asking = false
+		h = Heard{Confirmed: true, News: k.Confirm(k.asked, now), Resume: true} // also where the answer itself was late
+	}
+	return h, err
+}
+
+// names reports whether a frame from the peer names the two lives of the link.
+func (k *Keepalive) names(from, to addr.Life) bool { return from == k.Peer && to == k.Self }

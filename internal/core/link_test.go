@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"time"
 
@@ -309,6 +310,86 @@ func TestPulseFindsGapsAtItsOwnPace(t *testing.T) {
 		}
 		if !through {
 			t.Errorf("no heartbeat between %v and %v of the interval", from, from+60*ms)
+		}
+	}
+}
+
+// keepalives returns the two ends of a link that was established at 0.
+func keepalives() (a, b *Keepalive) {
+	x, y := addr.Life{Node: 1, Generation: 1}, addr.Life{Node: 2, Generation: 1}
+	return &Keepalive{Pulse: NewPulse(times, 0, 0), Self: x, Peer: y}, &Keepalive{Pulse: NewPulse(times, 0, 0), Self: y, Peer: x}
+}
+
+func TestAHeartbeatIsAnsweredAndConfirms(t *testing.T) {
+	a, b := keepalives()
+	const sent, now = 3 * time.Second, 3100 * time.Millisecond
+	asked := b.Datagram(a.Heartbeat(7, sent), now)
+	if asked.Reply == nil || asked.Confirmed || b.Silent(now) != 0 {
+		t.Errorf("a heartbeat has the effect %+v and leaves a silence of %v, want a reply, no confirmation, 0", asked, b.Silent(now))
+	}
+	h := a.Datagram(asked.Reply, now)
+	if want := (Heard{Confirmed: true, News: true, Resume: true, Seq: 7, Sent: sent}); !reflect.DeepEqual(h, want) {
+		t.Errorf("the first answer has the effect %+v, want %+v", h, want)
+	}
+	if h = a.Datagram(asked.Reply, now+2*time.Second); h.News || h.Resume {
+		t.Errorf("a late copy of the answer has the effect %+v, want neither news nor a fresh confirmation", h)
+	}
+}
+
+func TestOneProbeIsUnderWay(t *testing.T) {
+	a, b := keepalives()
+	const now = 5 * time.Second
+	ask := a.Ask(now)
+	if ask == nil || a.Ask(now) != nil {
+		t.Fatal("the first call of Ask does not give a Probe, or the second one does")
+	}
+	control := func(k *Keepalive, frame []byte) Heard {
+		t.Helper()
+		head, err := wire.ParseHeader(frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := k.Control(head, frame[wire.HeaderLen:], now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	stale := wire.ProbeAck{Nonce: 9, From: a.Peer, To: a.Self}.AppendTo(nil)
+	if h := control(a, stale); h.Confirmed || a.Serving(now) {
+		t.Error("the answer to another probe confirms")
+	}
+	answer := control(b, ask).Reply
+	if h := control(a, answer); !h.Confirmed || !h.Resume || !a.Serving(now) {
+		t.Errorf("the answer has the effect %+v, want a confirmation", h)
+	}
+	if h := control(a, answer); h.Confirmed {
+		t.Error("the same answer confirms again")
+	}
+	if a.Ask(now) == nil {
+		t.Error("no probe can be sent after an answer")
+	}
+}
+
+func TestFramesOfOtherLivesHaveNoEffect(t *testing.T) {
+	a, b := keepalives()
+	old := *b
+	old.Self.Generation = 0
+	for _, p := range [][]byte{
+		old.Heartbeat(1, time.Second), wire.HeartbeatAck{Seq: 1, From: old.Self, To: a.Self}.AppendTo(nil), {1, 2, 3},
+	} {
+		if h := a.Datagram(p, time.Second); !reflect.DeepEqual(h, Heard{}) || a.Silent(time.Second) != time.Second {
+			t.Errorf("datagram %x has the effect %+v, want none", p, h)
+		}
+	}
+	for _, p := range [][]byte{old.Ask(0), wire.ProbeAck{Nonce: 1, From: old.Self, To: a.Self}.AppendTo(nil)} {
+		a.Ask(0)
+		head, err := wire.ParseHeader(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := a.Control(head, p[wire.HeaderLen:], time.Second); err != nil || !reflect.DeepEqual(h, Heard{}) {
+			t.Errorf("%v has the effect %+v, %v, want none", head.Type, h, err)
 		}
 	}
 }

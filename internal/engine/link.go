@@ -56,9 +56,9 @@ type link struct {
 	mu      sync.Mutex // guards the fields below
 	conns   linkConns
 	used    time.Duration // Node.now when a connection last began or ended
-	pulse   core.Pulse
+	pulse   core.Keepalive
 	quality quality
-	probe   probe
+	confirm chan struct{} // closed by the next confirmation; nil while no call waits for one
 	parting parting
 	shown   perMinute // answers to AskLinks
 }
@@ -94,7 +94,7 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 	}
 	now := n.now()
 	l.used, l.quality.arrived.at = now, now
-	l.pulse = core.NewPulse(n.pulseTimes(), begun, now)
+	l.pulse = core.Keepalive{Pulse: core.NewPulse(n.pulseTimes(), begun, now), Self: self, Peer: peer.Life}
 	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
 	return l
 }
@@ -211,7 +211,7 @@ func (l *link) fail(code uint64, cause error) bool {
 	}
 	l.end.begun, l.end.err = true, cause
 	conns := slices.Collect(maps.Values(l.conns.all))
-	l.probe.settle()
+	l.settle()
 	l.mu.Unlock()
 	reason := ""
 	if cause != nil {
@@ -483,16 +483,10 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 			l.rows.answer(f.Request, f)
 		}
 		return err
-	case wire.TypeProbe:
-		f, err := wire.ParseProbe(h.Flags, body)
-		if err == nil && l.names(f.From, f.To) {
-			l.say(wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil))
-		}
-		return err
-	case wire.TypeProbeAck:
-		f, err := wire.ParseProbeAck(h.Flags, body)
-		if err == nil && l.names(f.From, f.To) {
-			l.probed(f.Nonce)
+	case wire.TypeProbe, wire.TypeProbeAck:
+		reply, err := l.take(func(now time.Duration) (core.Heard, error) { return l.pulse.Control(h, body, now) })
+		if reply != nil {
+			l.say(reply)
 		}
 		return err
 	case wire.TypeBye:

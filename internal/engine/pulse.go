@@ -10,7 +10,6 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/wire"
 )
 
 func (n *Node) pulseTimes() core.PulseTimes {
@@ -170,10 +169,9 @@ func (l *link) tickIn(d time.Duration) {
 
 // sendBeat sends a heartbeat.
 func (l *link) sendBeat(seq uint64) {
-	hb := wire.Heartbeat{Seq: seq, Sent: uint64(l.n.now()), From: l.self, To: l.peer.Life}
 	// The silence bound covers a lost heartbeat; an ended session is
 	// reported by its own watcher.
-	_ = l.sess.SendDatagram(hb.AppendTo(make([]byte, 0, wire.HeartbeatLen)))
+	_ = l.sess.SendDatagram(l.pulse.Heartbeat(seq, l.n.now()))
 }
 
 func (l *link) heard() {
@@ -184,13 +182,7 @@ func (l *link) heard() {
 	l.mu.Unlock()
 }
 
-// names reports whether a frame from the peer names the two lives of the link.
-func (l *link) names(from, to addr.Life) bool {
-	return from == l.peer.Life && to == l.self
-}
-
-// readDatagrams answers heartbeats and takes answers. Anything else in a
-// datagram is dropped: nothing depends on one.
+// readDatagrams answers heartbeats and takes answers.
 func (l *link) readDatagrams() {
 	ctx := contextUntil(l.end.down)
 	for {
@@ -198,33 +190,44 @@ func (l *link) readDatagrams() {
 		if err != nil {
 			return // the session's end, which others report
 		}
-		if hb, err := wire.ParseHeartbeat(p); err == nil && l.names(hb.From, hb.To) {
-			l.heard()
-			ack := wire.HeartbeatAck{Seq: hb.Seq, Sent: hb.Sent, From: hb.To, To: hb.From}
-			_ = l.sess.SendDatagram(ack.AppendTo(p[:0]))
-		} else if ack, err := wire.ParseHeartbeatAck(p); err == nil && l.names(ack.From, ack.To) {
-			l.confirmed(ack.Seq, time.Duration(ack.Sent))
+		reply, _ := l.take(func(now time.Duration) (core.Heard, error) { return l.pulse.Datagram(p, now), nil })
+		if reply != nil {
+			_ = l.sess.SendDatagram(reply)
 		}
 	}
 }
 
-// confirmed records that the peer answered the heartbeat or probe sent at sent.
-func (l *link) confirmed(seq uint64, sent time.Duration) {
+// take gives a frame of the peer to the keepalive, and returns the reply, if there is one.
+func (l *link) take(frame func(now time.Duration) (core.Heard, error)) (reply []byte, err error) {
 	now := l.n.now()
-	l.mu.Lock()
-	news := l.pulse.Confirm(sent, now)
-	l.serveOn(now)
-	if sent <= now { // a peer may claim another time
-		l.quality.trips.add(now - sent)
-		l.n.counters.count(func(c *Counters) { c.RoundTrips.observe(now - sent) })
+	h, smoothed, err := l.took(frame, now)
+	if h.Seq > 0 {
+		l.pings.answer(h.Seq, now-h.Sent)
+		l.n.measured(l.peer.Life, smoothed)
 	}
-	smoothed := l.quality.trips.smoothed
-	l.mu.Unlock()
-	l.pings.answer(seq, now-sent)
-	l.n.measured(l.peer.Life, smoothed)
-	if news { // earlier evidence about the link, or the one before it, is void
+	if h.News { // earlier evidence about the link, or the one before it, is void
 		l.n.report(l.peer.Life, LinkAlive)
 	}
+	return h.Reply, err
+}
+
+// took is the part of take that needs mu. It returns the link's round trip too.
+func (l *link) took(frame func(time.Duration) (core.Heard, error), now time.Duration) (h core.Heard, trip time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h, err = frame(now)
+	if h.Reply != nil || h.Confirmed {
+		l.silence.Store(heard)
+		l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+	}
+	if h.Resume {
+		l.settle()
+	}
+	if h.Seq > 0 && h.Sent <= now { // a peer may claim another time
+		l.quality.trips.add(now - h.Sent)
+		l.n.counters.count(func(c *Counters) { c.RoundTrips.observe(now - h.Sent) })
+	}
+	return h, l.quality.trips.smoothed, err
 }
 
 // Ping measures the round trip to a node over its link, dialing it first if

@@ -1,35 +1,12 @@
 package engine
 
-import (
-	"time"
+import "github.com/fabricd/fabricd/internal/status"
 
-	"github.com/fabricd/fabricd/internal/status"
-	"github.com/fabricd/fabricd/internal/wire"
-)
-
-// A probe is a Probe under way, and the calls that wait for its answer.
-type probe struct {
-	nonce  uint64
-	sent   time.Duration
-	active bool
-	done   chan struct{} // closed by the next confirmation; nil while no call waits
-}
-
-// settle ends the waits.
-func (p *probe) settle() {
-	if p.done != nil {
-		close(p.done)
-		p.done = nil
-	}
-}
-
-// serveOn extends the time in which operations are applied, as the pulse allows.
-// The caller holds mu.
-func (l *link) serveOn(now time.Duration) {
-	l.silence.Store(heard)
-	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
-	if l.pulse.Serving(now) {
-		l.probe.settle()
+// settle ends the waits for a confirmation. The caller holds mu.
+func (l *link) settle() {
+	if l.confirm != nil {
+		close(l.confirm)
+		l.confirm = nil
 	}
 }
 
@@ -61,43 +38,17 @@ func (l *link) awaitServing() error {
 	return nil
 }
 
-// startProbe asks the peer for a confirmation on the control lane, which is
-// reliable, and returns a channel that is closed when one has come.
+// startProbe asks the peer for a confirmation, and returns a channel that is closed
+// when one has come.
 func (l *link) startProbe() <-chan struct{} {
-	now := l.n.now()
 	l.mu.Lock()
-	if l.probe.done == nil {
-		l.probe.done = make(chan struct{})
+	if l.confirm == nil {
+		l.confirm = make(chan struct{})
 	}
-	done := l.probe.done
-	fresh := !l.probe.active
-	if fresh {
-		l.probe.active, l.probe.sent = true, now
-		l.probe.nonce++
-	}
-	frame := wire.Probe{Nonce: l.probe.nonce, From: l.self, To: l.peer.Life}.AppendTo(nil)
+	confirm, ask := l.confirm, l.pulse.Ask(l.n.now())
 	l.mu.Unlock()
-	if fresh {
-		l.say(frame)
+	if ask != nil {
+		l.say(ask)
 	}
-	return done
-}
-
-// probed takes the answer to a probe.
-func (l *link) probed(nonce uint64) {
-	now, news := l.n.now(), false
-	defer func() {
-		if news {
-			l.n.report(l.peer.Life, LinkAlive)
-		}
-	}()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.probe.active || nonce != l.probe.nonce {
-		return
-	}
-	l.probe.active = false
-	news = l.pulse.Confirm(l.probe.sent, now)
-	l.serveOn(now)
-	l.probe.settle() // also where the answer itself was late: they ask again
+	return confirm
 }

@@ -2,7 +2,7 @@
 // schedule and seed give the same history, byte for byte.
 //
 // The decisions are the product's own code: the host and the members of package
-// verdict, endpoint states, connections, credit, pulses and HELLOs of package core,
+// verdict, endpoint states, connections, credit, keepalives and HELLOs of package core,
 // with rma, fence, portmap and the wire's codec below it. The simulation adds a shell
 // around them: machines with disks, processes that are killed, stopped and crash at a
 // step, a network, and applications that run the scenario's workload, as package load
@@ -37,8 +37,7 @@
 //   - node.go: in which order a life comes and goes, with its link and its events.
 //     The engine does it in steps between locks, and waits for goroutines;
 //   - dial.go and link.go: the waits for a dial or a welcome, which of two links
-//     stays (by core.RefusesDialed), frames of the control lane and of datagrams,
-//     and the probe of a life. The engine's links have providers and stand beside
+//     stays (by core.RefusesDialed). The engine's links have providers and stand beside
 //     each other, and its connects outlive a link: here a connect ends with its link;
 //   - conn.go and its neighbours: the frames that are not core's (Credit, Close), the
 //     two sides of a close, and the steps at which a fault strikes. Bytes of payload

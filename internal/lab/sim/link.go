@@ -25,19 +25,16 @@ type link struct {
 
 	conns    map[wire.ConnID]*conn
 	lastConn wire.ConnID
-	pulse    core.Pulse
+	pulse    core.Keepalive
 	lastBeat uint64
 	pings    map[uint64]func()
-	probing  bool
-	nonce    uint64
-	probed   time.Duration // when the probe under way was sent
-	stalled  []*conn       // connections whose next operation waits for a confirmation
+	stalled  []*conn // connections whose next operation waits for a confirmation
 	onDown   []func()
 }
 
 func newLink(n *node, self addr.Life, peer core.Party, e *quicEnd, begun time.Duration) *link {
 	return &link{n: n, self: self, peer: peer, sess: e, conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]func()),
-		pulse: core.NewPulse(n.times, begun, n.w.now)}
+		pulse: core.Keepalive{Pulse: core.NewPulse(n.times, begun, n.w.now), Self: self, Peer: peer.Life}}
 }
 
 // start puts the link in use. ctrl and in are the two control lanes after
@@ -214,28 +211,31 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 			c.ep.refused(c, f.Code)
 		}
 		return err
-	case wire.TypeProbe:
-		f, err := wire.ParseProbe(h.Flags, body)
-		if err == nil && l.names(f.From, f.To) {
-			l.say(wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil))
+	case wire.TypeProbe, wire.TypeProbeAck:
+		x, err := l.pulse.Control(h, body, l.n.w.now)
+		if x.Reply != nil {
+			l.say(x.Reply)
 		}
-		return err
-	case wire.TypeProbeAck:
-		f, err := wire.ParseProbeAck(h.Flags, body)
-		if err == nil && l.names(f.From, f.To) && l.probing && f.Nonce == l.nonce {
-			l.probing = false
-			l.confirm(l.probed)
-			l.resume(true)
-		}
+		l.heard(x)
 		return err
 	}
 	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
 }
 
-// confirm takes an answer to a heartbeat that was sent at sent.
-func (l *link) confirm(sent time.Duration) {
-	if l.pulse.Confirm(sent, l.n.w.now) {
+// heard performs the effects of a frame of the peer, but for the reply.
+func (l *link) heard(x core.Heard) {
+	if x.News {
 		l.n.report(l.peer.Life, verdict.LinkAlive)
+	}
+	if f := l.pings[x.Seq]; f != nil {
+		delete(l.pings, x.Seq)
+		f()
+	}
+	if waiting := l.stalled; x.Resume {
+		l.stalled = nil
+		for _, c := range waiting {
+			c.pump()
+		}
 	}
 }
 
@@ -262,33 +262,21 @@ func (l *link) tick() {
 func (l *link) sendBeat() uint64 {
 	l.lastBeat++
 	l.n.sent++
-	l.sess.send(wire.Heartbeat{Seq: l.lastBeat, Sent: uint64(l.n.w.now), From: l.self, To: l.peer.Life}.
-		AppendTo(make([]byte, 0, wire.HeartbeatLen)))
+	l.sess.send(l.pulse.Heartbeat(l.lastBeat, l.n.w.now))
 	return l.lastBeat
 }
-
-// names reports whether a frame from the peer names the two lives of the link.
-func (l *link) names(from, to addr.Life) bool { return from == l.peer.Life && to == l.self }
 
 // onDatagram answers heartbeats and takes answers.
 func (l *link) onDatagram(p []byte) {
 	if l.down {
 		return
 	}
-	now := l.n.w.now
-	if hb, err := wire.ParseHeartbeat(p); err == nil && l.names(hb.From, hb.To) {
-		l.pulse.Hear(now)
+	x := l.pulse.Datagram(p, l.n.w.now)
+	if x.Reply != nil {
 		l.n.sent++
-		l.sess.send(wire.HeartbeatAck{Seq: hb.Seq, Sent: hb.Sent, From: hb.To, To: hb.From}.
-			AppendTo(make([]byte, 0, wire.HeartbeatLen)))
-	} else if ack, err := wire.ParseHeartbeatAck(p); err == nil && l.names(ack.From, ack.To) {
-		l.confirm(time.Duration(ack.Sent))
-		if f := l.pings[ack.Seq]; f != nil {
-			delete(l.pings, ack.Seq)
-			f()
-		}
-		l.resume(false)
+		l.sess.send(x.Reply)
 	}
+	l.heard(x)
 }
 
 // serving reports whether both lives were confirmed freshly, so that an
@@ -298,29 +286,8 @@ func (l *link) serving(c *conn) bool {
 		return true
 	}
 	l.stalled = append(l.stalled, c)
-	l.startProbe()
+	if ask := l.pulse.Ask(l.n.w.now); ask != nil {
+		l.say(ask)
+	}
 	return false
-}
-
-// startProbe asks the peer for a confirmation on the control lane.
-func (l *link) startProbe() {
-	if l.probing {
-		return
-	}
-	l.probing, l.probed = true, l.n.w.now
-	l.nonce++
-	l.say(wire.Probe{Nonce: l.nonce, From: l.self, To: l.peer.Life}.AppendTo(nil))
-}
-
-// resume continues the connections that waited for a confirmation. If the answer itself
-// was late, they ask again.
-func (l *link) resume(again bool) {
-	if len(l.stalled) == 0 || !again && !l.pulse.Serving(l.n.w.now) {
-		return
-	}
-	waiting := l.stalled
-	l.stalled = nil
-	for _, c := range waiting {
-		c.pump()
-	}
 }
