@@ -15,19 +15,13 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
-	"github.com/fabricd/fabricd/portmap"
 )
 
 // listening is the state of an endpoint in Listening. Guarded by endpoint.mu, but for waits.
 type listening struct {
-	waits   gate // the queue has a request
-	backlog *portmap.Backlog[*request]
-
-	// Together confirmed and granting are no more than the calls that accept, and one for
-	// every grantPatience of the longest of them.
-	confirmed []*endpoint            // granted, for the next acceptors
-	granting  map[*endpoint]struct{} // grants under way
-	acceptors int                    // calls that accept
+	core.Listener[*request, *endpoint]
+	waits     gate // something waits for a call that accepts
+	acceptors int  // calls that accept
 
 	allow    []access.Subject // callers that may connect; nil: all that the node's rules allow
 	refused  uint64           // connects, by the node's rules or by allow
@@ -37,43 +31,6 @@ type listening struct {
 	service string    // that is served; empty: none
 	barred  bool      // the host does not announce it, and no Accept has failed for that yet
 	port    addr.Port // at which the endpoint listens; guarded by Node.mu, 0 before Listen
-}
-
-// queued returns how many requests wait.
-func (l *listening) queued() int {
-	if l.backlog == nil {
-		return 0
-	}
-	return l.backlog.Len()
-}
-
-// room returns how many requests may wait; 0: the endpoint does not listen.
-func (l *listening) room() int {
-	if l.backlog == nil {
-		return 0
-	}
-	return l.backlog.Limit()
-}
-
-// take returns the next endpoint that its requester has confirmed; nil if there is none.
-func (l *listening) take() *endpoint {
-	if len(l.confirmed) == 0 {
-		return nil
-	}
-	ep := l.confirmed[0]
-	l.confirmed = l.confirmed[1:]
-	if len(l.confirmed) > 0 || l.queued() > 0 {
-		l.waits.signal() // for another acceptor
-	}
-	return ep
-}
-
-// drain empties the queue.
-func (l *listening) drain() []*request {
-	if l.backlog == nil {
-		return nil
-	}
-	return l.backlog.Drain()
 }
 
 // A request is a connect request that waits in a listener's queue.
@@ -135,7 +92,7 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 func (e *endpoint) enqueue(r *request) status.Code {
 	e.mu.Lock()
 	listens := e.state == core.Listening
-	ok := listens && e.listening.backlog.Push(r)
+	ok := listens && e.listening.Push(r)
 	if listens && !ok {
 		e.listening.overflow++
 	}
@@ -155,7 +112,7 @@ func (e *endpoint) enqueue(r *request) status.Code {
 // for their connections.
 func (e *endpoint) RefuseWaiting() {
 	e.mu.Lock()
-	waiting := e.listening.drain()
+	waiting := e.listening.Drain()
 	e.mu.Unlock()
 	for _, r := range waiting {
 		r.refuse(status.Refused)
@@ -167,16 +124,11 @@ func (e *endpoint) RefuseWaiting() {
 func (e *endpoint) claim(r *request) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if r.conn == nil && e.listening.backlog != nil {
-		e.listening.backlog.Remove(r)
+	if r.conn == nil {
+		e.listening.Remove(r)
 	}
 	return r.conn
 }
-
-// grantPatience is how long an acceptor waits for one requester's confirmation
-// before it grants the next request too: a requester that never confirms must
-// not hold up the others.
-const grantPatience = 250 * time.Millisecond
 
 // Accept waits for a request, grants it and waits for the confirmation. Once a
 // grant is under way ctx does not end it: the requester may have been notified
@@ -194,21 +146,21 @@ func (e *endpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
 func (e *endpoint) accept(ctx context.Context, wait bool) (attach.Endpoint, addr.Addr, error) {
 	e.accepting(1)
 	defer e.accepting(-1)
-	for more := false; ; {
+	for {
 		if err := e.takeBar(); err != nil {
 			return nil, addr.Addr{}, err
 		}
-		ep, busy, err := e.next(more)
+		ep, patience, err := e.next()
 		if err != nil {
 			return nil, addr.Addr{}, err
 		}
 		if ep != nil {
 			return ep, ep.RemoteAddr(), nil
 		}
-		if !busy && !wait {
+		if patience == 0 && !wait {
 			return nil, addr.Addr{}, status.Again
 		}
-		if more, err = e.awaitGrant(ctx, busy); err != nil {
+		if err = e.awaitGrant(ctx, patience); err != nil {
 			return nil, addr.Addr{}, err
 		}
 	}
@@ -221,53 +173,45 @@ func (e *endpoint) accepting(n int) {
 	e.listening.acceptors += n
 }
 
-// awaitGrant waits for a request or for a grant under way. It reports true
-// when that takes too long and another request is to be granted.
-func (e *endpoint) awaitGrant(ctx context.Context, busy bool) (more bool, err error) {
-	var patience <-chan time.Time
+// awaitGrant waits for a request or, with patience, for a grant under way, but not longer.
+func (e *endpoint) awaitGrant(ctx context.Context, patience time.Duration) error {
+	var over <-chan time.Time
 	done := ctx.Done()
-	if busy {
-		t := time.NewTimer(grantPatience)
+	if patience > 0 {
+		t := time.NewTimer(patience)
 		defer t.Stop()
-		patience, done = t.C, nil
+		over, done = t.C, nil
 	}
 	select {
 	case <-e.listening.waits:
-		return false, nil
-	case <-patience:
-		return true, nil
+	case <-over:
 	case <-e.gone:
-		return false, status.Intr
+		return status.Intr
 	case <-done:
-		return false, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // next returns an endpoint that its requester has confirmed. If there is none it
-// begins a grant for every acceptor that has none yet, and one more if asked,
-// and reports whether any is under way.
-func (e *endpoint) next(more bool) (ep *endpoint, busy bool, err error) {
+// begins the grants that are due, and returns the patience with those under way.
+func (e *endpoint) next() (*endpoint, time.Duration, error) {
 	for {
-		e.mu.Lock()
-		ep = e.listening.take()
-		enough := len(e.listening.granting) >= e.listening.acceptors && !more
-		busy = len(e.listening.granting) > 0
-		e.mu.Unlock()
-		if ep != nil || enough {
-			return ep, busy, nil
+		r, ep, patience, err := e.step()
+		switch {
+		case r == nil:
+			return ep, patience, err
+		case ep != nil:
+			e.n.work.run(func() {
+				defer guard.Recover(r.link.panicked)
+				e.grant(ep, r.conn)
+			})
+			continue
 		}
-		ep, c, err := e.pop()
-		if err == status.Again {
-			return nil, busy, nil
-		}
+		r.refuse(status.Refused)
 		if err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
-		more = false
-		e.n.work.run(func() {
-			defer guard.Recover(c.link.panicked)
-			e.grant(ep, c)
-		})
 	}
 }
 
@@ -279,11 +223,9 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 		err = errRequesterGone
 	}
 	e.mu.Lock()
-	delete(e.listening.granting, ep)
 	keep := err == nil && e.state == core.Listening
-	if keep {
-		e.listening.confirmed = append(e.listening.confirmed, ep)
-	} else {
+	e.listening.End(ep, keep)
+	if !keep {
 		ep.releasePort() // Close of e does not see it any more
 	}
 	e.mu.Unlock()
@@ -302,52 +244,42 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 	c.link.forget(c)
 }
 
-// pop takes the oldest request and makes its endpoint and connection.
-func (e *endpoint) pop() (*endpoint, *conn, error) {
-	for {
-		r, ep, err := e.popRequest()
-		if err == nil && ep != nil {
-			return ep, r.conn, nil
-		}
-		if r == nil {
-			return nil, nil, err
-		}
-		r.refuse(status.Refused)
-		if err != nil {
-			return nil, nil, err
-		}
-	}
-}
-
-// popRequest is one step of pop. Without an error and without an endpoint the
-// request has become void; a request with an error is to be refused.
-func (e *endpoint) popRequest() (*request, *endpoint, error) {
+// step is one step of next. A request that it returns is to be granted with the endpoint
+// or, without one, to be refused: it has become void, or there is an error.
+func (e *endpoint) step() (*request, *endpoint, time.Duration, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := core.Check(core.CallAccept, e.state); err != nil {
-		return nil, nil, err
+	if ep, ok := e.listening.Take(); ok {
+		if e.listening.Waiting() > 0 {
+			e.listening.waits.signal() // for another acceptor
+		}
+		return nil, ep, 0, nil
 	}
-	r, ok := e.listening.backlog.Pop()
+	if err := core.Check(core.CallAccept, e.state); err != nil {
+		return nil, nil, 0, err
+	}
+	now := e.n.now()
+	r, ok := e.listening.Due(e.listening.acceptors, now)
 	if !ok {
-		return nil, nil, status.Again
+		return nil, nil, e.listening.Patience(now), nil
 	}
 	ep, err := e.s.newEndpoint()
 	if err != nil {
-		return r, nil, err
+		return r, nil, 0, err
 	}
 	c, err := r.link.add(ep)
 	if err != nil {
 		e.s.forget(ep)
-		return r, nil, nil // the requester's node went away, or there is no room for another connection
+		return r, nil, 0, nil // the requester's node went away, or there is no room for another connection
 	}
 	if !ep.take(c, r, e.port) {
 		r.link.forget(c)
 		c.release()
-		return r, nil, status.BadFD // the session is closing
+		return r, nil, 0, status.BadFD // the session is closing
 	}
 	r.conn = c
-	e.listening.granting[ep] = struct{}{}
-	return r, ep, nil
+	e.listening.Begin(ep, now)
+	return r, ep, 0, nil
 }
 
 // take makes a fresh endpoint the accepted end of c, on its listener's port. It

@@ -265,7 +265,7 @@ func (n *Node) preview(port addr.Port, c access.Caller) Preview {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.state == core.Listening {
-		p.Listening, p.Waiting, p.Backlog = true, e.listening.backlog.Len(), e.listening.backlog.Limit()
+		p.Listening, p.Waiting, p.Backlog = true, e.listening.Len(), e.listening.Limit()
 	}
 	return p
 }

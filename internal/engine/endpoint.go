@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -171,8 +170,7 @@ func (e *endpoint) Listen(backlog int, allow ...access.Subject) error {
 		return status.Invalid
 	}
 	e.listening.allow = slices.Clone(allow)
-	e.listening.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
-	e.listening.granting = make(map[*endpoint]struct{})
+	e.listening.Backlog = *portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
 	e.state = core.Listening
 	e.n.mu.Lock()
 	e.n.listeners[e.port], e.listening.port = e, e.port
@@ -292,9 +290,7 @@ func (e *endpoint) end(bye wire.Close) error {
 	before, c := e.state, e.conn
 	e.state = core.Closed
 	e.linked.Store(nil)
-	waiting := e.listening.drain()
-	unclaimed, granting := e.listening.confirmed, slices.Collect(maps.Keys(e.listening.granting))
-	e.listening.confirmed = nil
+	waiting, granting, unclaimed := e.listening.Close()
 	if before == core.Listening || c == nil {
 		e.releasePortLocked()
 	}
@@ -338,7 +334,7 @@ func (e *endpoint) onGone(f func()) (undo func()) {
 func (e *endpoint) Ready() attach.Events {
 	e.mu.Lock()
 	state, c, async := e.state, e.conn, e.dialing.result
-	requests, barred := len(e.listening.confirmed)+e.listening.queued(), e.listening.barred
+	requests, barred := e.listening.Waiting(), e.listening.barred
 	e.mu.Unlock()
 	switch state {
 	case core.Listening:

@@ -148,9 +148,11 @@ func (n *Node) Ports() []PortInfo {
 	for _, e := range n.endpoints() {
 		e.mu.Lock()
 		info := PortInfo{Port: e.port, Holders: 1, State: e.state.String(), PID: e.s.cred.PID, UID: e.s.cred.UID}
-		info.Waiting, info.Backlog, info.Overflows = e.listening.queued(), e.listening.room(), e.listening.overflow
-		info.Refused, info.Allow = e.listening.refused, access.Join(e.listening.allow)
 		holds, listening := e.holds, e.state == core.Listening
+		if listening {
+			info.Waiting, info.Backlog, info.Overflows = e.listening.Len(), e.listening.Limit(), e.listening.overflow
+			info.Refused, info.Allow = e.listening.refused, access.Join(e.listening.allow)
+		}
 		e.mu.Unlock()
 		if !holds {
 			continue

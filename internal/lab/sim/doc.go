@@ -2,11 +2,11 @@
 // schedule and seed give the same history, byte for byte.
 //
 // The decisions are the product's own code: the host and the members of package
-// verdict, endpoint states, connections, credit, keepalives and HELLOs of package core,
-// with rma, fence, portmap and the wire's codec below it. The simulation adds a shell
-// around them: machines with disks, processes that are killed, stopped and crash at a
-// step, a network, and applications that run the scenario's workload, as package load
-// decides it, and record the results.
+// verdict, endpoint states, listeners, connections, credit, keepalives and HELLOs of
+// package core, with rma, fence, portmap and the wire's codec below it. The simulation
+// adds a shell around them: machines with disks, processes that are killed, stopped and
+// crash at a step, a network, and applications that run the scenario's workload, as
+// package load decides it, and record the results.
 //
 //	scenario.Schedule --> Run --> []history.Record --> package check
 //
@@ -42,8 +42,8 @@
 //   - conn.go and its neighbours: the frames that are not core's (Credit, Close), the
 //     two sides of a close, and the steps at which a fault strikes. Bytes of payload
 //     and of messages go to slices here, there to rings and to foreign memory;
-//   - endpoint.go and endpoint_connect.go: grants under way and the patience with
-//     them, attempts, and which calls a close ends.
+//   - endpoint.go and endpoint_connect.go: attempts, how a grant goes, and which calls a
+//     close ends.
 //
 // Further:
 //

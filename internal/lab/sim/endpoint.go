@@ -74,12 +74,9 @@ type endpoint struct {
 	conn   *conn
 	trying *attempt
 
-	// In Listening.
-	backlog   *portmap.Backlog[*request]
-	confirmed []*endpoint
-	granting  int
-	accepts   []func(*endpoint, error) // calls that wait
-	changed   []func()                 // polls that wait
+	listener core.Listener[*request, *endpoint]
+	accepts  []func(*endpoint, error) // calls that wait
+	changed  []func()                 // polls that wait
 
 	through bool     // close is
 	ended   []func() // that wait for it
@@ -131,7 +128,7 @@ func (e *endpoint) listen(backlog int) error {
 	if err := core.Check(core.CallListen, e.state); err != nil {
 		return err
 	}
-	e.backlog = portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
+	e.listener.Backlog = *portmap.NewBacklog[*request](min(backlog, core.MaxBacklog))
 	e.state = core.Listening
 	e.n.listeners[e.port] = e
 	return nil
@@ -168,16 +165,18 @@ func (e *endpoint) end(bye wire.Close, done func(error)) {
 	}
 	before, c := e.state, e.conn
 	e.state = core.Closed
-	unclaimed, waiting := e.confirmed, e.accepts
-	e.confirmed, e.accepts = nil, nil
+	requests, granting, unclaimed := e.listener.Close()
+	waiting := e.accepts
+	e.accepts = nil
 	if before == core.Listening || c == nil {
 		e.releasePort()
 	}
 	e.changedNow()
-	if e.backlog != nil {
-		for _, r := range e.backlog.Drain() {
-			r.refuse(status.Refused)
-		}
+	for _, r := range requests {
+		r.refuse(status.Refused)
+	}
+	for _, ep := range granting {
+		ep.releasePort()
 	}
 	for _, f := range waiting {
 		e.n.p.hand(func() { f(nil, status.Intr) })

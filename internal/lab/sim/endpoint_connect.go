@@ -150,7 +150,7 @@ func (n *node) incoming(l *link, f wire.Connect, r *frames) {
 		req.refuse(status.Refused)
 		return
 	}
-	if !e.backlog.Push(req) {
+	if !e.listener.Push(req) {
 		req.refuse(status.Busy)
 		return
 	}
@@ -172,7 +172,7 @@ func (e *endpoint) requester(req *request) {
 		return
 	}
 	req.r.lane.more = nil
-	e.backlog.Remove(req)
+	e.listener.Remove(req)
 	req.r.lane.drop()
 	if err == nil {
 		req.link.violated(fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type))
@@ -186,38 +186,25 @@ func (e *endpoint) accept(done func(*endpoint, error)) {
 		return
 	}
 	e.accepts = append(e.accepts, done)
-	e.handOver()
 	e.grantNext()
 }
 
-// handOver gives confirmed connections to the calls that wait.
-func (e *endpoint) handOver() {
-	for len(e.confirmed) > 0 && len(e.accepts) > 0 {
-		ep, done := e.confirmed[0], e.accepts[0]
-		e.confirmed, e.accepts = e.confirmed[1:], e.accepts[1:]
+// grantNext gives confirmed connections to the calls that wait, and begins the grants that
+// are due for the others.
+func (e *endpoint) grantNext() {
+	for len(e.accepts) > 0 {
+		ep, ok := e.listener.Take()
+		if !ok {
+			break
+		}
+		done := e.accepts[0]
+		e.accepts = e.accepts[1:]
 		e.n.p.hand(func() { done(ep, nil) })
 	}
-}
-
-// grantPatience is how long an acceptor waits for one requester's confirmation
-// before it grants the next request too.
-const grantPatience = 250 * time.Millisecond
-
-// grantNext begins a grant for every acceptor that has none yet.
-func (e *endpoint) grantNext() {
-	for e.state == core.Listening && e.granting < len(e.accepts) {
-		if !e.grantOne() {
-			return
-		}
-	}
-}
-
-// grantOne grants the oldest request. It reports false if there is none.
-func (e *endpoint) grantOne() bool {
-	for {
-		r, ok := e.backlog.Pop()
+	for e.state == core.Listening {
+		r, ok := e.listener.Due(len(e.accepts), e.n.w.now)
 		if !ok {
-			return false
+			return
 		}
 		ep := e.s.open()
 		c, err := r.link.add(ep)
@@ -232,9 +219,8 @@ func (e *endpoint) grantOne() bool {
 		ep.state, ep.conn, ep.port, ep.holds = core.Connected, c, e.port, true
 		ep.remote = addr.Addr{Node: r.link.peer.Life.Node, Port: r.frame.From}
 		r.conn = c
-		e.granting++
+		e.listener.Begin(ep, e.n.w.now)
 		e.grant(ep, c, r)
-		return true
 	}
 }
 
@@ -262,24 +248,19 @@ func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 	c.onFirst = func() { e.n.p.hand(func() { finish(true) }) }
 	c.link.onDown = append(c.link.onDown, func() { finish(false) })
 	e.n.p.after(acceptTimeout, func() { finish(false) })
-	e.n.p.after(grantPatience, func() {
-		if !over && e.state == core.Listening {
-			e.grantOne() // this one must not hold up the others
-		}
-	})
+	e.n.p.after(core.GrantPatience, e.grantNext)
 	r.r.lane.more = c.pump
 	c.serve(r.r)
 }
 
 // grantEnded ends a grant.
 func (e *endpoint) grantEnded(ep *endpoint, c *conn, ok bool) {
-	e.granting--
+	keep := ok && e.state == core.Listening
+	e.listener.End(ep, keep)
 	if ok && !e.n.p.step(failpoint.AcceptConfirmed) {
 		return
 	}
-	if ok && e.state == core.Listening {
-		e.confirmed = append(e.confirmed, ep)
-		e.handOver()
+	if keep {
 		e.grantNext()
 		return
 	}
