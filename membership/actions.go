@@ -24,25 +24,16 @@ func (a *Agent) feed(s step) {
 	}
 	for len(a.todo) > 0 {
 		s, now := a.todo[0], time.Now()
-		if verdict.DoubtAtHost(s.host) || verdict.DoubtAtMember(s.member) {
-			a.hurry(now)
-		}
-		if !verdict.Harmless(s.host) {
-			a.pace.stale = true
-		}
 		var actions []verdict.Action
 		if s.host != nil {
-			actions = a.host.Step(now, s.host)
+			actions = a.pace.StepHost(now, s.host)
 			if a.host.Serving() != a.serving {
 				a.gossipSelf()
 			}
 		} else {
-			actions = a.member.Step(now, s.member)
+			actions = a.pace.StepMember(now, s.member)
 		}
 		for _, x := range actions {
-			if verdict.Urgent(x) {
-				a.hurry(now)
-			}
 			a.perform(x, s.host != nil)
 		}
 		if len(actions) > 0 {

@@ -67,9 +67,8 @@ type Agent struct {
 	gone           map[gossip.Key]bool          // of heard: given up
 	sighted        map[gossip.Key]bool          // nodes that gossip as host and are being dialed
 	watched        map[addr.Life]bool
-	beatAt         time.Time // when to beat on the lifelines
-	pace           pace
-	ticked         time.Time
+	pace           verdict.Pace
+	timer          *time.Timer    // goes off at the next tick
 	remembered     time.Time      // when members were last looked at for the disk
 	memory         []state.Member // as last given to the disk
 	owed           *owedLife      // our own life, if it is not on disk
@@ -198,7 +197,8 @@ func (a *Agent) start(ctx context.Context) error {
 		return err
 	}
 	a.events = newEvents(a.handle, a.handled, a.cfg.OnServices, func() { a.fail(errors.New("the handler of events does not return")) })
-	a.pace.origin = a.gossip.Began()
+	a.pace = verdict.NewPace(a.host, a.member, a.timing, a.gossip.Began(), time.Now()) // beats are at the times of gossip's own work
+	a.timer = time.NewTimer(0)
 	a.disk = newDisk(a.cfg.State, a.cfg.Faults, a.log, a.persisted)
 	a.wg.Go(a.events.run)
 	a.wg.Go(a.disk.run)
@@ -290,14 +290,13 @@ func ask[T any](a *Agent, f func() T) (answer T, ok bool) {
 // run is the loop: the only goroutine that touches the machines and the maps
 // of sessions and lifelines, and the only one that reads the clock for them.
 func (a *Agent) run() {
-	a.startPace()
-	defer a.pace.timer.Stop()
+	defer a.timer.Stop()
 	defer a.names.timer.Stop()
 	for a.ending == nil {
 		select {
 		case f := <-a.inbox:
 			f()
-		case <-a.pace.timer.C:
+		case <-a.timer.C:
 			a.tick(time.Now())
 		case <-a.gossip.Wake():
 			a.hearRumours()
@@ -311,7 +310,10 @@ func (a *Agent) run() {
 		}
 		a.tellNames()
 		a.publish()
-		a.arm()
+		now := time.Now()
+		if at, changed := a.pace.Next(now); changed {
+			a.timer.Reset(at.Sub(now))
+		}
 	}
 	a.stop()
 }
@@ -352,12 +354,9 @@ func (a *Agent) fail(err error) {
 }
 
 func (a *Agent) tick(now time.Time) {
-	// After a pause of this process the silence of others is our own.
-	if now.Sub(a.ticked) > a.timing.Tick+a.timing.Stall/2 {
+	if a.pace.Tick(now) {
 		a.excuseLines(now)
 	}
-	a.ticked, a.pace.armed, a.pace.stale = now, time.Time{}, true
-	a.slowDown(now)
 	if a.host != nil {
 		a.feedHost(verdict.Tick{})
 	}

@@ -2,22 +2,13 @@ package membership
 
 import (
 	"context"
-	"time"
 
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// doubtEvery is the time between two doubts about one life.
-const doubtEvery = time.Second
-
 // tellDoubt notifies all others that this node hears nothing of a life that it watches.
-// With a host, which checks for all, no other node needs the doubt.
-func (a *Agent) tellDoubt(l *line, life Node, now time.Time) {
-	if !a.member.Alone() || !a.member.Watches(life.Life) || now.Sub(l.doubted) < doubtEvery {
-		return
-	}
-	l.doubted = now
+func (a *Agent) tellDoubt(l *line, life Node) {
 	var to []gossip.Key
 	for _, n := range a.member.Nodes() {
 		to = append(to, gossip.Key{UUID: n.UUID, Epoch: n.Epoch})
@@ -47,7 +38,7 @@ func (a *Agent) lookAt(x verdict.Look) {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
 		defer cancel()
 		up, met := a.reach(ctx, x.Contact, nil)
-		silent := met == sawNobody && ctx.Err() != nil
+		silent := met == verdict.SawNobody && ctx.Err() != nil
 		a.post(func() {
 			l.dialing = false
 			if n, ok := a.living(l.key); ok && !silent {

@@ -20,32 +20,18 @@ const lineRetry = time.Second
 // A line is the lifeline between this node and one start of another. The loop
 // owns it, except for alive.
 type line struct {
+	verdict.Lifeline
 	key     gossip.Key
 	up      *control.Lifeline   // nil: none
 	extra   []*control.Lifeline // others that the peer has opened, for a check, and those that end
 	dialed  bool                // up was dialed here
 	dialing bool
 	retryAt time.Time
-	shown   addr.Life // that the peer showed on the last lifeline; the zero Life before the first
-	denied  denial    // the first of the last looks in a row that did not find a life
-
-	alive  *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
-	told   int64         // the value of alive last reported to the member
-	silent time.Time     // when silence was last reported to it; zero: it is not silent
-
-	doubted time.Time // when this node last sent its doubt to the others
+	alive   *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
 }
 
-// A denial is when a peer was first found not to be a life.
-type denial struct {
-	life addr.Life
-	at   time.Time
-}
-
-// heard reports whether there is a lifeline that is not silent. One that is may
-// stay so long after the network is back: its kernel waits ever longer before it
-// sends again, or the other end has given it up and could not say so.
-func (l *line) heard() bool { return l.up != nil && l.silent.IsZero() }
+// heard reports whether there is a lifeline that is not silent.
+func (l *line) heard() bool { return l.up != nil && !l.Silent() }
 
 // tendLines opens the lifelines that should be there, closes those that need not,
 // reports to the member which lives are alive or silent, and forgets the lines of lives
@@ -57,7 +43,7 @@ func (a *Agent) tendLines(now time.Time) {
 		return
 	}
 	living := make(map[gossip.Key]bool, len(nodes))
-	a.pace.lines = time.Time{}
+	a.pace.BeginLines()
 	for _, n := range nodes {
 		if n.Life.Node == addr.Host || a.host != nil {
 			continue // the control session is the lifeline
@@ -71,7 +57,10 @@ func (a *Agent) tendLines(now time.Time) {
 			}
 			l = a.line(k)
 		}
-		a.tellLine(l, n, now)
+		if l.up != nil {
+			e, doubt := a.pace.Heard(&l.Lifeline, n.Life, time.Unix(0, l.alive.Load()), now)
+			a.tell(l, n, e, doubt)
+		}
 		switch {
 		case !a.wants(n.Life):
 			if l.up != nil && l.dialed {
@@ -109,57 +98,21 @@ func (a *Agent) line(k gossip.Key) *line {
 	return l
 }
 
-// tellLine turns the lifeline's state since the last tick into evidence.
-func (a *Agent) tellLine(l *line, n Node, now time.Time) {
-	if l.up == nil {
-		return
+// tell passes on the evidence about a life, if there is any, and a doubt.
+func (a *Agent) tell(l *line, n Node, e verdict.Evidence, doubt bool) {
+	if doubt {
+		a.tellDoubt(l, n)
 	}
-	life, at := n.Life, l.alive.Load()
-	due, doubt := time.Unix(0, at).Add(a.lineBound()), time.Unix(0, at).Add(a.timing.Silence/2)
-	if !now.Before(doubt) && l.shown == life {
-		a.tellDoubt(l, n, now)
-	}
-	switch {
-	case at != l.told && now.Before(due):
-		l.told, l.silent = at, time.Time{}
-		a.tellAlive(l, life)
-	case !now.Before(due) && now.Sub(l.silent) >= a.timing.Silence:
-		l.silent = now
-		if l.shown == life {
-			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
-		}
-	}
-	if !l.silent.IsZero() {
-		due = l.silent.Add(a.timing.Silence)
-	} else if a.member.Alone() && now.Before(doubt) {
-		due = doubt
-	}
-	if a.pace.lines.IsZero() || due.Before(a.pace.lines) {
-		a.pace.lines = due
+	if e != 0 {
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: e})
 	}
 }
 
-// tellAlive reports a sign of life. The lifeline may speak for another life of the
-// same process: for an earlier one, then it is about to be closed, or for a later
-// one, which proves that life is over.
-func (a *Agent) tellAlive(l *line, life addr.Life) {
-	switch {
-	case l.shown == life:
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
-	case l.shown.Node == life.Node && l.shown.Generation > life.Generation:
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkFenced})
-	}
-}
-
-// beatLines gives a sign of life on every lifeline that this node has dialed,
-// on all of them at once and at the time of a beat, so that an idle process
-// wakes up once for all.
+// beatLines gives a sign of life on every lifeline that this node has dialed.
 func (a *Agent) beatLines(now time.Time) {
-	every := a.beatEvery()
-	if now.Before(a.beatAt) && a.beatAt.Sub(now) <= every { // else a doubt has begun
+	if !a.pace.Beat(now) {
 		return
 	}
-	a.beatAt = a.pace.beat(now, every)
 	for _, l := range a.lines {
 		if l.up != nil && l.dialed {
 			l.up.Beat()
@@ -167,38 +120,12 @@ func (a *Agent) beatLines(now time.Time) {
 	}
 }
 
-// beatEvery returns the time between two signs of life. While all is well a
-// lifeline bears the same pause as a control session (Silence - Heartbeat). In
-// doubt, and without a host, three come within the bound.
-func (a *Agent) beatEvery() time.Duration {
-	t := a.timing
-	if a.doubtful() {
-		return max((t.Silence / 3).Truncate(t.Tick/2), t.Tick/2)
-	}
-	return max((t.Check + t.Heartbeat).Truncate(t.Tick), t.Tick)
-}
-
-// lineBound returns how long a lifeline may be silent. While all is well the
-// host is the one to notice a silent node, by its session, and a lifeline that
-// falls silent shows a pair that has lost only each other: that may take as long
-// as the loss of a silent node, known only after a check. In doubt, and without a
-// host, lifelines are the only evidence.
-func (a *Agent) lineBound() time.Duration {
-	if a.doubtful() {
-		return a.timing.Silence
-	}
-	return a.timing.Silence + a.timing.Check
-}
-
-// doubtful reports whether any life is in doubt, the host's included.
-func (a *Agent) doubtful() bool { return !a.pace.doubt.IsZero() || a.member.Alone() }
-
 // excuseLines gives every lifeline a fresh bound, after this process paused.
 func (a *Agent) excuseLines(now time.Time) {
 	for _, l := range a.lines {
 		if l.up != nil {
 			l.alive.Store(now.UnixNano())
-			l.told, l.silent = now.UnixNano(), time.Time{}
+			l.Excuse(now)
 		}
 	}
 }
@@ -234,7 +161,7 @@ func (a *Agent) look(l *line, n Node, limit time.Duration) {
 }
 
 // lineDialed takes the result of dialLine.
-func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met sight) {
+func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Sight) {
 	l.dialing = false
 	l.retryAt = time.Now().Add(lineRetry)
 	had := l.up
@@ -283,30 +210,10 @@ func (a *Agent) endLives(over addr.Life) {
 	}
 }
 
-// tellMet feeds the member the result of reach. A node that does not show the life may
-// not have its grant yet: it is fenced if it has shown that life before, or does
-// not show it for as long as it might be silent.
-func (a *Agent) tellMet(l *line, n Node, met sight) {
-	denied := l.denied
-	l.denied = denial{}
-	switch met {
-	case sawAlive:
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkAlive})
-	case sawNewer:
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkReset})
-	case sawFence:
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkFenced})
-	case sawNobody:
-		a.tellDoubt(l, n, time.Now())
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkRefused})
-	case sawNoSuchLife:
-		if denied.life != n.Life {
-			denied = denial{n.Life, time.Now()}
-		}
-		if l.denied = denied; l.shown == n.Life || time.Since(denied.at) >= a.timing.Silence {
-			a.feedMember(verdict.Link{Life: n.Life, Evidence: verdict.LinkFenced})
-		}
-	}
+// tellMet feeds the member the result of reach.
+func (a *Agent) tellMet(l *line, n Node, met verdict.Sight) {
+	e, doubt := a.pace.Met(&l.Lifeline, n.Life, met, time.Now())
+	a.tell(l, n, e, doubt)
 }
 
 // acceptLine takes a lifeline that a peer opened.
@@ -351,7 +258,8 @@ func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 	}
 	l.extra = slices.Delete(l.extra, i, i+1)
 	had := l.up
-	l.up, l.dialed, l.alive, l.told, l.silent, l.shown = up, false, alive, 0, time.Time{}, up.Peer().Life
+	l.up, l.dialed, l.alive = up, false, alive
+	l.Raise(up.Peer().Life)
 	a.published = false
 	a.giveUp(l, had)
 }
@@ -360,7 +268,8 @@ func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 	alive := new(atomic.Int64)
 	alive.Store(time.Now().UnixNano())
-	l.up, l.dialed, l.alive, l.told, l.silent, l.shown = up, dialed, alive, 0, time.Time{}, up.Peer().Life
+	l.up, l.dialed, l.alive = up, dialed, alive
+	l.Raise(up.Peer().Life)
 	a.published = false
 	up.Start(func() { alive.Store(time.Now().UnixNano()) },
 		func(_ verdict.DownCause, err error) {

@@ -9,19 +9,6 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A sight is the result of reach, the weaker first: of several addresses the strongest
-// counts.
-type sight uint8
-
-const (
-	sawNothing    sight = iota // this node could not dial at all, which says nothing of the other one
-	sawNobody                  // no node answered
-	sawFence                   // it said that our life is over
-	sawNewer                   // another start of it answered
-	sawNoSuchLife              // it answered, and is not that life: it is another one, or none
-	sawAlive                   // it answered
-)
-
 // exhausted reports whether err is a lack of this node's own, of descriptors,
 // memory or ports.
 func exhausted(err error) bool {
@@ -35,16 +22,16 @@ func exhausted(err error) bool {
 	return false
 }
 
-// reach opens a lifeline to exactly the life that n names. If met is sawAlive, the
+// reach opens a lifeline to exactly the life that n names. If met is verdict.SawAlive, the
 // lifeline is the caller's to start; else there is none.
 // The life is asked to sign the challenge, if there is one.
-func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) (up *control.Lifeline, met sight) {
+func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) (up *control.Lifeline, met verdict.Sight) {
 	if len(n.Addresses()) == 0 {
-		return nil, sawNobody
+		return nil, verdict.SawNobody
 	}
 	type result struct {
 		up  *control.Lifeline
-		met sight
+		met verdict.Sight
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -69,27 +56,23 @@ func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) 
 	return up, met
 }
 
-func (a *Agent) reachAt(ctx context.Context, address string, n verdict.Contact, challenge []byte) (*control.Lifeline, sight) {
+func (a *Agent) reachAt(ctx context.Context, address string, n verdict.Contact, challenge []byte) (*control.Lifeline, verdict.Sight) {
 	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life}, challenge)
 	var refused *control.RefusedError
 	switch {
 	case errors.As(err, &refused) && refused.Remote && refused.Code == control.CodeFenced:
-		return nil, sawFence
+		return nil, verdict.SawFence
 	case exhausted(err):
-		return nil, sawNothing
+		return nil, verdict.SawNothing
 	case err != nil:
-		return nil, sawNobody
+		return nil, verdict.SawNobody
 	}
-	met, why := sawAlive, error(nil)
-	switch p := up.Peer(); {
-	case p.Epoch != n.Epoch:
-		met, why = sawNewer, errSeen
-	case p.Life != n.Life:
-		met, why = sawNoSuchLife, errSeen
-	default:
+	p := up.Peer()
+	met, why := n.Sees(p.Epoch, p.Life), errSeen
+	if met == verdict.SawAlive {
 		if why = a.outdated(p, up.Lease()); why != nil {
 			a.log.Warn().Err(why).Str("address", address).Msg("lifeline refused")
-			met = sawNobody
+			met = verdict.SawNobody
 		}
 	}
 	if why != nil {
@@ -128,16 +111,7 @@ func (a *Agent) redial(x verdict.Redial) {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
 		defer cancel()
 		up, met := a.reach(ctx, x.Contact, nil)
-		outcome := verdict.RedialFailed
-		switch met {
-		case sawNothing:
-			outcome = verdict.RedialUntried
-		case sawAlive, sawNoSuchLife: // the process is there, and asks for a life again
-			outcome = verdict.RedialAlive
-		case sawNewer:
-			outcome = verdict.RedialNewer
-		}
-		a.post(func() { a.feedHost(verdict.Redialed{Life: x.Life, Outcome: outcome}) })
+		a.post(func() { a.feedHost(verdict.Redialed{Life: x.Life, Outcome: met.Outcome()}) })
 		a.release(up)
 	})
 }
@@ -158,9 +132,9 @@ func (a *Agent) probeOnce(ctx context.Context, n verdict.Contact, challenge []by
 		return a.cfg.Probe(ctx, n.Life) == nil, nil
 	}
 	up, met := a.reach(ctx, n, challenge)
-	if met == sawAlive {
+	if met == verdict.SawAlive {
 		proof = up.Proof()
 	}
 	a.release(up)
-	return met == sawAlive, proof
+	return met == verdict.SawAlive, proof
 }

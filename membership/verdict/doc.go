@@ -29,7 +29,8 @@
 // Tick may always come earlier: before Next it causes no more than a Ping, and
 // that only in the second half of a heartbeat. So the shell can move it to a
 // moment at which the process is awake anyway. After a Tick nothing is due at
-// that same moment.
+// that same moment. A [Pace] steps the machines and says when to tick, and turns
+// what the lifelines between two members show into evidence ([Lifeline], [Sight]).
 //
 // The type of each action documents the shell's part. Together:
 //

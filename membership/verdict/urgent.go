@@ -1,11 +1,11 @@
 package verdict
 
-// The shells call these functions to choose how soon to ask Next again.
+// A Pace asks these functions how soon to ask Next of the machines again.
 
-// Harmless reports whether an input of the host can bring no deadline nearer, as most
+// harmless reports whether an input of the host can bring no deadline nearer, as most
 // inputs of a host. To find the next deadline costs a look at every node. nil, no
 // input of the host's, is not harmless: it may be a member's.
-func Harmless(in HostInput) bool {
+func harmless(in HostInput) bool {
 	got, ok := in.(Received)
 	if !ok {
 		return false
@@ -14,8 +14,8 @@ func Harmless(in HostInput) bool {
 	return ping
 }
 
-// DoubtAtHost reports whether an input of the host makes a life doubtful.
-func DoubtAtHost(in HostInput) bool {
+// doubtAtHost reports whether an input of the host makes a life doubtful.
+func doubtAtHost(in HostInput) bool {
 	switch in := in.(type) {
 	case Down, LossReport:
 		return true
@@ -26,8 +26,8 @@ func DoubtAtHost(in HostInput) bool {
 	return false
 }
 
-// DoubtAtMember reports whether an input of a member does.
-func DoubtAtMember(in MemberInput) bool {
+// doubtAtMember reports whether an input of a member does.
+func doubtAtMember(in MemberInput) bool {
 	switch in := in.(type) {
 	case Down, DialFailed, Doubt:
 		return true
@@ -39,8 +39,8 @@ func DoubtAtMember(in MemberInput) bool {
 	return false
 }
 
-// Urgent reports whether an action begins something that has a deadline.
-func Urgent(x Action) bool {
+// urgent reports whether an action begins something that has a deadline.
+func urgent(x Action) bool {
 	switch x := x.(type) {
 	case Redial, Probe, DialHost:
 		return true

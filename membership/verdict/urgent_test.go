@@ -3,17 +3,17 @@ package verdict
 import "testing"
 
 func TestWhatIsUrgent(t *testing.T) {
-	if !Harmless(Received{Message: Ping{}}) || Harmless(Received{Message: Report{}}) || Harmless(Down{}) || Harmless(nil) {
+	if !harmless(Received{Message: Ping{}}) || harmless(Received{Message: Report{}}) || harmless(Down{}) || harmless(nil) {
 		t.Error("of all that a host hears a ping is harmless")
 	}
-	if !DoubtAtHost(Down{}) || !DoubtAtHost(LossReport{}) || !DoubtAtHost(Received{Message: Report{}}) || DoubtAtHost(Received{Message: Ping{}}) || DoubtAtHost(nil) {
+	if !doubtAtHost(Down{}) || !doubtAtHost(LossReport{}) || !doubtAtHost(Received{Message: Report{}}) || doubtAtHost(Received{Message: Ping{}}) || doubtAtHost(nil) {
 		t.Error("a lost session and a report make a life doubtful to the host")
 	}
-	if !DoubtAtMember(Down{}) || !DoubtAtMember(DialFailed{}) || !DoubtAtMember(Link{Evidence: LinkSilent}) || DoubtAtMember(Link{Evidence: LinkAlive}) ||
-		DoubtAtMember(Gossip{Rumour: RumouredAlive}) || DoubtAtMember(nil) {
+	if !doubtAtMember(Down{}) || !doubtAtMember(DialFailed{}) || !doubtAtMember(Link{Evidence: LinkSilent}) || doubtAtMember(Link{Evidence: LinkAlive}) ||
+		doubtAtMember(Gossip{Rumour: RumouredAlive}) || doubtAtMember(nil) {
 		t.Error("a lost session, a refused dial, a link that is not alive and a rumour make a life doubtful to a member")
 	}
-	if !Urgent(Redial{}) || !Urgent(Send{Message: Check{}}) || Urgent(Send{Message: Ping{}}) || Urgent(Persist{}) {
+	if !urgent(Redial{}) || !urgent(Send{Message: Check{}}) || urgent(Send{Message: Ping{}}) || urgent(Persist{}) {
 		t.Error("what begins a deadline is urgent")
 	}
 }

@@ -30,13 +30,12 @@ type agent struct {
 	lastID   verdict.SessionID
 
 	lines  map[lifeKey]*line
-	order  []*line // of lines, by their first use
-	beatAt time.Duration
+	order  []*line                    // of lines, by their first use
 	rumour map[lifeKey]verdict.Rumour // the last rumour of gossip about each start
 	banned map[addr.UUID]bool         // at the host: nodes that it does not admit
 
-	pace     pacer
-	ticked   time.Duration
+	pace     verdict.Pace
+	timer    int // counts the settings of the timer: an old one does nothing
 	departed bool
 	hostText string
 	over     map[addr.NodeID]addr.Generation
@@ -73,7 +72,7 @@ type controlEnd struct {
 
 func newAgent(p *proc) *agent {
 	w, d := p.w, &p.at.disk
-	a := &agent{w: w, p: p, at: p.at, ticked: w.now, pace: pacer{origin: w.now},
+	a := &agent{w: w, p: p, at: p.at,
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
 		lines: make(map[lifeKey]*line), rumour: make(map[lifeKey]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
 	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs, host: p.at.host}
@@ -100,85 +99,40 @@ func newAgent(p *proc) *agent {
 		panic("BUG: sim: " + err.Error())
 	}
 	a.member = member
+	a.pace = verdict.NewPace(a.host, member, w.timing, w.time(), w.time())
 	p.accept = a.accept
 	return a
 }
 
 func (w *world) time() time.Time { return start.Add(w.now) }
 
-func (a *agent) run() {
-	a.pace.armed = a.w.now
-	a.setTimer(0)
-}
-
-// A pacer schedules the ticks of the loop: at beats, Timing.Tick apart, and at a
-// deadline before the next beat.
-type pacer struct {
-	origin time.Duration // of the beats
-	armed  time.Duration // when the timer goes off
-	timer  int           // counts its settings: an old one does nothing
-	stale  bool          // something happened that may have a deadline
-	lines  time.Duration // when a lifeline will have been silent for too long; 0: none
-	doubt  time.Duration // a life is in doubt until then; 0: none
-}
-
-// beat returns the first beat after now.
-func (p *pacer) beat(now, every time.Duration) time.Duration {
-	return p.origin + (now - p.origin).Truncate(every) + every
-}
+func (a *agent) run() { a.setTimer(0) }
 
 func (a *agent) setTimer(d time.Duration) {
-	a.pace.timer++
-	mine := a.pace.timer
+	a.timer++
+	mine := a.timer
 	a.p.after(d, func() {
-		if a.pace.timer == mine {
+		if a.timer == mine {
 			a.tick()
 			a.arm()
 		}
 	})
 }
 
-// soonest is the shortest time between two ticks, whatever is due.
-const soonest = 10 * time.Millisecond
-
-// arm sets the timer for the next tick, if that may have changed.
+// arm sets the timer for the next tick, if that has changed.
 func (a *agent) arm() {
-	if !a.pace.stale || a.p.dead {
+	if a.p.dead {
 		return
 	}
-	a.pace.stale = false
-	now := a.w.now
-	next := a.pace.beat(now, a.w.timing.Tick)
-	next = min(next, a.member.Next().Sub(start))
-	if a.host != nil {
-		next = min(next, a.host.Next().Sub(start))
+	now := a.w.time()
+	if at, changed := a.pace.Next(now); changed {
+		a.setTimer(at.Sub(now))
 	}
-	if a.pace.lines != 0 {
-		next = min(next, a.pace.lines, a.beatAt)
-	}
-	next = max(next, a.ticked+soonest)
-	if next != a.pace.armed {
-		a.pace.armed = next
-		a.setTimer(next - now)
-	}
-}
-
-// hurry notes that a life is in doubt. Lifelines are watched more closely then.
-func (a *agent) hurry() {
-	if a.pace.doubt == 0 {
-		a.pace.lines = a.w.now // look at them at once
-	}
-	a.pace.doubt = a.w.now + a.w.timing.Check + a.w.timing.Silence
 }
 
 func (a *agent) tick() {
-	now, t := a.w.now, a.w.timing
-	if now-a.ticked > t.Tick+t.Stall/2 {
+	if a.pace.Tick(a.w.time()) {
 		a.excuseLines()
-	}
-	a.ticked, a.pace.armed, a.pace.stale = now, 0, true
-	if now > a.pace.doubt {
-		a.pace.doubt = 0
 	}
 	if a.host != nil {
 		a.feedHost(verdict.Tick{})
@@ -200,24 +154,15 @@ func (a *agent) feed(s step) {
 	}
 	for len(a.todo) > 0 && !a.p.dead {
 		s := a.todo[0]
-		if verdict.DoubtAtHost(s.host) || verdict.DoubtAtMember(s.member) {
-			a.hurry()
-		}
-		if !verdict.Harmless(s.host) {
-			a.pace.stale = true
-		}
 		var actions []verdict.Action
 		if s.host != nil {
-			actions = a.host.Step(a.w.time(), s.host)
+			actions = a.pace.StepHost(a.w.time(), s.host)
 		} else {
-			actions = a.member.Step(a.w.time(), s.member)
+			actions = a.pace.StepMember(a.w.time(), s.member)
 		}
 		for _, x := range actions {
 			if a.p.dead {
 				break
-			}
-			if verdict.Urgent(x) {
-				a.hurry()
 			}
 			a.perform(x, s.host != nil)
 		}

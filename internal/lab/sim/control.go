@@ -245,53 +245,37 @@ func (w *world) machineAt(addresses []string) *machine {
 	return w.byAddress[addresses[0]]
 }
 
-// A sight is the result of reach.
-type sight uint8
-
-const (
-	sawNobody     sight = iota // no node answered
-	sawFence                   // the node answered that our life is over
-	sawNewer                   // another start of it answered
-	sawNoSuchLife              // it answered, and is not that life: it is another one, or none
-	sawAlive                   // it answered
-)
-
 // reach opens a lifeline to exactly the life that n names, and reports the result.
-func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met sight)) {
+func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met verdict.Sight)) {
 	m := a.w.machineAt(n.Addresses())
 	if m == nil {
-		done(nil, sawNobody)
+		done(nil, verdict.SawNobody)
 		return
 	}
 	a.open(m, true, lifeKey{uuid: n.UUID, epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
 		switch {
 		case fenced:
-			done(nil, sawFence)
+			done(nil, verdict.SawFence)
 		case e == nil:
-			done(nil, sawNobody)
+			done(nil, verdict.SawNobody)
 		default:
-			if met := a.sees(n, peer); met != sawAlive {
+			if met := a.sees(n, peer); met != verdict.SawAlive {
 				a.release(e)
 				done(nil, met)
 				return
 			}
-			done(e, sawAlive)
+			done(e, verdict.SawAlive)
 		}
 	})
 }
 
 // sees compares the node that answered with the one that was meant.
-func (a *agent) sees(n verdict.Contact, peer controlEnd) sight {
-	l, _ := decodeLease(peer.lease)
-	switch {
-	case peer.epoch != n.Epoch:
-		return sawNewer
-	case peer.life != n.Life:
-		return sawNoSuchLife
-	case a.outdated(peer, l):
-		return sawNobody
+func (a *agent) sees(n verdict.Contact, peer controlEnd) verdict.Sight {
+	met := n.Sees(peer.epoch, peer.life)
+	if l, _ := decodeLease(peer.lease); met == verdict.SawAlive && a.outdated(peer, l) {
+		return verdict.SawNobody
 	}
-	return sawAlive
+	return met
 }
 
 // release ends a lifeline that was opened to probe whether a node is there.
@@ -304,16 +288,9 @@ func (a *agent) release(e *tcpEnd) {
 
 // redial checks for the host whether the process of a life is still there.
 func (a *agent) redial(x verdict.Redial) {
-	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met sight) {
-		outcome := verdict.RedialFailed
-		switch met {
-		case sawAlive, sawNoSuchLife: // the process is there, and asks for a life again
-			outcome = verdict.RedialAlive
-		case sawNewer:
-			outcome = verdict.RedialNewer
-		}
+	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met verdict.Sight) {
 		a.release(up)
-		a.feedHost(verdict.Redialed{Life: x.Life, Outcome: outcome})
+		a.feedHost(verdict.Redialed{Life: x.Life, Outcome: met.Outcome()})
 	})
 }
 

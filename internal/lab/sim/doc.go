@@ -1,12 +1,12 @@
 // Package sim runs whole clusters on virtual time, in one goroutine. The same
 // schedule and seed give the same history, byte for byte.
 //
-// The decisions are the product's own code: the host and the members of package
-// verdict, endpoint states, listeners, connections, credit, keepalives and HELLOs of
-// package core, with rma, fence, portmap and the wire's codec below it. The simulation
-// adds a shell around them: machines with disks, processes that are killed, stopped and
-// crash at a step, a network, and applications that run the scenario's workload, as
-// package load decides it, and record the results.
+// The decisions are the product's own code: the host, the members, their pace and their
+// lifelines of package verdict, endpoint states, listeners, connections, credit,
+// keepalives and HELLOs of package core, with rma, fence, portmap and the wire's codec
+// below it. The simulation adds a shell around them: machines with disks, processes that
+// are killed, stopped and crash at a step, a network, and applications that run the
+// scenario's workload, as package load decides it, and record the results.
 //
 //	scenario.Schedule --> Run --> []history.Record --> package check
 //
@@ -33,7 +33,8 @@
 // connection, and the contents of a HELLO, its answer and its refusal, for both.
 // Repeated by hand, and to be kept alike, is:
 //
-//   - agent.go and control.go: the shell of membership;
+//   - agent.go, control.go and lifelines.go: the shell of membership, which lifelines
+//     are opened and closed included;
 //   - node.go: in which order a life comes and goes, with its link and its events.
 //     The engine does it in steps between locks, and waits for goroutines;
 //   - dial.go and link.go: the waits for a dial or a welcome, which of two links

@@ -1,21 +1,12 @@
 package sim
 
 import (
-	"time"
-
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// doubtEvery is the time between two doubts about one life.
-const doubtEvery = time.Second
-
 // tellDoubt notifies all other nodes that this one hears nothing of a life that it watches.
-func (a *agent) tellDoubt(l *line, n verdict.Node) {
-	if !a.member.Alone() || !a.member.Watches(n.Life) || l.doubted != 0 && a.w.now-l.doubted < doubtEvery {
-		return
-	}
-	l.doubted = a.w.now
+func (a *agent) tellDoubt(n verdict.Node) {
 	in := verdict.Doubt{By: a.member.Self().Life, Life: n.Life}
 	for _, m := range a.w.machines {
 		if m == a.at || m.proc == nil {
@@ -39,10 +30,10 @@ func (a *agent) lookAt(x verdict.Look) {
 	l.dialing = true
 	limit := a.w.timing.Check
 	until := a.w.now + limit
-	a.reach(x.Contact, limit, func(up *tcpEnd, met sight) {
+	a.reach(x.Contact, limit, func(up *tcpEnd, met verdict.Sight) {
 		l.dialing = false
 		a.release(up)
-		if n, ok := a.living(l.key); ok && (met != sawNobody || a.w.now < until) {
+		if n, ok := a.living(l.key); ok && (met != verdict.SawNobody || a.w.now < until) {
 			a.tellMet(l, n, met)
 		}
 	})

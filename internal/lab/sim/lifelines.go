@@ -10,32 +10,22 @@ import (
 
 // A line is the lifeline between this node and one start of another.
 type line struct {
+	verdict.Lifeline
 	key     lifeKey
 	up      *tcpEnd // nil: none
 	dialed  bool    // up was dialed here
 	dialing bool
 	retryAt time.Duration
-	shown   addr.Life     // that the peer showed on the last lifeline
-	denied  denial        // the first of the last looks in a row that did not find a life
-	alive   time.Duration // when up last gave a sign of life
-	told    time.Duration // the value of alive that was last reported to the member
-	silent  time.Duration // when silence was last reported to it; 0: it is not silent
-	doubted time.Duration // when this node last sent the others its doubt of the life; 0: never
-}
-
-// A denial is when a peer was first found not to be a life.
-type denial struct {
-	life addr.Life
-	at   time.Duration
+	alive   time.Time // when up last gave a sign of life
 }
 
 // heard reports whether there is a lifeline that is not silent.
-func (l *line) heard() bool { return l.up != nil && l.silent == 0 }
+func (l *line) heard() bool { return l.up != nil && !l.Silent() }
 
 func (a *agent) line(k lifeKey) *line {
 	l := a.lines[k]
 	if l == nil {
-		l = &line{key: k, told: -1}
+		l = &line{key: k}
 		a.lines[k] = l
 		a.order = append(a.order, l)
 	}
@@ -44,26 +34,6 @@ func (a *agent) line(k lifeKey) *line {
 
 // weDial reports whether this node dials the lifeline: the lower UUID does.
 func (a *agent) weDial(k lifeKey) bool { return bytes.Compare(a.self.uuid[:], k.uuid[:]) < 0 }
-
-// lineBound returns how long a lifeline may be silent.
-func (a *agent) lineBound() time.Duration {
-	if a.doubtful() {
-		return a.w.timing.Silence
-	}
-	return a.w.timing.Silence + a.w.timing.Check
-}
-
-// doubtful reports whether any life is in doubt, the host's included.
-func (a *agent) doubtful() bool { return a.pace.doubt != 0 || a.member.Alone() }
-
-// beatEvery returns the time between two signs of life on lifelines.
-func (a *agent) beatEvery() time.Duration {
-	t := a.w.timing
-	if a.doubtful() {
-		return max((t.Silence / 3).Truncate(t.Tick/2), t.Tick/2)
-	}
-	return max((t.Check + t.Heartbeat).Truncate(t.Tick), t.Tick)
-}
 
 // lineRetry is the pause between two attempts to open a lifeline.
 const lineRetry = time.Second
@@ -77,7 +47,7 @@ func (a *agent) tendLines() {
 	}
 	nodes := a.member.Nodes()
 	living := make(map[lifeKey]bool, len(nodes))
-	a.pace.lines = 0
+	a.pace.BeginLines()
 	for _, n := range nodes {
 		if n.Life.Node == addr.Host || a.host != nil {
 			continue // the control session is the lifeline
@@ -89,7 +59,10 @@ func (a *agent) tendLines() {
 			continue
 		}
 		l := a.line(k)
-		a.tellLine(l, n)
+		if l.up != nil {
+			e, doubt := a.pace.Heard(&l.Lifeline, n.Life, l.alive, a.w.time())
+			a.tell(l, n, e, doubt)
+		}
 		switch {
 		case !wanted:
 			if l.up != nil && l.dialed {
@@ -113,54 +86,21 @@ func (a *agent) tendLines() {
 	a.order = kept
 }
 
-// tellLine turns the signs of life on the lifeline since the last tick into evidence.
-func (a *agent) tellLine(l *line, n verdict.Node) {
-	if l.up == nil {
-		return
+// tell passes on the evidence about a life, if there is any, and a doubt.
+func (a *agent) tell(l *line, n verdict.Node, e verdict.Evidence, doubt bool) {
+	if doubt {
+		a.tellDoubt(n)
 	}
-	life, now := n.Life, a.w.now
-	due, doubt := l.alive+a.lineBound(), l.alive+a.w.timing.Silence/2
-	if now >= doubt && l.shown == life {
-		a.tellDoubt(l, n)
-	}
-	switch {
-	case l.alive != l.told && now < due:
-		l.told, l.silent = l.alive, 0
-		a.tellAlive(l, life)
-	case now >= due && now-l.silent >= a.w.timing.Silence:
-		l.silent = now
-		if l.shown == life {
-			a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkSilent})
-		}
-	}
-	if l.silent != 0 {
-		due = l.silent + a.w.timing.Silence
-	} else if a.member.Alone() && now < doubt {
-		due = doubt
-	}
-	if a.pace.lines == 0 || due < a.pace.lines {
-		a.pace.lines = due
-	}
-}
-
-// tellAlive reports a sign of life, if the lifeline belongs to that life, or that the
-// peer is a later one.
-func (a *agent) tellAlive(l *line, life addr.Life) {
-	switch {
-	case l.shown == life:
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkAlive})
-	case l.shown.Node == life.Node && l.shown.Generation > life.Generation:
-		a.feedMember(verdict.Link{Life: life, Evidence: verdict.LinkFenced})
+	if e != 0 {
+		a.feedMember(verdict.Link{Life: n.Life, Evidence: e})
 	}
 }
 
 // beatLines gives a sign of life on every lifeline that this node has dialed.
 func (a *agent) beatLines() {
-	now, every := a.w.now, a.beatEvery()
-	if now < a.beatAt && a.beatAt-now <= every { // else a doubt has begun
+	if !a.pace.Beat(a.w.time()) {
 		return
 	}
-	a.beatAt = a.pace.beat(now, every)
 	for _, l := range a.order {
 		if l.up != nil && l.dialed {
 			a.sent++
@@ -173,7 +113,8 @@ func (a *agent) beatLines() {
 func (a *agent) excuseLines() {
 	for _, l := range a.order {
 		if l.up != nil {
-			l.alive, l.told, l.silent = a.w.now, a.w.now, 0
+			l.alive = a.w.time()
+			l.Excuse(l.alive)
 		}
 	}
 }
@@ -181,7 +122,7 @@ func (a *agent) excuseLines() {
 func (a *agent) dialLine(l *line, n verdict.Node) {
 	l.dialing = true
 	self := a.member.Self().Life
-	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met sight) {
+	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met verdict.Sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		had := l.up
@@ -207,7 +148,7 @@ func (a *agent) dialLine(l *line, n verdict.Node) {
 // check: the peer is to dial the one that stays.
 func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 	l.dialing = true
-	a.reach(n.Contact(), limit, func(up *tcpEnd, met sight) {
+	a.reach(n.Contact(), limit, func(up *tcpEnd, met verdict.Sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		a.release(up)
@@ -215,31 +156,10 @@ func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 	})
 }
 
-// tellMet feeds the member the result of reach. A node that does not show the life may
-// not have its grant yet: it is fenced if it has shown that life before, or does not
-// show it for as long as it might be silent.
-func (a *agent) tellMet(l *line, n verdict.Node, met sight) {
-	denied := l.denied
-	l.denied = denial{}
-	said := verdict.LinkAlive
-	switch met {
-	case sawNewer:
-		said = verdict.LinkReset
-	case sawFence:
-		said = verdict.LinkFenced
-	case sawNobody:
-		a.tellDoubt(l, n)
-		said = verdict.LinkRefused
-	case sawNoSuchLife:
-		if denied.life != n.Life {
-			denied = denial{n.Life, a.w.now}
-		}
-		if l.denied = denied; l.shown != n.Life && a.w.now-denied.at < a.w.timing.Silence {
-			return
-		}
-		said = verdict.LinkFenced
-	}
-	a.feedMember(verdict.Link{Life: n.Life, Evidence: said})
+// tellMet feeds the member the result of reach.
+func (a *agent) tellMet(l *line, n verdict.Node, met verdict.Sight) {
+	e, doubt := a.pace.Met(&l.Lifeline, n.Life, met, a.w.time())
+	a.tell(l, n, e, doubt)
 }
 
 // endLives ends the lifelines on which this node showed a life that is over.
@@ -283,9 +203,10 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 // raise makes e the lifeline of l, on which the peer shows a life. dialed: this node
 // sends the beats.
 func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Life) {
-	l.up, l.dialed, l.alive, l.told, l.silent, l.shown = e, dialed, a.w.now, -1, 0, shown
+	l.up, l.dialed, l.alive = e, dialed, a.w.time()
+	l.Raise(shown)
 	e.received = func(m any) {
-		l.alive = a.w.now
+		l.alive = a.w.time()
 		if _, ok := m.(lineBeat); ok && !dialed {
 			a.sent++
 			e.send(lineBeat{})

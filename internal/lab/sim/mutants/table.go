@@ -239,8 +239,8 @@ var All = []Mutant{
 	},
 	{
 		Name: "any-life", What: "a process that answers is a sign of each of its lives",
-		File: "membership/reach.go", By: "./membership",
-		Old: "	case p.Life != n.Life:\n", New: "	case false:\n",
+		File: "membership/verdict/lifeline.go", By: "./membership/verdict",
+		Old: "	case life != c.Life:\n", New: "	case false:\n",
 	},
 	{
 		Name: "stall-unnoticed", What: "a member that stood still judges others by that time",

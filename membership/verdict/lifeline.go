@@ -1,0 +1,167 @@
+package verdict
+
+import (
+	"time"
+
+	"github.com/fabricd/fabricd/fabric/addr"
+)
+
+// A Lifeline is the evidence in the lifelines to one start of a node, one after the other.
+type Lifeline struct {
+	Shown addr.Life // that the peer showed on the last one; the zero Life before the first
+
+	told    time.Time // the sign of life that was last reported
+	silent  time.Time // when silence was last reported; zero: it is not silent
+	doubted time.Time // when the others were last told of a doubt
+	denied  denial    // the first of the last looks in a row that did not find a life
+}
+
+// A denial is when a peer was first found not to be a life.
+type denial struct {
+	life addr.Life
+	at   time.Time
+}
+
+// Raise records that there is a new lifeline, on which the peer shows a life.
+func (l *Lifeline) Raise(shown addr.Life) {
+	l.Shown, l.told, l.silent = shown, time.Time{}, time.Time{}
+}
+
+// Silent reports whether the lifeline is silent. One that is may stay so long after the
+// network is back: its kernel waits ever longer before it sends again, or the other
+// end has given it up and could not say so.
+func (l *Lifeline) Silent() bool { return !l.silent.IsZero() }
+
+// Excuse takes now for a sign of life, after this process paused.
+func (l *Lifeline) Excuse(now time.Time) { l.told, l.silent = now, time.Time{} }
+
+// BeginLines begins a look at all lifelines, each of which Heard is asked about.
+func (p *Pace) BeginLines() { p.lines = time.Time{} }
+
+// Heard turns the last sign of life on a lifeline into evidence about a life; 0: there is
+// none. doubt asks for the others to be told that this node does not hear the life.
+func (p *Pace) Heard(l *Lifeline, life addr.Life, alive, now time.Time) (e Evidence, doubt bool) {
+	due, doubtful := alive.Add(p.lineBound()), alive.Add(p.t.Silence/2)
+	doubt = !now.Before(doubtful) && l.Shown == life && p.doubts(l, life, now)
+	switch {
+	case !alive.Equal(l.told) && now.Before(due):
+		l.told, l.silent = alive, time.Time{}
+		e = l.speaksFor(life)
+	case !now.Before(due) && now.Sub(l.silent) >= p.t.Silence:
+		l.silent = now
+		if l.Shown == life {
+			e = LinkSilent
+		}
+	}
+	if l.Silent() {
+		due = l.silent.Add(p.t.Silence)
+	} else if p.member.Alone() && now.Before(doubtful) {
+		due = doubtful
+	}
+	if p.lines.IsZero() || due.Before(p.lines) {
+		p.lines = due
+	}
+	return e, doubt
+}
+
+// speaksFor returns the evidence of a sign of life. The lifeline may speak for another life
+// of the same process: for an earlier one, then it is about to be closed, or for a later
+// one, which proves that life is over.
+func (l *Lifeline) speaksFor(life addr.Life) Evidence {
+	switch {
+	case l.Shown == life:
+		return LinkAlive
+	case l.Shown.Node == life.Node && l.Shown.Generation > life.Generation:
+		return LinkFenced
+	}
+	return 0
+}
+
+// lineBound returns how long a lifeline may be silent. While all is well the
+// host is the one to notice a silent node, by its session, and a lifeline that
+// falls silent shows a pair that has lost only each other: that may take as long
+// as the loss of a silent node, known only after a check. In doubt, and without a
+// host, lifelines are the only evidence.
+func (p *Pace) lineBound() time.Duration {
+	if p.doubtful() {
+		return p.t.Silence
+	}
+	return p.t.Silence + p.t.Check
+}
+
+// doubtEvery is the time between two doubts about one life.
+const doubtEvery = time.Second
+
+// doubts reports whether to tell all others that this node hears nothing of a life that it
+// watches. With a host, which checks for all, no other node needs the doubt.
+func (p *Pace) doubts(l *Lifeline, life addr.Life, now time.Time) bool {
+	if !p.member.Alone() || !p.member.Watches(life) || now.Sub(l.doubted) < doubtEvery {
+		return false
+	}
+	l.doubted = now
+	return true
+}
+
+// A Sight is the result of a dial of a life, the weaker first: of several addresses the
+// strongest counts.
+type Sight uint8
+
+// The sights.
+const (
+	SawNothing    Sight = iota // this node could not dial at all, which says nothing of the other one
+	SawNobody                  // no node answered
+	SawFence                   // it said that our life is over
+	SawNewer                   // another start of it answered
+	SawNoSuchLife              // it answered, and is not that life: it is another one, or none
+	SawAlive                   // it answered
+)
+
+// Sees compares the node that answered with the one that is meant.
+func (c Contact) Sees(epoch uint64, life addr.Life) Sight {
+	switch {
+	case epoch != c.Epoch:
+		return SawNewer
+	case life != c.Life:
+		return SawNoSuchLife
+	}
+	return SawAlive
+}
+
+// Outcome returns what a sight is to a host that asked for a redial.
+func (s Sight) Outcome() RedialOutcome {
+	switch s {
+	case SawNothing:
+		return RedialUntried
+	case SawAlive, SawNoSuchLife: // the process is there, and asks for a life again
+		return RedialAlive
+	case SawNewer:
+		return RedialNewer
+	}
+	return RedialFailed
+}
+
+// Met turns a sight into evidence about a life, as Heard does. A node that does not show
+// the life may not have its grant yet: it is fenced if it has shown that life before, or
+// does not show it for as long as it might be silent.
+func (p *Pace) Met(l *Lifeline, life addr.Life, met Sight, now time.Time) (e Evidence, doubt bool) {
+	denied := l.denied
+	l.denied = denial{}
+	switch met {
+	case SawAlive:
+		return LinkAlive, false
+	case SawNewer:
+		return LinkReset, false
+	case SawFence:
+		return LinkFenced, false
+	case SawNobody:
+		return LinkRefused, p.doubts(l, life, now)
+	case SawNoSuchLife:
+		if denied.life != life {
+			denied = denial{life, now}
+		}
+		if l.denied = denied; l.Shown == life || now.Sub(denied.at) >= p.t.Silence {
+			return LinkFenced, false
+		}
+	}
+	return 0, false
+}
