@@ -20,9 +20,13 @@ type grant[E comparable] struct {
 	begun time.Duration
 }
 
-// GrantPatience is how long a grant under way holds up the next one: a requester that
-// never confirms must not hold up the others.
-const GrantPatience = 250 * time.Millisecond
+const (
+	// AcceptTimeout bounds the wait for a requester to confirm a grant (SCIF's 3 s).
+	AcceptTimeout = 3 * time.Second
+	// GrantPatience is how long a grant under way holds up the next one: a requester that
+	// never confirms must not hold up the others.
+	GrantPatience = 250 * time.Millisecond
+)
 
 // Due takes the oldest request, if it is to be granted: there is one grant under way for
 // each call that accepts, and for each GrantPatience that it has waited.

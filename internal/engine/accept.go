@@ -321,13 +321,13 @@ var errRequesterGone = errors.New("the requester is gone")
 // grantTo notifies the requester and waits until it has confirmed. The error is
 // errRequesterGone, or status.Intr when gone is closed.
 func (c *conn) grantTo(gone <-chan struct{}) error {
-	ctx, cancel := context.WithTimeout(context.Background(), acceptTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), core.AcceptTimeout)
 	defer cancel()
 	lane, err := c.openOps(ctx)
 	if err != nil {
 		return errRequesterGone
 	}
-	lane.SetWriteDeadline(time.Now().Add(acceptTimeout))
+	lane.SetWriteDeadline(time.Now().Add(core.AcceptTimeout))
 	_, err = lane.Write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: uint64(c.in.window)}.AppendTo(nil))
 	lane.SetWriteDeadline(time.Time{})
 	c.mu.Lock()

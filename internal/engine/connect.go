@@ -368,6 +368,3 @@ func (e *endpoint) refused(c *conn, code status.Code) {
 		e.dialing.under.answer(code)
 	}
 }
-
-// acceptTimeout bounds the wait for a requester to confirm a grant (SCIF's 3 s).
-const acceptTimeout = 3 * time.Second

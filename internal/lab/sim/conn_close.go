@@ -106,8 +106,7 @@ func (c *conn) close(bye wire.Close, done func()) {
 // drain waits until the operations of this end have ended.
 func (c *conn) drain(done func()) {
 	x := &pending{done: func(status.Code, uint64) { done() }}
-	waiting, err := c.core.Wait(c.core.MarkSelf(), &x.Waiter)
-	if err != nil || !waiting {
+	if !c.core.Drain(&x.Waiter) {
 		done()
 		return
 	}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
@@ -224,9 +223,6 @@ func (e *endpoint) grantNext() {
 	}
 }
 
-// acceptTimeout bounds the wait for a requester to confirm a grant.
-const acceptTimeout = 3 * time.Second
-
 // grant notifies the requester and hands the endpoint over when it has confirmed.
 func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 	over := false
@@ -247,7 +243,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 	c.kick()
 	c.onFirst = func() { e.n.p.hand(func() { finish(true) }) }
 	c.link.onDown = append(c.link.onDown, func() { finish(false) })
-	e.n.p.after(acceptTimeout, func() { finish(false) })
+	e.n.p.after(core.AcceptTimeout, func() { finish(false) })
 	e.n.p.after(core.GrantPatience, e.grantNext)
 	r.r.lane.more = c.pump
 	c.serve(r.r)
