@@ -26,9 +26,9 @@ type Dialer struct {
 	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. The Dialer closes the
 	// Node.
 	Attach func(context.Context) (*Node, error)
-	// Wait bounds how long a dial waits for its fabricd, and how long it begins again: a
-	// connect that is under way has the time of [Node.Dial]. The context bounds both. 0:
-	// 10 s; negative: it dials once, with a second to attach.
+	// Wait bounds a dial as a whole, as the context does: every attempt to attach and to
+	// connect, and the pauses between them. 0: 10 s; negative: it dials once, with a second
+	// to attach and the time of [Node.Dial] to connect.
 	Wait time.Duration
 	// RoundRobin takes the nodes that serve a name in turn, by ID, one further for each
 	// dial. Without it the nearest is taken, as by [Node.Dial].
@@ -41,15 +41,20 @@ type Dialer struct {
 
 // Dial is [Node.Dial] that waits: while no fabricd answers or no live node serves the name,
 // and while the connect is refused, it tries again, after pauses of up to 2 s, until Wait
-// is over or ctx is done, and then fails with the last error. It fails at once with EINVAL,
-// EACCES, and everything that waiting does not mend, and with EBADF after Close.
+// is over or ctx is done, and then fails with the last error, which is ETIMEDOUT if that
+// ends a connect. It fails at once with EINVAL, EACCES, and everything that waiting does not
+// mend, and with EBADF after Close.
 func (d *Dialer) Dial(ctx context.Context, address string) (*Conn, error) {
 	limit, cancel := context.WithTimeout(ctx, d.wait())
 	defer cancel()
+	connect := limit
+	if d.Wait < 0 {
+		connect = ctx
+	}
 	n := d.turn.Add(1) - 1
 	var conn *Conn
 	err := again(limit, func() (err error, final bool) {
-		conn, err = d.try(ctx, limit, address, n)
+		conn, err = d.try(limit, connect, address, n)
 		return err, !mayComeBack(err) || d.Wait < 0
 	})
 	return conn, err
@@ -69,9 +74,9 @@ func (d *Dialer) wait() time.Duration {
 	return d.Wait
 }
 
-// try dials once. The attaching ends with limit, the connect with ctx.
-func (d *Dialer) try(ctx, limit context.Context, address string, turn uint64) (*Conn, error) {
-	node, err := d.keeper().get(limit)
+// try dials once. The contexts end the attaching and the connect.
+func (d *Dialer) try(attach, connect context.Context, address string, turn uint64) (*Conn, error) {
+	node, err := d.keeper().get(attach)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +84,7 @@ func (d *Dialer) try(ctx, limit context.Context, address string, turn uint64) (*
 	if d.RoundRobin {
 		resolve = inTurn(resolve, turn)
 	}
-	conn, err := node.dial(ctx, address, resolve)
+	conn, err := node.dial(connect, address, resolve)
 	if status.Of(err) == status.BadFD { // it goes away meanwhile; Close is for get to see
 		err = &OpError{Op: "connect", Local: Addr{Node: NoNode}, Err: status.NoDevice}
 	}

@@ -135,6 +135,38 @@ func TestDialerWaits(t *testing.T) {
 	})
 }
 
+// Wait ends a connect that is under way, also one that others wait for a place behind.
+func TestDialerWaitBoundsTheConnect(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := fabrictest.NewCluster(t, 2)
+		var up atomic.Bool
+		up.Store(true)
+		silent, err := c.Node(1).Listen(0, fabric.Service("silent"), fabric.Backlog(1)) // accepts none
+		if err != nil {
+			t.Fatal(err)
+		}
+		const wait = 1500 * time.Millisecond
+		for _, address := range []string{"silent", silent.Addr().String()} {
+			d := &fabric.Dialer{Attach: attaching(c, 0, &up), Wait: wait}
+			began := time.Now()
+			failed := make(chan error, 3)
+			for range cap(failed) {
+				go func() {
+					_, err := d.Dial(t.Context(), address)
+					failed <- err
+				}()
+			}
+			for range cap(failed) {
+				err := <-failed
+				if took := time.Since(began); took != wait || !errors.Is(err, syscall.ETIMEDOUT) && !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("Dial(%q) failed after %v: %v; want a time-out or a full backlog after %v", address, took, err, wait)
+				}
+			}
+			d.Close()
+		}
+	})
+}
+
 func TestDialerTakesNodesInTurn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 3)
