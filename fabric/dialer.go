@@ -23,8 +23,8 @@ import (
 //	client := &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
 //	resp, err := client.Get("http://shop.fabric/items")
 type Dialer struct {
-	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. The Dialer closes the
-	// Node.
+	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. Its context ends with
+	// Close. The Dialer closes the Node.
 	Attach func(context.Context) (*Node, error)
 	// Wait bounds a dial as a whole, as the context does: every attempt to attach and to
 	// connect, and the pauses between them. 0: 10 s; negative: it dials once, with a second
@@ -124,6 +124,6 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 // Dialer's: it ends with its fabricd, and another one follows.
 func (d *Dialer) Node(ctx context.Context) (*Node, error) { return d.keeper().get(ctx) }
 
-// Close ends the Node, and with it all connections that are still open: close these before.
+// Close ends the Node, an attaching, and all connections that are still open: close these before.
 // A second Close does nothing.
 func (d *Dialer) Close() error { return d.keeper().close() }

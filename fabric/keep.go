@@ -17,6 +17,7 @@ type keeper struct {
 	mu     sync.Mutex // guards the fields below
 	node   *Node
 	under  chan struct{} // closed when the attach in progress has ended; nil: none is in progress
+	end    func()        // ends that attach, or does nothing; nil before the first one
 	closed bool
 }
 
@@ -33,6 +34,9 @@ func (k *keeper) get(ctx context.Context) (*Node, error) {
 			return k.node, nil
 		case k.under == nil:
 			k.under = make(chan struct{})
+			ctx, end := context.WithCancel(ctx)
+			defer end()
+			k.end = end
 			k.mu.Unlock()
 			return k.attachAnew(ctx)
 		}
@@ -61,11 +65,13 @@ func (k *keeper) attachAnew(ctx context.Context) (*Node, error) {
 	k.under = nil
 	k.mu.Unlock()
 	switch {
+	case closed:
+		if err == nil {
+			node.Close()
+		}
+		return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: status.BadFD}
 	case err != nil:
 		return nil, err
-	case closed:
-		node.Close()
-		return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: status.BadFD}
 	case old != nil:
 		old.Close() // nothing of it works any more
 	}
@@ -77,6 +83,9 @@ func (k *keeper) close() error {
 	k.mu.Lock()
 	node, first := k.node, !k.closed
 	k.closed, k.node = true, nil
+	if k.end != nil {
+		k.end()
+	}
 	k.mu.Unlock()
 	if node == nil || !first {
 		return nil

@@ -18,8 +18,8 @@ import (
 //	l, err := c.Listen(ctx, 0, fabric.Service("shop"))
 //	err = http.Serve(l, mux)
 type ListenConfig struct {
-	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. The ListenConfig closes
-	// the Node.
+	// Attach attaches to a node; nil: [Attach] to $FABRIC_SOCKET. Its context ends with
+	// Close, also that of the listener. The ListenConfig closes the Node.
 	Attach func(context.Context) (*Node, error)
 	// Lost is called when the fabricd has gone away, with the error of Accept, and after
 	// each failure to listen again, by the goroutine that accepts; with nil when the
@@ -37,7 +37,7 @@ type ListenConfig struct {
 // the fabricd's absence, as the name that another listener has taken, is Accept's error.
 // Close stops listening and leaves the connections, as that of [Listener] does.
 func (c *ListenConfig) Listen(ctx context.Context, port Port, opts ...ListenOption) (net.Listener, error) {
-	l := &lastingListener{c: c, port: port, opts: opts}
+	l := &lastingListener{c: c, port: port, opts: opts, anew: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.listen(ctx); err != nil {
 		l.cancel()
@@ -46,8 +46,8 @@ func (c *ListenConfig) Listen(ctx context.Context, port Port, opts ...ListenOpti
 	return l, nil
 }
 
-// Close ends the Node, and with it the listeners and the connections that are still open.
-// A second Close does nothing.
+// Close ends the Node, and with it the listeners and the connections that are still open, and
+// an attaching. A second Close does nothing.
 func (c *ListenConfig) Close() error { return c.keeper().close() }
 
 func (c *ListenConfig) keeper() *keeper {
@@ -68,7 +68,7 @@ type lastingListener struct {
 	opts   []ListenOption
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	anew   sync.Mutex // held while one Accept listens again
+	anew   chan struct{} // full while one Accept listens again
 
 	mu  sync.Mutex // guards now
 	now listenerOf
@@ -86,7 +86,7 @@ func (l *lastingListener) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now, err := node.Listen(l.port, l.opts...)
+	now, err := node.listen(ctx, l.port, l.opts)
 	switch {
 	case err != nil && (ended(node) || status.Of(err) == status.BadFD):
 		return &OpError{Op: "listen", Local: node.local(), Err: status.NoDevice} // whatever error an ended node returns
@@ -151,8 +151,8 @@ const endPatience = 10 * time.Second
 // again listens once more in place of before, which err has ended. Of several goroutines
 // that accept one does it.
 func (l *lastingListener) again(before listenerOf, err error) error {
-	l.anew.Lock()
-	defer l.anew.Unlock()
+	l.anew <- struct{}{}
+	defer func() { <-l.anew }()
 	if l.current() != before {
 		return nil
 	}

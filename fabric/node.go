@@ -86,12 +86,22 @@ const (
 //
 //	l, err := n.Listen(2050, fabric.Allow("web-1", "label:db"))
 func (n *Node) Listen(port Port, opts ...ListenOption) (*Listener, error) {
-	ep, err := n.Open()
+	return n.listen(context.Background(), port, opts)
+}
+
+// listen is Listen that the end of ctx ends, also while the node does not respond.
+func (n *Node) listen(ctx context.Context, port Port, opts []ListenOption) (*Listener, error) {
+	opened, err := n.session.OpenContext(ctx)
 	if err != nil {
-		return nil, err
+		return nil, n.fail("open", withdraw(ctx, err))
 	}
+	ep := newEndpoint(opened, &n.memory)
+	stop := context.AfterFunc(ctx, func() { ep.Close() })
 	if _, err = ep.Bind(port); err == nil {
 		err = ep.Listen(backlogOf(opts), opts...)
+	}
+	if !stop() {
+		err = n.fail("listen", withdrawn{ctx.Err()})
 	}
 	if err != nil {
 		ep.Close()
