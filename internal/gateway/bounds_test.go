@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -250,5 +251,67 @@ func TestCommandsAreBounded(t *testing.T) {
 	w.at[0].Set([]spec.Gateway{g})
 	if n := len(w.at[0].List()); n != maxCommands+1 {
 		t.Errorf("%d gateways, want a line beside %d commands", n, maxCommands)
+	}
+}
+
+// TestAWaitingClientThatGoesAwayLeavesItsPlace, and one that has ended its direction does
+// not: it gets its answer.
+func TestAWaitingClientThatGoesAwayLeavesItsPlace(t *testing.T) {
+	w := newWorld(t)
+	target := serve(t, "tcp", echoAll)
+	path := filepath.Join(t.TempDir(), "s")
+	for _, c := range []struct {
+		kind spec.Kind
+		line string
+		ask  string
+		hear string // in front of the echo
+		gone func(conn)
+	}{
+		{spec.Forward, "127.0.0.1:0=db", "", "", func(c conn) { abort(net.ErrClosed, c) }},
+		{spec.Forward, path + "=db", "", "", func(c conn) { finish(c) }},
+		{spec.HTTPProxy, "0", "CONNECT db.fabric:1 HTTP/1.1\r\n\r\n", "HTTP/1.1 200 Connection established\r\n\r\n", func(c conn) { abort(net.ErrClosed, c) }},
+	} {
+		at, events, stop := w.run(0, c.kind, c.line+" max 2 wait 10m") // so that one may wait
+		gone := dial(t, at)
+		io.WriteString(gone, c.ask+"unread")
+		waiting(t, w, 1)
+		c.gone(gone)
+		if ev := await(t, events, spec.Refused); !strings.Contains(ev.Detail, "the client has gone away: ") {
+			t.Errorf("%s: %+v", c.line, ev)
+		}
+		patient := dial(t, at)
+		io.WriteString(patient, c.ask+"hello")
+		patient.CloseWrite()
+		waiting(t, w, 1)
+		_, _, close := w.run(1, spec.Expose, "db="+target)
+		if got, err := io.ReadAll(patient); string(got) != c.hear+"hello" || err != nil {
+			t.Errorf("%s: a client that has ended its direction got %q, %v", c.line, got, err)
+		}
+		close()
+		stop()
+	}
+}
+
+// waiting waits until n connections of the gateways at node 0 wait for their service.
+func waiting(t *testing.T, w *world, n int) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		got := 0
+		w.at[0].mu.Lock()
+		for _, g := range w.at[0].all {
+			switch side := g.side.(type) {
+			case forwarded:
+				got += len(side.waiting)
+			case proxy:
+				got += len(side.waiting)
+			}
+		}
+		w.at[0].mu.Unlock()
+		if got == n {
+			return
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("%d connections wait, want %d", got, n)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -238,10 +239,30 @@ func (d dialer) dial(ctx context.Context, addresses []string, client conn, info 
 			default:
 				return nil, fmt.Errorf("%d connections wait already: %w", cap(d.waiting), err)
 			}
+			var stop func()
+			limit, stop = untilGone(limit, client.(*socket)) // as asConn made it of TCP or Unix
+			defer stop()
 		}
 		if !again || !sleep(limit, pause) {
+			if gone, ok := errors.AsType[*net.OpError](context.Cause(limit)); ok {
+				err = fmt.Errorf("the client has gone away: %w", gone)
+			}
 			return nil, fmt.Errorf("waited %v for %s: %w", time.Since(began).Round(time.Millisecond), info.To, err)
 		}
+	}
+}
+
+// untilGone returns a context that ends when the client goes away, with the reason as its
+// cause. stop ends the watch; meanwhile nothing else reads from the client.
+func untilGone(ctx context.Context, client *socket) (until context.Context, stop func()) {
+	until, cancel := context.WithCancelCause(ctx)
+	_ = client.SetReadDeadline(time.Time{}) // it fails only for a connection that has ended, as below
+	var watch sync.WaitGroup
+	watch.Go(func() { cancel(client.gone()) })
+	return until, func() {
+		_ = client.SetReadDeadline(time.Unix(0, 0))
+		watch.Wait()
+		_ = client.SetReadDeadline(time.Time{})
 	}
 }
 

@@ -83,6 +83,19 @@ func (s *socket) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
+// gone waits until the peer can take no byte any more: it has reset the connection, or closed
+// that over a Unix socket. An end alone does not count, since its sender may wait for an answer;
+// that of a TCP peer that has closed turns into a reset at the kernel's next keepalive probe. It
+// reads nothing, and ends as Read does.
+func (s *socket) gone() error {
+	var gone error
+	err := s.raw.Read(func(fd uintptr) bool {
+		_, gone = syscall.SendmsgN(int(fd), nil, nil, nil, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL) // no byte
+		return gone != nil
+	})
+	return s.fail("send", err, gone)
+}
+
 // fail returns the error of an operation in the form of package net: waited is the error of
 // the wait for it, called that of the kernel.
 func (s *socket) fail(op string, waited, called error) error {
