@@ -234,8 +234,13 @@ func (a *admin) streamGateway(w http.ResponseWriter, events *gatewayEvents, over
 			}
 			return err
 		case ev := <-events.queue:
-			if sent == 0 {
+			if sent == 0 { // it has started
 				w.Header().Set("Content-Type", "application/x-ndjson")
+				about(w, func(e *audit.Event) {
+					started := *e
+					started.Result = "started"
+					a.audit.Write(started)
+				})
 			}
 			// A stopped terminal must not end the gateway that it shows: later events are counted,
 			// and a reader that is gone fails the write.

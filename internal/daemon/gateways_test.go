@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/internal/gateway/spec"
+)
+
+// A gatewaySubject runs gateways that carry nothing.
+type gatewaySubject struct {
+	*fakeSubject
+	fails error
+}
+
+func (s *gatewaySubject) Gateways() []spec.Status { return nil }
+
+func (s *gatewaySubject) RunGateway(ctx context.Context, _ spec.Gateway, report func(spec.Event)) error {
+	if s.fails != nil {
+		return s.fails
+	}
+	report(spec.Event{Event: spec.Started})
+	report(spec.Event{Event: spec.Waiting})
+	<-ctx.Done()
+	return nil
+}
+
+// lines are those of an audit log.
+type lines chan audit.Event
+
+func (l lines) Write(text []byte) (int, error) {
+	var e audit.Event
+	err := json.Unmarshal(text, &e)
+	l <- e
+	return len(text), err
+}
+
+func (l lines) Close() error { return nil }
+
+// next checks the next line's result.
+func (l lines) next(t *testing.T, want string) {
+	t.Helper()
+	select {
+	case e := <-l:
+		if e.Event != audit.Command || e.Command != "POST /v1/gateways" || e.Text != "forward 127.0.0.1:15432=db" || e.Result != want || e.UID == nil {
+			t.Errorf("line %+v, want the result %q", e, want)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("no line with the result %q", want)
+	}
+}
+
+// A gateway of a command is a line when it has started, and one when it has ended. One that
+// cannot start is one line.
+func TestGatewaysOfCommandsAreAudited(t *testing.T) {
+	got := make(lines, 10)
+	log := audit.New(audit.Config{At: "three", Out: got, Log: zerolog.Nop()})
+	s := &gatewaySubject{fakeSubject: newFakeSubject()}
+	c, _ := serveAudited(t, s, log)
+	line, err := spec.Parse(spec.Forward, "15432=db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err = c.RunGateway(ctx, line, func(ev spec.Event) error {
+		if ev.Event == spec.Waiting {
+			got.next(t, "started")
+			cancel()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	got.next(t, "ok")
+	s.fails = errors.New("no port")
+	if err := c.RunGateway(t.Context(), line, nil); err == nil {
+		t.Error("it has started")
+	}
+	got.next(t, "forward: no port")
+	if err := log.Close(); err != nil || len(got) > 0 {
+		t.Errorf("%d more lines, %v", len(got), err)
+	}
+}
