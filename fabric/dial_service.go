@@ -85,7 +85,7 @@ func sameEndpoint(s attach.Service) func(attach.Service) bool {
 // anotherMayDo reports whether another endpoint may take a dial that failed with err.
 func anotherMayDo(err error) bool {
 	switch status.Of(err) {
-	case status.Refused, status.Busy, status.NoDevice, status.Reset:
+	case status.Refused, status.Busy, status.NoDevice, status.Reset, status.TimedOut:
 		return true
 	}
 	return false

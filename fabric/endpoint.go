@@ -96,7 +96,7 @@ func (e *Endpoint) Listen(backlog int, opts ...ListenOption) error {
 // ECONNREFUSED if no endpoint listens, an access rule of dst's node or the listener's
 // [Allow] is against it, the backlog is full, the listener closes, dst's node has no
 // room for the connection, or no Accept within the node's time limit (10 s by
-// default).
+// default). An expose whose target is not reached refuses with that, ETIMEDOUT or ENODEV.
 func (e *Endpoint) Connect(ctx context.Context, dst Addr) (Port, error) {
 	port, err := e.ep.Connect(ctx, dst)
 	if err != nil {

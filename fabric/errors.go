@@ -140,9 +140,9 @@ func bindHint(code status.Code, local Addr) string {
 func connectHint(code status.Code, remote Addr) string {
 	switch code {
 	case status.Refused:
-		return "nobody listens there, its backlog is full, or nobody accepted in time"
+		return "nobody listens there, its backlog is full, nobody accepted in time, or the target of an expose refused"
 	case status.NoDevice:
-		return fmt.Sprintf("node %d is no member now, or this node cannot reach it: see fabricd ping %d", remote.Node, remote.Node)
+		return fmt.Sprintf("node %d is no member now, or this node cannot reach it, or it the target that it exposes: see fabricd ping %d", remote.Node, remote.Node)
 	case status.Invalid:
 		if remote.Port == 0 {
 			return "port 0 is nobody's"

@@ -28,7 +28,17 @@ type Node struct {
 
 func newNode(s attach.Session) *Node { return &Node{session: s} }
 
-func init() { hook.Node = func(s attach.Session) any { return newNode(s) } }
+func init() {
+	hook.Node = func(s attach.Session) any { return newNode(s) }
+	hook.Holding = func(of any) attach.HoldingEndpoint {
+		ep := of.(interface{ Endpoint() *Endpoint }).Endpoint().ep
+		if near, ok := ep.(interface{ NodesEnd() attach.Endpoint }); ok {
+			ep = near.NodesEnd()
+		}
+		h, _ := ep.(attach.HoldingEndpoint)
+		return h
+	}
+}
 
 // ID returns the node's ID. It is addr.NoNode while the node has no lease,
 // which lasts from a node's removal until it has rejoined.

@@ -155,7 +155,7 @@ func TestGatewaysOfAClusterOfProcesses(t *testing.T) {
 	refusing := begin(t, "expose", "gone", freeAddress(t), "--admin", host.Admin)
 	refusing.says(t, "gone is served")
 	_, stderr, code := run(t, nil, "nc", "gone", "--socket", node.Socket)
-	if want := "gave it up: target: connection refused"; code != exitFail || !strings.HasPrefix(stderr, "fabricd: host: ") || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+	if want := "the target of an expose refused"; code != exitFail || !strings.HasPrefix(stderr, "fabricd: connect 1:") || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("nc to a target that refuses: exit code %d, %s", code, stderr)
 	}
 	refusing.end(t)

@@ -22,6 +22,7 @@ type listening struct {
 	core.Listener[*request, *endpoint]
 	waits     gate // something waits for a call that accepts
 	acceptors int  // calls that accept
+	hold      bool // Hold was called: acceptors get requests that are not granted
 
 	allow    []access.Subject // callers that may connect; nil: all that the node's rules allow
 	refused  uint64           // connects, by the node's rules or by allow
@@ -201,6 +202,8 @@ func (e *endpoint) next() (*endpoint, time.Duration, error) {
 		switch {
 		case r == nil:
 			return ep, patience, err
+		case ep != nil && ep.held.Load():
+			return ep, 0, nil
 		case ep != nil:
 			e.n.work.run(func() {
 				defer guard.Recover(r.link.panicked)
@@ -219,9 +222,6 @@ func (e *endpoint) next() (*endpoint, time.Duration, error) {
 // the requester has confirmed.
 func (e *endpoint) grant(ep *endpoint, c *conn) {
 	err := c.grantTo(e.gone)
-	if err == nil && e.n.cfg.Faults.Hit(failpoint.AcceptConfirmed) != nil {
-		err = errRequesterGone
-	}
 	e.mu.Lock()
 	keep := err == nil && e.state == core.Listening
 	e.listening.End(ep, keep)
@@ -236,12 +236,42 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 		return
 	}
 	if err != nil {
-		c.fail("") // or Abort would wait for the requester
-		// The lane's end may overtake the grant; then only this reports it.
-		c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
+		c.refuse(status.Refused)
 	}
 	ep.Abort(causeUnheard)
 	c.link.forget(c)
+}
+
+// refuse ends a connection that its requester has not confirmed.
+func (c *conn) refuse(code status.Code) {
+	c.fail("") // or Abort would wait for the requester
+	// The lane's end may overtake a grant; then only this reports it.
+	c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: code}.AppendTo(nil))
+}
+
+// Hold is attach.HoldingEndpoint's.
+func (e *endpoint) Hold() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.listening.hold = true
+}
+
+// Settle is attach.HoldingEndpoint's.
+func (e *endpoint) Settle(code status.Code) error {
+	if !e.held.Swap(false) {
+		return nil
+	}
+	c := e.lastConn()
+	if code == status.OK {
+		err := c.grantTo(e.gone)
+		if err == nil {
+			c.noteOpen()
+			return nil
+		}
+		code = status.Refused
+	}
+	c.refuse(code)
+	return code
 }
 
 // step is one step of next. A request that it returns is to be granted with the endpoint
@@ -278,7 +308,9 @@ func (e *endpoint) step() (*request, *endpoint, time.Duration, error) {
 		return r, nil, 0, status.BadFD // the session is closing
 	}
 	r.conn = c
-	e.listening.Begin(ep, now)
+	if ep.held.Store(e.listening.hold); !e.listening.hold {
+		e.listening.Begin(ep, now)
+	}
 	return r, ep, 0, nil
 }
 
@@ -349,7 +381,7 @@ func (c *conn) grantTo(gone <-chan struct{}) error {
 	case <-gone:
 		return status.Intr
 	}
-	if c.isFailed() {
+	if c.isFailed() || c.link.n.cfg.Faults.Hit(failpoint.AcceptConfirmed) != nil {
 		return errRequesterGone
 	}
 	return nil

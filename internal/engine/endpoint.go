@@ -30,6 +30,7 @@ type endpoint struct {
 	route  atomic.Pointer[route]
 	copied atomic.Bool          // Copied was called
 	linked atomic.Pointer[conn] // conn in Connected, else nil: calls need no lock to find it
+	held   atomic.Bool          // conn is a request that Settle grants or refuses
 
 	mu        sync.Mutex // guards the fields below
 	state     core.State
@@ -49,6 +50,7 @@ var (
 	_ attach.PairedEndpoint   = (*endpoint)(nil)
 	_ attach.WindowedEndpoint = (*endpoint)(nil)
 	_ attach.CopiedEndpoint   = (*endpoint)(nil)
+	_ attach.HoldingEndpoint  = (*endpoint)(nil)
 )
 
 func newEndpoint(s *session, id uint64) *endpoint {
@@ -305,6 +307,9 @@ func (e *endpoint) end(bye wire.Close) error {
 	}
 	for _, ep := range unclaimed {
 		ep.Abort(causeUnheard)
+	}
+	if e.held.Load() {
+		_ = e.Settle(status.Refused) // the error is its argument
 	}
 	if before == core.Connected || before == core.Disconnected {
 		c.close(bye)

@@ -259,7 +259,7 @@ func (g *gateway) closed(t *tracked, cause error) {
 	g.release(t)
 	line := g.log.Debug()
 	if lost, ok := errors.AsType[*fabric.LostError](cause); ok && lost.Cause == fabric.PeerAborted && info.Back == 0 {
-		line = g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()) // an expose does so if its target refuses
+		line = g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()) // an expose that cannot hold a request does so if its target refuses
 	}
 	line.Str("client", info.Client).Str("to", info.To).Int64("sent", info.Sent).Int64("received", info.Back).Str("cause", text).Msg("connection closed")
 	g.report(ev)

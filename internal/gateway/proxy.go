@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -129,7 +130,7 @@ func socksCode(err error) byte {
 		return socksOK
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return socksRefused
-	case errors.Is(err, syscall.ENODEV), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, syscall.ENODEV), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return socksUnreachable
 	}
 	return socksFailed
@@ -165,7 +166,7 @@ func httpStatus(err error) int {
 	if _, ok := errors.AsType[notAllowed](err); ok {
 		return http.StatusForbidden
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return http.StatusGatewayTimeout
 	}
 	return http.StatusBadGateway

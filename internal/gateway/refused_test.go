@@ -88,6 +88,17 @@ func TestASocketFileIsMadeWithItsMode(t *testing.T) {
 	}
 }
 
+// freeAddress returns an address of loopback that refuses.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
 // TestARefusingTargetIsAResetAndOneLine at either side, which names the other one and the
 // cause. The client's side learns no address of the server's.
 func TestARefusingTargetIsAResetAndOneLine(t *testing.T) {
@@ -95,13 +106,51 @@ func TestARefusingTargetIsAResetAndOneLine(t *testing.T) {
 	var log bytes.Buffer
 	w.at[0] = New(w.at[0].attach, zerolog.New(&log))
 	t.Cleanup(w.at[0].Close)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free := freeAddress(t)
+	_, exposed, _ := w.run(1, spec.Expose, "2050="+free)
+	at, forwarded, stop := w.run(0, spec.Forward, "127.0.0.1:0=1:2050 wait 0s")
+	if err := dialReset(t, at); err != nil {
+		t.Error(err)
+	}
+	const want = "->1:2050: connection refused"
+	if ev := await(t, forwarded, spec.Refused); !strings.Contains(ev.Detail, want) || strings.Contains(ev.Detail, "127.0.0.1") {
+		t.Errorf("%+v", ev)
+	}
+	if s := w.at[0].List()[0]; !strings.Contains(s.Failure, want) || s.Refused != 1 {
+		t.Errorf("%+v", s)
+	}
+	stop()
+	if text := log.String(); strings.Count(text, want) != 1 || !strings.Contains(text, `"level":"warn","op":"gateway","gateway":"forward 127.0.0.1:0=1:2050 wait 0s"`) {
+		t.Errorf("the log:\n%s", text)
+	}
+	if ev := await(t, exposed, spec.Refused); !strings.Contains(ev.Detail, "target dial tcp "+free+": connect: connection refused") || strings.Contains(ev.Detail, "\n") {
+		t.Errorf("%+v", ev)
+	}
+	if s := w.at[1].List()[0]; s.Refused != 1 || s.Total != 1 || s.Open != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestAnAbortBeforeTheFirstByteIsAResetAndOneLine: an application without held requests tells
+// so that its target refuses.
+func TestAnAbortBeforeTheFirstByteIsAResetAndOneLine(t *testing.T) {
+	w := newWorld(t)
+	var log bytes.Buffer
+	w.at[0] = New(w.at[0].attach, zerolog.New(&log))
+	t.Cleanup(w.at[0].Close)
+	l, err := w.cluster.App(1, true).Listen(2050)
 	if err != nil {
 		t.Fatal(err)
 	}
-	free := l.Addr().String()
-	l.Close()
-	_, exposed, _ := w.run(1, spec.Expose, "2050="+free)
+	go func() {
+		c, err := l.AcceptConn(t.Context())
+		if err == nil {
+			err = c.Abort("target: connection refused")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}()
 	at, forwarded, stop := w.run(0, spec.Forward, "127.0.0.1:0=1:2050")
 	if err := dialReset(t, at); err != nil {
 		t.Error(err)
@@ -114,14 +163,8 @@ func TestARefusingTargetIsAResetAndOneLine(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	stop()
-	if text := log.String(); strings.Count(text, want) != 1 || !strings.Contains(text, `"level":"warn","op":"gateway","gateway":"forward 127.0.0.1:0=1:2050"`) {
+	if text := log.String(); strings.Count(text, want) != 1 || !strings.Contains(text, `"level":"warn"`) {
 		t.Errorf("the log:\n%s", text)
-	}
-	if ev := await(t, exposed, spec.Refused); !strings.Contains(ev.Detail, "target dial tcp "+free+": connect: connection refused") || strings.Contains(ev.Detail, "\n") {
-		t.Errorf("%+v", ev)
-	}
-	if s := w.at[1].List()[0]; s.Refused != 1 || s.Total != 1 || s.Open != 0 {
-		t.Errorf("%+v", s)
 	}
 }
 

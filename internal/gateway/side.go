@@ -14,11 +14,14 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
+	"github.com/fabricd/fabricd/internal/hook"
+	"github.com/fabricd/fabricd/internal/status"
 )
 
 const (
-	targetTimeout = 10 * time.Second // to dial the target of an expose
+	targetTimeout = 8 * time.Second // to dial the target of an expose; a caller waits for 10 s
 	firstPause    = 50 * time.Millisecond
 	lastPause     = time.Second
 )
@@ -78,6 +81,9 @@ func (e exposed) listen(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, err // and no interface that holds a nil
 	}
+	if h := hook.Holding(l); h != nil {
+		h.Hold() // a request that comes before is granted before its target is dialed
+	}
 	return l, nil
 }
 
@@ -89,24 +95,59 @@ func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (ends, 
 		return ends{}, err
 	}
 	info.Node, info.User, info.Client = peer.Name, peer.UID, callerName(peer)
+	held := hook.Holding(caller)
+	server, err := e.dialTarget(ctx, peer, held)
+	if err != nil {
+		err = fmt.Errorf("target %w", err)
+	}
+	if held != nil {
+		if serr := held.Settle(refusal(err)); serr != nil && err == nil {
+			err = fmt.Errorf("%s has given up: %w", info.Client, serr)
+			abort(err, server)
+		}
+	}
+	return ends{client, server}, err
+}
+
+// dialTarget dials the target for a caller, whose request may be held: then the caller may
+// give up meanwhile.
+func (e exposed) dialTarget(ctx context.Context, caller fabric.Peer, held attach.HoldingEndpoint) (conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
+	if held != nil {
+		watch.Go(func() {
+			select {
+			case <-held.HungUp():
+				cancel()
+			case <-ctx.Done():
+			}
+		})
+	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, spec.Network(e.To), e.To)
 	if err != nil {
-		return ends{}, fmt.Errorf("target %w", err)
+		return nil, err
 	}
 	server, err := asConn(c)
-	if err != nil {
-		return ends{}, fmt.Errorf("target %w", err)
-	}
-	if e.ProxyProtocol {
-		if _, err := server.Write(callerHeader(peer)); err != nil {
+	if err == nil && e.ProxyProtocol {
+		if _, err = server.Write(callerHeader(caller)); err != nil {
 			abort(err, server)
-			return ends{}, fmt.Errorf("target %w", err)
 		}
 	}
-	return ends{client, server}, nil
+	return server, err
+}
+
+// refusal returns the code with which a caller is refused whose target could not be dialed.
+func refusal(err error) status.Code {
+	switch code := status.Of(err); {
+	case code == status.OK, code == status.TimedOut:
+		return code
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return status.NoDevice
+	}
+	return status.Refused
 }
 
 // callerName names the application at the other end of a connection.

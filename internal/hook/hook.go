@@ -13,4 +13,7 @@ var (
 	// Session returns a new session on a node, which must be up, of a *fabrictest.Cluster.
 	// A server of the attach protocol needs no more of a node.
 	Session func(cluster any, node int, cred attach.Credentials) attach.Session
+	// Holding returns the endpoint of a *fabric.Listener or *fabric.Conn, if its node is in this
+	// process; else nil.
+	Holding func(of any) attach.HoldingEndpoint
 )

@@ -153,3 +153,11 @@ func (f closerFunc) Close() error { f(); return nil }
 func (d *inProcess) closeWrite() error { return d.ep.CloseWrite() }
 func (d *inProcess) interrupt()        { d.cancel() }
 func (d *inProcess) close()            { d.cancel(); d.stop() }
+
+// NodesEnd returns the node's end of an endpoint whose node is in this process; nil for others.
+func (e *clientEndpoint) NodesEnd() attach.Endpoint {
+	if e.c.nodesEnd == nil {
+		return nil
+	}
+	return e.c.nodesEnd(e.id)
+}
