@@ -50,34 +50,38 @@ type line struct {
 	Note      *Note       `json:"note,omitempty"`
 }
 
+// firstBody is the first field of a line that is a body; all behind it are.
+const firstBody = 3
+
 // bodies are the fields of a line that are bodies, by their types.
-var bodies = func() map[reflect.Type]reflect.StructField {
-	all := map[reflect.Type]reflect.StructField{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[line]()) {
-		if f.Type.Kind() == reflect.Pointer {
-			all[f.Type] = f
-		}
+var bodies = func() map[reflect.Type]int {
+	all := map[reflect.Type]int{}
+	for i := firstBody; i < reflect.TypeFor[line]().NumField(); i++ {
+		all[reflect.TypeFor[line]().Field(i).Type] = i
 	}
 	return all
 }()
 
 // Kind returns the kind of the record's body.
 func (r Record) Kind() Kind {
-	kind, _, _ := strings.Cut(bodies[reflect.TypeOf(r.Body)].Tag.Get("json"), ",")
+	f := reflect.TypeFor[line]().Field(bodies[reflect.TypeOf(r.Body)])
+	kind, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return Kind(kind)
 }
 
 // body returns the one body that is set.
 func (l *line) body() (Body, error) {
 	var one Body
-	for _, v := range reflect.ValueOf(l).Elem().Fields() {
-		if v.Kind() != reflect.Pointer || v.IsNil() {
+	v := reflect.ValueOf(l).Elem()
+	for i := firstBody; i < v.NumField(); i++ {
+		f := v.Field(i)
+		if f.IsNil() {
 			continue
 		}
 		if one != nil {
 			return nil, errors.New("body: more than one: want one of the kinds")
 		}
-		one = v.Interface().(Body)
+		one = f.Interface().(Body)
 	}
 	if one == nil {
 		return nil, errors.New("body: missing: want one of the kinds")
@@ -92,7 +96,7 @@ func Append(dst []byte, r Record) ([]byte, error) {
 		return dst, err
 	}
 	l := line{At: r.At, Source: r.Source, Seq: r.Seq}
-	reflect.ValueOf(&l).Elem().FieldByIndex(bodies[reflect.TypeOf(r.Body)].Index).Set(reflect.ValueOf(r.Body))
+	reflect.ValueOf(&l).Elem().Field(bodies[reflect.TypeOf(r.Body)]).Set(reflect.ValueOf(r.Body))
 	text, err := json.Marshal(&l)
 	if err != nil {
 		return dst, err
