@@ -29,7 +29,7 @@ type PathEndpoint interface {
 
 	// PathRest takes the bytes that the path's socket has no room for, in order: the node sends them
 	// when the connection closes, before the socket's end. The caller keeps b. Of one path
-	// it takes path.RestMost at most; an error gives up those taken before.
+	// it takes path.RestMost at most; an error gives up those taken before, as nil does.
 	PathRest(b []byte) error
 
 	// OnPath calls fn whenever the peer asks for a path that this end has not asked for.

@@ -377,6 +377,7 @@ func (n *Node) NodeLost(life addr.Life, reason string) {
 	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)
 	n.failLinks(transport.CodeFenced, errors.New(causeNodeRemoved+reason),
 		func(l *link) bool { return l.peer.Life == life && l.twin == nil })
+	n.paths.cut(life)
 	_ = n.cfg.Faults.Hit(failpoint.LostFenced)
 	n.log.Debug().Stringer("peer", life).Str("reason", reason).Msg("node removed")
 	n.mu.Lock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
 )
@@ -23,7 +24,7 @@ type nodePaths struct {
 
 	mu      sync.Mutex                             // guards the fields below; innermost
 	count   int                                    // paths that are made or being made, or drained
-	ending  map[*os.File]bool                      // those that are drained; true: all bytes are in the socket
+	ending  map[*os.File]endingPath                // those that are drained
 	byToken map[path.Token]func(*net.TCPConn) bool // takes the socket that shows the token; false: too late
 }
 
@@ -45,15 +46,32 @@ func (p *nodePaths) left() {
 	p.count--
 }
 
-// finish notes, until finished, that f's application has closed its connection. whole: f has
-// all bytes that it has sent.
-func (p *nodePaths) finish(f *os.File, whole bool) {
+// An endingPath is a path whose application has closed its connection to peer. whole: the
+// socket has all bytes that it has sent.
+type endingPath struct {
+	peer  addr.Life
+	whole bool
+}
+
+// finish notes f as an endingPath, until finished.
+func (p *nodePaths) finish(f *os.File, peer addr.Life, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ending == nil {
-		p.ending = make(map[*os.File]bool)
+		p.ending = make(map[*os.File]endingPath)
 	}
-	p.ending[f] = whole
+	p.ending[f] = endingPath{peer, whole}
+}
+
+// cut ends the paths to a life that is removed.
+func (p *nodePaths) cut(peer addr.Life) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for f, e := range p.ending {
+		if e.peer == peer {
+			path.Reset(f)
+		}
+	}
 }
 
 func (p *nodePaths) finished(f *os.File) {
@@ -66,8 +84,8 @@ func (p *nodePaths) finished(f *os.File) {
 func (p *nodePaths) arrived() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for f, whole := range p.ending {
-		if !whole || path.Unacknowledged(f) > 0 {
+	for f, e := range p.ending {
+		if !e.whole || path.Unacknowledged(f) > 0 {
 			return false
 		}
 	}

@@ -176,7 +176,7 @@ func (c *conn) finishPath() {
 		c.closePath(s, freed)
 		return
 	}
-	n.paths.finish(f, len(rest) == 0) // before Leave looks
+	n.paths.finish(f, c.link.peer.Life, len(rest) == 0) // before Leave looks
 	n.work.run(func() {
 		defer c.closePath(s, freed)
 		defer f.Close()
@@ -189,10 +189,10 @@ func (c *conn) finishPath() {
 		if len(rest) > 0 {
 			f.SetWriteDeadline(time.Now().Add(pathDrainAll))
 			if ctx.Err() != nil || path.SendRest(f, rest) != nil {
-				path.ResetAtClose(f) // the peer must not take what came for all
+				path.Reset(f)
 				return
 			}
-			n.paths.finish(f, true)
+			n.paths.finish(f, c.link.peer.Life, true)
 		}
 		drainSocket(ctx, f)
 		awaitAcknowledged(ctx, f)
@@ -215,16 +215,10 @@ func awaitAcknowledged(ctx context.Context, f *os.File) {
 
 // drainSocket reads until the peer's end, or until nothing has come for pathDrain.
 func drainSocket(ctx context.Context, s *os.File) {
-	var buf [4 << 10]byte
-	for ctx.Err() == nil {
+	path.Discard(s, func() bool {
 		s.SetReadDeadline(time.Now().Add(pathDrain))
-		if ctx.Err() != nil { // its deadline may have been the one before
-			return
-		}
-		if _, err := s.Read(buf[:]); err != nil {
-			return
-		}
-	}
+		return ctx.Err() == nil // its deadline may have been the one before
+	})
 }
 
 // pathSilence is the least silence of a path that ends its connection: in less than that

@@ -78,7 +78,7 @@ func (e *endpoint) PathRest(b []byte) error {
 	p := &c.path
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.isMade() || len(p.rest)+len(b) > path.RestMost {
+	if b == nil || !p.isMade() || len(p.rest)+len(b) > path.RestMost {
 		p.rest = nil
 		return fmt.Errorf("the path has no room for the rest: %w", status.Invalid)
 	}

@@ -218,6 +218,42 @@ func TestTheNodeSendsTheRestOfAPath(t *testing.T) {
 	b.Close()
 }
 
+// TestARestOfAHostileApplication: one that keeps its descriptor, and makes it block, holds up
+// neither the node nor the end of the path at the removal of the peer, and the peer sees no
+// end in order.
+func TestARestOfAHostileApplication(t *testing.T) {
+	p := newPathed(t, nil)
+	a, b := p.pair(0, 1)
+	sockets, errs := p.ask(a, b)
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	c := conns(t, sockets)
+	sent := fillSocket(t, c[0])
+	if err := a.(attach.PathEndpoint).PathRest(make([]byte, path.RestMost)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := c[0].(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), false) }); err != nil {
+		t.Fatal(err)
+	}
+	p.nodes[0].NodeLost(p.peers[1].Life, "banned")
+	if n, err := c[0].Write([]byte("after")); err == nil {
+		t.Errorf("the application has sent %d bytes after the removal", n)
+	}
+	got, err := io.ReadAll(c[1])
+	if err == nil || len(got) >= sent+path.RestMost {
+		t.Errorf("%d bytes, %v; want fewer than %d and a reset", len(got), err, sent+path.RestMost)
+	}
+	b.Close()
+}
+
 // fillSocket writes zeros until c's socket has no room for more.
 func fillSocket(t *testing.T, c net.Conn) (sent int) {
 	t.Helper()
@@ -252,6 +288,12 @@ func TestARestIsBounded(t *testing.T) {
 	}
 	if err := near.PathRest([]byte{1}); !errors.Is(err, status.Invalid) {
 		t.Errorf("over the bound: %v", err)
+	}
+	if err := near.PathRest(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if err := near.PathRest(nil); !errors.Is(err, status.Invalid) {
+		t.Errorf("given up: %v", err)
 	}
 	a.Close()
 	if got, err := io.ReadAll(c[1]); err != nil || len(got) != 0 {

@@ -358,7 +358,11 @@ func (c *Conn) readSealed(p []byte) (int, error) {
 		if c.mute {
 			return 0, errWait
 		}
-		return c.sock.readSome(p, c.wait)
+		n, err := c.sock.readSome(p, c.wait)
+		if err == io.EOF && !c.sock.peerEnded() {
+			err = errTorn
+		}
+		return n, err
 	}
 	n, err := c.tls.Read(p)
 	c.seen.taken += uint64(n)
@@ -490,18 +494,32 @@ func (c *Conn) EndedWell() bool {
 // Finish ends this end's direction in order: the bytes written arrive, and then the
 // end. It waits until the socket has taken it, or ctx is done.
 func (c *Conn) Finish(ctx context.Context) error {
-	if rest, err := c.End(); err != nil || len(rest) == 0 {
+	rest, err := c.End()
+	if err != nil || len(rest) == 0 {
 		return err
 	}
+	return c.FinishRest(ctx, rest)
+}
+
+// FinishRest is Finish for what End has returned.
+func (c *Conn) FinishRest(ctx context.Context, rest []byte) error {
+	if err := c.takeToken(ctx); err != nil {
+		return err
+	}
+	c.broken.CompareAndSwap(&errLeft, nil)
+	c.sending = rest
+	c.flushing <- struct{}{}
 	if err := c.flush(ctx); err != nil {
 		return err
 	}
 	return c.sock.tcp.CloseWrite()
 }
 
+// errLeft is why nothing is written behind what End has returned, not even by TLS.
+var errLeft = errors.New("the path's direction has ended")
+
 // End is Finish without a wait. It returns the bytes that the socket has no room for: they
-// belong behind those that it has taken, and the socket's end behind them. A Finish may
-// follow that writes them here.
+// belong behind those that it has taken, and the socket's end behind them.
 func (c *Conn) End() (rest []byte, err error) {
 	c.Stop() // the goroutine that has the token gives it back
 	<-c.flushing
@@ -520,7 +538,10 @@ func (c *Conn) End() (rest []byte, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Concat(c.sending, c.pending), nil
+	rest = slices.Concat(c.sending, c.pending)
+	c.sending, c.pending = nil, nil
+	c.broken.CompareAndSwap(nil, &errLeft)
+	return rest, nil
 }
 
 // RestMost bounds the bytes that End returns: two buffers of pending.

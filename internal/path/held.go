@@ -1,7 +1,6 @@
 package path
 
 import (
-	"errors"
 	"net"
 	"os"
 	"sync"
@@ -92,32 +91,6 @@ func (h *Held) Take() (*os.File, error) {
 	// a file made then would have no deadlines. It fails only if the socket is none.
 	_ = unix.SetNonblock(fd, true)
 	return os.NewFile(uintptr(fd), "path"), nil
-}
-
-// SendRest writes the rest that End has returned to f, a socket that Take has returned, and
-// ends its outgoing direction. f's deadlines bound it.
-func SendRest(f *os.File, rest []byte) error {
-	if _, err := f.Write(rest); err != nil {
-		return err
-	}
-	return onSocket(f, func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
-}
-
-// ResetAtClose makes the close of f, a socket that Take has returned, a reset.
-func ResetAtClose(f *os.File) {
-	// It fails only where the socket is closed.
-	_ = onSocket(f, func(fd int) error {
-		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	})
-}
-
-func onSocket(f *os.File, do func(fd int) error) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	cerr := raw.Control(func(fd uintptr) { err = do(int(fd)) })
-	return errors.Join(cerr, err)
 }
 
 // Close gives the descriptor back. The socket goes on for other processes that have it.

@@ -42,6 +42,7 @@ func (m *Silence) Look(s *Held, now, every time.Duration) time.Duration {
 // States of a TCP connection (linux/tcp_states.h); in the first three the peer's kernel answers.
 const (
 	established = 1
+	finWait1    = 4
 	finWait2    = 5
 	closeWait   = 8
 	ended       = 7 // no connection any more

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -143,6 +144,17 @@ func (s *socket) ready() (in, out, ended bool) {
 		ended = err == nil && got&hungUp != 0
 	})
 	return in, out, ended
+}
+
+// peerEnded reports whether the end that a read has found is the peer's, and not a shutdown
+// at this machine, behind which bytes may have been lost.
+func (s *socket) peerEnded() (is bool) {
+	// It fails only when the socket is closed: then it is not.
+	_ = s.raw.Control(func(fd uintptr) {
+		info, err := infoOf(fd)
+		is = err == nil && !slices.Contains([]uint8{established, finWait1, finWait2}, info.State)
+	})
+	return is
 }
 
 // past is a deadline that has passed.

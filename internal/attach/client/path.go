@@ -464,7 +464,7 @@ func (e *clientEndpoint) endPath(p *clientPath) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pathLinger)
 	defer cancel()
-	return p.conn.Finish(ctx) == nil
+	return p.conn.FinishRest(ctx, rest) == nil
 }
 
 // leaveRest gives the path's last bytes to the node.

@@ -83,11 +83,13 @@ func doPathRest(_ context.Context, s *serverSession, r *request) (reply, error) 
 		return reply{}, status.NotSupp
 	}
 	b := r.in.(*proto.PathRestBody).Bytes
-	if err := s.account.charge(pathRests, int64(len(b))); err != nil {
-		return reply{}, err
+	err := s.account.charge(pathRests, int64(len(b)))
+	if err == nil {
+		r.ep.pathRest.Add(int64(len(b)))
+		err = ep.PathRest(b)
+	} else {
+		_ = ep.PathRest(nil) // always an error
 	}
-	r.ep.pathRest.Add(int64(len(b)))
-	err := ep.PathRest(b)
 	if err != nil {
 		s.account.refund(pathRests, r.ep.pathRest.Swap(0))
 	}
