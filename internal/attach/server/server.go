@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
@@ -87,7 +89,7 @@ func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	if err := opt.Rings.Check(); err != nil {
 		return nil, fmt.Errorf("serve applications: %w: %w", status.Invalid, err)
 	}
-	s := &Server{opt: opt, users: make(map[uint32]*user)}
+	s := &Server{opt: opt, users: make(map[uint32]*user), refused: logbound.New(opt.Log, "applications were refused")}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.pumps = s.ctx
 	s.staged.limit, s.staged.freed = opt.Staged, make(chan struct{})
@@ -124,6 +126,7 @@ func (s *Server) Serve(ln *net.UnixListener) (err error) {
 	s.over = true
 	s.mu.Unlock()
 	s.wg.Wait()
+	s.refused.Close()
 	return err
 }
 
@@ -167,6 +170,8 @@ type Server struct {
 	wg     sync.WaitGroup
 
 	pumps context.Context // of the delivery of their bytes; ends after ctx
+
+	refused *logbound.Summary
 
 	paired pairs
 	staged staged
@@ -243,11 +248,11 @@ func (s *Server) attach(conn attach.Packets, cred shm.Cred, inProcess *atomic.Po
 	}
 	sess, err := s.handshake(conn, cred, u, quota, inProcess)
 	if err != nil {
-		level := zerolog.InfoLevel
-		if status.Of(err) == status.Again { // it asks again soon
-			level = zerolog.DebugLevel
+		event := log.Debug() // of one that asks again soon
+		if status.Of(err) != status.Again {
+			event = s.refused.Line(zerolog.InfoLevel, netip.Addr{}).Int32("pid", cred.PID).Uint32("uid", cred.UID)
 		}
-		log.WithLevel(level).Err(err).Msg("application refused")
+		event.Err(err).Msg("application refused")
 		return
 	}
 	sess.log, sess.ended = log, end

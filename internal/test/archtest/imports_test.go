@@ -72,7 +72,7 @@ var mayImport = map[string][]string{
 	"internal/attach":        {"fabric/addr", "internal/status", "internal/path", "rma", "fence", "internal/access"},
 	"internal/attach/proto":  {"internal/attach", "internal/codec", "fabric/addr", "internal/status", "internal/path", "internal/shm", "internal/ring", "rma", "fence", "internal/access"},
 	"internal/attach/client": {"internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/path", "internal/shm", "internal/ring", "internal/spin", "rma", "fence", "internal/access"},
-	"internal/attach/server": {"internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/guard", "internal/shm", "internal/ring", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"internal/attach/server": {"internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/guard", "internal/logbound", "internal/shm", "internal/ring", "internal/faults/failpoint", "rma", "fence", "internal/access"},
 	"internal/hook":          {"internal/attach"},
 	"fabric":                 {"internal/access", "internal/hook", "internal/attach", "internal/attach/client", "rma", "fence", "fabric/addr", "internal/status"},
 
