@@ -28,6 +28,9 @@ func TestREADMEInlineCommands(t *testing.T) {
 			line = append([]string{"make", "-n"}, line[1:]...)
 			err = look(t, line)
 		case "go":
+			if match[1] == "go mod tidy" { // run by TestREADMECommands
+				break
+			}
 			if len(line) < 2 || line[1] != "doc" { // others write, and this is the source
 				err = errors.New("README.md runs no go command but doc in passing")
 				break

@@ -111,17 +111,51 @@ func TestREADMECommands(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		text, err := bufio.NewReader(conn).ReadString('\n')
-		heard <- fmt.Sprint(text, err)
+		text, err := io.ReadAll(io.TeeReader(conn, conn))
+		heard <- fmt.Sprint(string(text), err)
 	}()
-	program := exec.CommandContext(t.Context(), "go", "run", "./testdata/readme")
+	program := exec.CommandContext(t.Context(), moduleOfREADME(t))
 	program.Env = append(os.Environ(), "FABRIC_SOCKET="+filepath.Join(dir, "cluster", "node-1", "app.sock"))
-	if out, err := program.CombinedOutput(); err != nil {
-		t.Fatalf("the program of README.md: %v\n%s", err, out)
+	if out, err := program.CombinedOutput(); err != nil || string(out) != "hello from node 1\n" {
+		t.Errorf("the program of README.md: %v, and printed\n%s", err, out)
 	}
 	if got, want := <-heard, "hello from node 1\n<nil>"; got != want {
 		t.Errorf("the host heard %q, want %q", got, want)
 	}
+}
+
+// moduleOfREADME builds the program of README.md in a module of its own, as README.md says,
+// and returns the path of the program.
+func moduleOfREADME(t *testing.T) string {
+	t.Helper()
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, ok := strings.Cut(readme(t), "needs `replace ")
+	line, _, _ = strings.Cut(line, "`")
+	if !ok {
+		t.Fatal("README.md does not say what a go.mod needs")
+	}
+	program, err := os.ReadFile("testdata/readme/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	mod := "module hello\n\ngo 1.26\n\nreplace " + strings.Replace(line, "../fabricd", source, 1) + "\n"
+	for name, text := range map[string]string{"main.go": string(program), "go.mod": mod} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"mod", "tidy"}, {"build", "-o", "hello"}} {
+		cmd := exec.CommandContext(t.Context(), "go", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return filepath.Join(dir, "hello")
 }
 
 // connectAsREADME runs the commands of the section about applications that are there, with

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"os"
 
 	"github.com/fabricd/fabricd/fabric"
 )
@@ -18,4 +19,7 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Fprintln(c, "hello from node", n.ID())
+	c.CloseWrite()
+	os.Stdout.ReadFrom(c) // until the server closes too
+	c.Close()
 }
