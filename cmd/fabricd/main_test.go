@@ -186,6 +186,9 @@ func TestWrongCommandLines(t *testing.T) {
 func TestInitMakesAClusterOnce(t *testing.T) {
 	dir := t.TempDir()
 	stateDir, token := filepath.Join(dir, "host"), filepath.Join(dir, "token")
+	if _, stderr, code := run(t, nil, "init", "--state-dir", stateDir, "--token-file", filepath.Join(dir, "no", "token")); code == exitOK || !strings.Contains(stderr, "cannot be made") {
+		t.Errorf("init without a place for the token: exit code %d, %q", code, stderr)
+	}
 	stdout, stderr, code := run(t, nil, "init", "--state-dir", stateDir, "--name", "rack-1", "--token-file", token)
 	if code != exitOK || stdout != "" || stderr != "" {
 		t.Fatalf("exit code %d, %q, %q", code, stdout, stderr)
@@ -294,6 +297,15 @@ func TestARunLeavesWhenItIsTold(t *testing.T) {
 	}
 	if text, err := os.ReadFile(token); err != nil || !strings.HasPrefix(string(text), "fab1-") {
 		t.Errorf("token file: %v", err)
+	}
+	before, _, _ := run(t, nil, "token", "list", "--admin", admin, "--json")
+	for _, file := range []string{token, filepath.Join(dir, "no", "token")} {
+		if _, stderr, code := run(t, nil, "token", "create", "--admin", admin, "--token-file", file); code == exitOK || !strings.Contains(stderr, "token-file: ") {
+			t.Errorf("token create over %s: exit code %d, %q", file, code, stderr)
+		}
+	}
+	if after, _, _ := run(t, nil, "token", "list", "--admin", admin, "--json"); after != before {
+		t.Errorf("tokens that nobody has were made:\n%s\nthere were\n%s", after, before)
 	}
 	cancel()
 	if code := <-ended; code != exitOK || out.Len() != 0 {

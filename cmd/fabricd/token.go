@@ -128,12 +128,16 @@ it carry its labels for good; rules of access to ports can name them.`,
 			return usageError{err}
 		}
 		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
+			if file != "" {
+				return daemon.WriteSecret(file, func() (string, error) {
+					token, err := c.CreateToken(ctx, limits.request(labels))
+					return token.Token, err
+				})
+			}
 			token, err := c.CreateToken(ctx, limits.request(labels))
 			switch {
 			case err != nil:
 				return err
-			case file != "":
-				return daemon.WriteSecret(file, token.Token+"\n")
 			case f.json:
 				return json.NewEncoder(a.stdout).Encode(token)
 			}

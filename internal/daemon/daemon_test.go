@@ -365,7 +365,7 @@ func TestTokensOfOtherClustersAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteSecret(token, made.Token); err != nil {
+	if err := WriteSecret(token, func() (string, error) { return made.Token, nil }); err != nil {
 		t.Fatal(err)
 	}
 	c := node("stranger")

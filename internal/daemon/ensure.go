@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/membership"
@@ -53,18 +55,18 @@ func complete(c Config, s *state.State, tokenFile string, there bool, given trus
 	case there && !ended(s, given):
 		return nil
 	}
-	text, err := joinText(c, s)
-	if err != nil {
-		return stateProblem(c.StateDir, err)
-	}
-	if err := auditToken(c, text); err != nil {
-		return err
+	text := func() (string, error) {
+		text, err := joinText(c, s)
+		if err != nil {
+			return "", stateProblem(c.StateDir, err)
+		}
+		return text, auditToken(c, text)
 	}
 	if !there {
-		return WriteSecret(tokenFile, text+"\n")
+		return WriteSecret(tokenFile, text)
 	}
 	fresh := tokenFile + ".new"
-	if err := WriteSecret(fresh, text+"\n"); err != nil {
+	if err := WriteSecret(fresh, text); err != nil {
 		return err
 	}
 	return os.Rename(fresh, tokenFile)
@@ -99,7 +101,11 @@ func joinText(c Config, s *state.State) (string, error) {
 // readGiven returns the token of a token file, zero for gossip keys. The error
 // is fs.ErrNotExist if there is no file.
 func readGiven(c Config, tokenFile string) (trust.Token, error) {
-	if _, err := os.Lstat(tokenFile); err != nil {
+	_, err := os.Lstat(tokenFile)
+	if text, rerr := readBounded(tokenFile, maxTokenFile); rerr == nil && strings.TrimSpace(string(text)) == "" { // of an init that was killed
+		err = cmp.Or(os.Remove(tokenFile), fs.ErrNotExist)
+	}
+	if err != nil {
 		return trust.Token{}, problem("token-file", tokenFile, "cannot be read: "+cause(err).Error(), err)
 	}
 	// Whether other users can read it is for the joining node to judge: a mount of the volume may

@@ -36,6 +36,9 @@ func ensured(t *testing.T, c Config, file string) string {
 func TestEnsureMakesWhatIsMissing(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
 	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("\n\n"), 0o600); err != nil { // of an init that was killed
+		t.Fatal(err)
+	}
 	ensure := func() string { return ensured(t, c, file) }
 	first := ensure()
 	if again := ensure(); again != first {

@@ -22,11 +22,17 @@ const maxTokenFile = 4 << 10
 // returns nothing. A directory that holds a node, and a file that exists, are
 // left as they are.
 func Init(c Config, tokenFile string) (token string, err error) {
-	if tokenFile != "" {
-		if _, err := os.Lstat(tokenFile); err == nil {
-			return "", problem("token-file", tokenFile, "exists already; want a new file", os.ErrExist)
-		}
+	if tokenFile == "" {
+		return initCluster(c)
 	}
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // the file may be in or beside it
+		return "", stateProblem(c.StateDir, err)
+	}
+	return "", WriteSecret(tokenFile, func() (string, error) { return initCluster(c) })
+}
+
+// initCluster makes the state directory, and returns the secret for nodes to join.
+func initCluster(c Config) (string, error) {
 	s, text, err := initState(c)
 	if errors.Is(err, state.ErrInitialized) {
 		return "", problem("state-dir", c.StateDir, "holds a node already and was left as it is; want a new directory", err)
@@ -34,13 +40,7 @@ func Init(c Config, tokenFile string) (token string, err error) {
 	if err != nil {
 		return "", stateProblem(c.StateDir, err)
 	}
-	if err := errors.Join(s.Close(), auditToken(c, text)); err != nil {
-		return "", err
-	}
-	if tokenFile == "" {
-		return text, nil
-	}
-	return "", WriteSecret(tokenFile, text+"\n")
+	return text, errors.Join(s.Close(), auditToken(c, text))
 }
 
 // initState makes the state directory and the secret for nodes to join: a token, or with an
@@ -79,18 +79,31 @@ func initToken(c Config) trust.TokenOptions {
 	return o
 }
 
-// WriteSecret writes text to a new file that only this user can read.
-func WriteSecret(path, text string) (err error) {
+// WriteSecret makes a new file that only this user can read, and then the line for it: a
+// file that cannot be made must not cost a secret that nobody has.
+func WriteSecret(path string, text func() (string, error)) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return problem("token-file", path, "exists already; want a new file", err)
+	}
 	if err != nil {
 		return problem("token-file", path, "cannot be made: "+cause(err).Error(), err)
 	}
-	_, err = f.WriteString(text)
+	defer f.Close() // behind a Sync it has nothing to report
+	var line string
+	_, err = f.WriteString(strings.Repeat("\n", maxTokenFile)) // takes the room
+	if err == nil {
+		if line, err = text(); err != nil {
+			os.Remove(path)
+			return err
+		}
+		_, err = f.WriteAt([]byte(line+"\n"), 0)
+	}
+	if err == nil {
+		err = f.Truncate(int64(len(line) + 1))
+	}
 	if err == nil {
 		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
 	}
 	if err != nil {
 		os.Remove(path) // half a token is none

@@ -108,7 +108,7 @@ func TestTheAuthorityIsRotatedUnderConnections(t *testing.T) {
 	}
 	c := node("three")
 	c.TokenFile = filepath.Join(filepath.Dir(c.StateDir), "token")
-	if err := WriteSecret(c.TokenFile, token.Token+"\n"); err != nil {
+	if err := WriteSecret(c.TokenFile, func() (string, error) { return token.Token, nil }); err != nil {
 		t.Fatal(err)
 	}
 	three := startTest(t, c)
