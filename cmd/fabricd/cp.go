@@ -59,6 +59,12 @@ was at the next try.`,
 	cmd.Flags().StringSliceVar(&f.allow, "allow", nil, "who may send files, as in access rules; all if empty")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON: an object for each file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := onlyWith(cmd, "listen", "into", "replace", "max-size", "allow"); err != nil {
+			return err
+		}
+		if f.maxSize < 0 {
+			return usagef("max-size: %d: want a number of bytes, or 0", f.maxSize)
+		}
 		if f.listen != "" {
 			return a.takeFiles(cmd.Context(), f)
 		}

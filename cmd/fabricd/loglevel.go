@@ -24,7 +24,7 @@ or fabricd ends, or with --for for a time. The setting log-level stays what it i
 		ValidArgs: []string{"trace", "debug", "info", "warn", "error"},
 	}
 	f.addTo(cmd, a, true)
-	cmd.Flags().DurationVar(&keep, "for", 0, "go back to the setting after this time, 1s to 24h; 0: stay")
+	cmd.Flags().DurationVar(&keep, "for", 0, "go back to the setting after this time, 1s to 24h; else stay")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
 			return fmt.Errorf("want one level, got %s", plural(len(args), "argument"))
@@ -32,8 +32,12 @@ or fabricd ends, or with --for for a time. The setting log-level stays what it i
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if keep != 0 && len(args) == 0 {
+		forTime := cmd.Flags().Changed("for")
+		if forTime && len(args) == 0 {
 			return usagef("for: want a level before it")
+		}
+		if forTime && keep == 0 {
+			return usagef("for: 0s: want 1s to 24h")
 		}
 		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) (err error) {
 			var st daemon.LogState

@@ -166,6 +166,10 @@ func TestWrongCommandLines(t *testing.T) {
 		{"a plan for nothing", []string{"doctor", "--plan", "0"}, nil, "plan: 0: want 1 to 65536"},
 		{"a diagnosis with a wrong setting", []string{"doctor", "--data-port", "70000"}, nil, `data-port: "70000" (flag): want a number`},
 		{"init over a file", []string{"init", "--state-dir", filepath.Join(dir, "new"), "--token-file", empty}, nil, "exists already; want a new file"},
+		{"a sender that takes files", []string{"cp", "x", "inbox:", "--into", "y"}, nil, "into: is for --listen alone"},
+		{"a negative size", []string{"cp", "--listen", "inbox", "--into", dir, "--max-size", "-1"}, nil, "max-size: -1: want a number of bytes, or 0"},
+		{"a log level for no time", []string{"log-level", "debug", "--for", "0s"}, nil, "for: 0s: want 1s to 24h"},
+		{"an interval of nothing", []string{"nodes", "--interval", "5s"}, nil, "interval: is for --watch alone"},
 		{"a rotation in no time", []string{"keys", "rotate", "--timeout", "0"}, nil, "want a duration from 1s to 10m"},
 		{"token of a negative age", []string{"token", "create", "--ttl", "-1s"}, nil, "want a duration from 1s to 365d, or never"},
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,9 @@ lost is an error, and never an end.`,
 	cmd.Flags().BoolVarP(&listen, "listen", "l", false, "serve NAME for one connection")
 	cmd.Flags().StringSliceVar(&allow, "allow", nil, "with --listen: who may connect, as in access rules; all if empty")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := onlyWith(cmd, "listen", "allow"); err != nil {
+			return err
+		}
 		n, err := a.attach(cmd.Context(), socket)
 		if err != nil {
 			return err
@@ -105,10 +109,11 @@ func join(ctx context.Context, c *fabric.Conn, in io.Reader, out io.Writer) erro
 		_, err := io.Copy(c, in)
 		if err == nil {
 			err = gateway.EndWrite(c)
-		} else {
-			_ = c.Abort(err.Error()) // so that the other direction ends too
+			sent <- err
+			return
 		}
 		sent <- err
+		_ = c.Abort(err.Error()) // so that the other direction ends too
 	}()
 	_, err := io.Copy(out, c)
 	if err == nil && !isTerminal(in) {
@@ -121,6 +126,11 @@ func join(ctx context.Context, c *fabric.Conn, in io.Reader, out io.Writer) erro
 		return errors.New("interrupted")
 	}
 	if err != nil {
+		select { // the other direction may have failed first, and closed this one
+		case first := <-sent:
+			err = cmp.Or(first, err)
+		default:
+		}
 		err = lostBy(c, err)
 		_ = c.Abort("") // it may have ended
 		return err

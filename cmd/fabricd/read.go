@@ -69,6 +69,9 @@ func (a *app) reader(use, short, example, path string, show func(io.Writer, json
 		w.addTo(cmd)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := onlyWith(cmd, "watch", "interval"); err != nil {
+			return err
+		}
 		if w.on {
 			if err := w.check(); err != nil {
 				return err

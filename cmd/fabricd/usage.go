@@ -86,6 +86,16 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
+// onlyWith returns an error if cmd has one of the flags names without the flag other.
+func onlyWith(cmd *cobra.Command, other string, names ...string) error {
+	for _, name := range names {
+		if cmd.Flags().Changed(name) && !cmd.Flags().Changed(other) {
+			return usagef("%s: is for --%s alone", name, other)
+		}
+	}
+	return nil
+}
+
 // closeFlag returns the flag of cmd of which name may be a misspelling.
 func closeFlag(cmd *cobra.Command, name string) (close string) {
 	if len(name) < 3 {
