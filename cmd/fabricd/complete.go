@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,6 +30,26 @@ func (a *app) completeLive(f *askFlags) cobra.CompletionFunc {
 		for _, n := range all.Nodes {
 			if n.State != "removed" {
 				names = append(names, cobra.CompletionWithDesc(n.Name, fmt.Sprint("node ", n.ID)))
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeServices completes the second argument with the names of services.
+func (a *app) completeServices(f *askFlags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+		c := f.client(a)
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+		defer cancel()
+		var all struct{ Services []struct{ Name string } }
+		if text, err := c.Get(ctx, "services"); err != nil || len(args) != 1 || json.Unmarshal(text, &all) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, s := range all.Services {
+			if !slices.Contains(names, s.Name) {
+				names = append(names, s.Name)
 			}
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
