@@ -30,6 +30,13 @@ func TestBackupAndRestoreOfAStoppedHost(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has mode %v: %v", info.Mode(), err)
 	}
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want(exitUsage, "other users may read it (mode 0644)", "restore", file, "--state-dir", filepath.Join(tmp, "open"))
+	if err := os.Chmod(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	want(exitUsage, "--force keeps it aside", "restore", file, "--state-dir", dir)
 	var b daemon.Backup
 	if err := json.Unmarshal([]byte(want(exitOK, "", "restore", file, "--state-dir", dir, "--force", "--json")), &b); err != nil || b.Kept == "" || len(b.Data) > 0 {

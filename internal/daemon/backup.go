@@ -77,6 +77,9 @@ func (b *Backup) Write(file string) error {
 // Restore makes dir the state directory of the host that a backup file is of. An existing directory
 // is replaced only with force, and kept.
 func Restore(file, dir string, force bool) (Backup, error) {
+	if _, err := checkSecret("backup", file); err != nil {
+		return Backup{}, err
+	}
 	b, err := state.ReadBackup(file)
 	if err != nil {
 		return Backup{}, problem("backup", file, "cannot be restored: "+oneLine(cause(err).Error()), err)
