@@ -62,7 +62,10 @@ func (in *incoming) take() (res Result, err error) {
 	if res.From, err = in.resume(offer, whole); err != nil {
 		return res, err
 	}
-	if res.SHA256, err = in.rest(offer.Size - res.From); err != nil {
+	if res.SHA256, err = in.rest(offer.Size - res.From); errors.Is(err, syscall.ENOSPC) {
+		return res, errors.Join(err, in.Into.Remove(part)) // what has come would keep the volume full
+	}
+	if err != nil {
 		return res, err
 	}
 	if whole {
