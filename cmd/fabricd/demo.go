@@ -35,7 +35,7 @@ itself, needs no privilege and leaves no process and no file behind.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per step")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		t := newTimeline(a.stdout, asJSON)
+		t := newTimeline(cmd.Context(), a.stdout, asJSON)
 		err := runDemo(cmd.Context(), t, a)
 		t.close()
 		return err
@@ -63,7 +63,9 @@ func runDemo(ctx context.Context, t *timeline, a *app) (err error) {
 		env:      []string{"GOTRACEBACK=single", "FABRICD_PANIC=crash"},
 		settings: []string{"--detection", "fast", "--log-format", "json", "--log-level", "info"}}}
 	err = p.play(ctx)
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil && t.interrupted() {
+		err = errors.New("interrupted")
+	} else if err != nil {
 		fmt.Fprint(a.stderr, p.crew.tails(15))
 	}
 	if cleanErr := p.clean(err == nil); err == nil {

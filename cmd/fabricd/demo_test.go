@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -201,7 +202,7 @@ func TestDemoAppsRefuseNonsense(t *testing.T) {
 
 func TestTimelineTellsWhatIsWrong(t *testing.T) {
 	var out bytes.Buffer
-	tl := newTimeline(&out, false)
+	tl := newTimeline(t.Context(), &out, false)
 	if tl.step("right", "fine", nil) != nil || tl.step("wrong", "fine", syscall.EIO) != syscall.EIO {
 		t.Error("a step does not return its error")
 	}
@@ -210,5 +211,20 @@ func TestTimelineTellsWhatIsWrong(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
+	}
+}
+
+// TestTimelineOfAnInterruptHasNoWrongStep: the steps that it cuts off have not failed.
+func TestTimelineOfAnInterruptHasNoWrongStep(t *testing.T) {
+	var out bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	tl := newTimeline(ctx, &out, false)
+	if err := tl.step("cut off", "fine", syscall.EIO); err == nil {
+		t.Error("a step that was cut off returns no error")
+	}
+	tl.close()
+	if strings.Contains(out.String(), "FAIL") || strings.Contains(out.String(), "wrong") || !strings.Contains(out.String(), "1 steps in 0.0 s, interrupted") {
+		t.Errorf("printed\n%s", out.String())
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,12 +17,15 @@ type timeline struct {
 	last   time.Time
 	steps  int
 	failed int
+	ctx    context.Context // of the command; its end is an interrupt, and no wrong step
 }
 
-func newTimeline(out io.Writer, asJSON bool) *timeline {
+func newTimeline(ctx context.Context, out io.Writer, asJSON bool) *timeline {
 	now := time.Now()
-	return &timeline{out: out, json: asJSON, began: now, last: now}
+	return &timeline{out: out, json: asJSON, began: now, last: now, ctx: ctx}
 }
+
+func (t *timeline) interrupted() bool { return t.ctx.Err() != nil }
 
 // A step is one line of the timeline.
 type step struct {
@@ -52,7 +56,9 @@ func (t *timeline) step(name, detail string, err error) error {
 	s := step{t.steps, ms(now.Sub(t.began)), ms(now.Sub(t.last)), name, err == nil, detail, ""}
 	t.last = now
 	mark := "ok  "
-	if err != nil {
+	if err != nil && t.interrupted() {
+		s.Error, detail, mark = "interrupted", "interrupted", "    "
+	} else if err != nil {
 		t.failed++
 		s.Error = err.Error()
 		mark = "FAIL"
@@ -73,10 +79,13 @@ func (t *timeline) close() {
 	took := time.Since(t.began)
 	if t.json {
 		_ = json.NewEncoder(t.out).Encode(map[string]any{
-			"summary": true, "ok": t.failed == 0, "steps": t.steps, "failed": t.failed, "took_ms": ms(took)}) // as in step
+			"summary": true, "ok": t.failed == 0 && !t.interrupted(), "steps": t.steps, "failed": t.failed, "took_ms": ms(took)}) // as in step
 		return
 	}
 	verdict := "every step was right"
+	if t.interrupted() {
+		verdict = "interrupted"
+	}
 	if t.failed > 0 {
 		verdict = fmt.Sprintf("%d of them wrong", t.failed)
 	}
