@@ -136,6 +136,9 @@ func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (cha
 		return changed, a.errNotHost(what)
 	}
 	life := a.lifeNamed(node)
+	if self := a.cfg.State.Identity(); node == "0" || node == self.Name || node == self.Node.String() {
+		return changed, fmt.Errorf("%s: %q is the host, which can be neither removed nor banned", what, node)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err = d.change(func(all enrolments) error {

@@ -104,6 +104,11 @@ func TestARemovedNodeIsUnknown(t *testing.T) {
 		if _, err := w.node(1).a.RemoveNode(t.Context(), "n3"); err == nil {
 			t.Error("removed twice")
 		}
+		for _, host := range []string{"0", "n1"} {
+			if _, err := w.node(1).a.BanNode(t.Context(), host, ""); err == nil || !strings.Contains(err.Error(), "is the host") {
+				t.Errorf("ban of the host as %s: %v", host, err)
+			}
+		}
 		if _, err := w.node(2).a.BanNode(t.Context(), "n3", ""); err == nil {
 			t.Error("a plain node bans")
 		}
