@@ -165,6 +165,7 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"data-port", "70000", "0 to 65535"},
 		{"data-port", "-1", "0 to 65535"},
 		{"data-port", "http", "0 to 65535"},
+		{"http", "0.0.0.0:7780", "without a token"},
 		{"data-port", "7701", "another one"}, // the gossip port's default
 		{"gossip-port", "65536", "0 to 65535"},
 		{"socket", "", "107 bytes"},

@@ -111,6 +111,7 @@ func (c *Config) check(values map[string]value) []Problem {
 	if c.NodeID != 0 && c.Role == RoleHost {
 		report("node-id", fmt.Sprint(c.NodeID), "is for other nodes; the host has the ID 0")
 	}
+	c.checkPage(report)
 	c.checkProviders(report)
 	c.checkAccess(values, report)
 	c.checkGateways(values, report)

@@ -41,7 +41,7 @@ func (d *Daemon) openPage(context.Context) error {
 	if err != nil {
 		return problem("http", d.cfg.Local.HTTP, "want an IP address and a port", err)
 	}
-	token, err := d.pageToken(at)
+	token, err := d.pageToken()
 	if err != nil {
 		return err
 	}
@@ -62,12 +62,9 @@ func (d *Daemon) openPage(context.Context) error {
 }
 
 // pageToken returns the token that the page asks for; nil: none, which only loopback may do.
-func (d *Daemon) pageToken(at netip.AddrPort) ([]byte, error) {
+func (d *Daemon) pageToken() ([]byte, error) {
 	path := d.cfg.Local.HTTPToken
 	if path == "" {
-		if !at.Addr().Unmap().IsLoopback() {
-			return nil, problem("http", d.cfg.Local.HTTP, "others could read it there without a token; want an address of loopback, or http-token-file", nil)
-		}
 		return nil, nil
 	}
 	if err := d.noteSecret("http-token-file", path); err != nil {
@@ -82,6 +79,14 @@ func (d *Daemon) pageToken(at netip.AddrPort) ([]byte, error) {
 		return nil, problem("http-token-file", path, err.Error(), nil)
 	}
 	return token, nil
+}
+
+// checkPage reports an address of the page that others can reach without a token.
+func (c *Config) checkPage(report func(key, text, allowed string)) {
+	at, err := netip.ParseAddrPort(c.Local.HTTP)
+	if err == nil && c.Local.HTTPToken == "" && !at.Addr().Unmap().IsLoopback() {
+		report("http", c.Local.HTTP, "others could read it there without a token; want an address of loopback, or http-token-file")
+	}
 }
 
 // pageProblem explains in one line the error of listening at the page's address.

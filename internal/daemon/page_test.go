@@ -204,7 +204,6 @@ func TestThePageNeedsATokenWhereOthersReachIt(t *testing.T) {
 	}
 	good := file("good", "a-token-of-a-test-4711\n", 0o600)
 	for name, x := range map[string]struct{ at, token, want string }{
-		"no token":       {"0.0.0.0:0", "", "without a token"},
 		"readable":       {"127.0.0.1:0", file("open", "a-token-of-a-test-4711", 0o644), "other users may read it"},
 		"short":          {"127.0.0.1:0", file("short", "x", 0o600), "want a token of 16"},
 		"not there":      {"0.0.0.0:0", filepath.Join(dir, "none"), "cannot be read"},
