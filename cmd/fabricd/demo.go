@@ -137,7 +137,7 @@ func (p *plot) cluster(ctx context.Context) error {
 	if p.host, err = p.crew.member("host", "--role", "host"); err != nil {
 		return err
 	}
-	_, err = p.host.initCluster(token)
+	err = p.host.initCluster(token)
 	if err := p.t.step("fabricd init", "a cluster and a join token", err); err != nil {
 		return err
 	}

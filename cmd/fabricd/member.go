@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
@@ -95,16 +97,18 @@ func (m *member) keepPorts() (err error) {
 	return errors.Join(dataErr, err)
 }
 
-// initCluster makes the cluster of which m is the host, and its join token. The
-// process is returned also if it fails.
-func (m *member) initCluster(token string, more ...string) (*process, error) {
+// initCluster makes the cluster of which m is the host, and its join token. The error has
+// its output: a full volume has no room for a log.
+func (m *member) initCluster(token string, more ...string) error {
 	args := append([]string{"init", "--name", m.name, "--state-dir", m.stateDir(), "--token-file", token}, more...)
-	p, _, err := m.crew.start("init", nil, args...)
+	cmd := exec.Command(m.crew.exe, args...)
+	cmd.Env = append(withoutFabric(os.Environ()), m.crew.env...)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return nil, err
+		said, _, _ := strings.Cut(string(out), "\n")
+		return fmt.Errorf("fabricd init: %w: %s", err, said)
 	}
-	<-p.done
-	return p, p.err
+	return nil
 }
 
 // agree waits until every one of members sees all of them.

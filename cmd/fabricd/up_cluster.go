@@ -78,8 +78,8 @@ func (u *upCluster) begin(ctx context.Context) error {
 		}
 		if i == 0 {
 			// A token that has ended is replaced: nodes may be new in a later run.
-			if u.failed, err = m.initCluster(token, "--if-missing"); err != nil {
-				return fmt.Errorf("no cluster in %s: fabricd init: %w", u.crew.dir, err)
+			if err = m.initCluster(token, "--if-missing"); err != nil {
+				return fmt.Errorf("no cluster in %s: %w", u.crew.dir, err)
 			}
 		}
 		m.http = "127.0.0.1:0"

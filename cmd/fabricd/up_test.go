@@ -234,3 +234,19 @@ func TestUpKillsWhatDoesNotEnd(t *testing.T) {
 		t.Error("the child runs on")
 	}
 }
+
+// TestUpSaysWhyThereIsNoCluster: the error has the reason of init, which may have no log.
+func TestUpSaysWhyThereIsNoCluster(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "host"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "host", "state"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up, _ := self(t, "up", "--dir", dir, "--nodes", "1")
+	out, err := up.CombinedOutput()
+	if want := "fabricd init: exit status 2: fabricd: state-dir: "; err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, and no %q in\n%s", err, want, out)
+	}
+}
