@@ -219,6 +219,17 @@ func TestInitMakesAClusterOnce(t *testing.T) {
 }
 
 // TestDamagedStateIsNeverUsed damages one file of a host's state at a time.
+// TestFewDescriptorsAreAWarning: the log names the limit before a node serves nobody.
+func TestFewDescriptorsAreAWarning(t *testing.T) {
+	cmd, _ := self(t, "run", "--role", "host", "--state-dir", filepath.Join(t.TempDir(), "none"))
+	cmd.Args = append([]string{"sh", "-c", `ulimit -n 64; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	out, err := cmd.CombinedOutput()
+	if want := "this process may have 64 descriptors"; err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, and no %q in\n%s", err, want, out)
+	}
+}
+
 func TestDamagedStateIsNeverUsed(t *testing.T) {
 	dir := t.TempDir()
 	stateDir := filepath.Join(dir, "host")

@@ -155,6 +155,9 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	if err := c.checkPaths(); err != nil {
 		return nil, err
 	}
+	if all := shm.Descriptors(); all < LeastDescriptors {
+		d.log.Warn().Str("op", "start").Int64("descriptors", all).Msgf("this process may have %d descriptors (RLIMIT_NOFILE), too few to serve applications; want %d at least", all, LeastDescriptors)
+	}
 	d.takeNodeFaults()
 	d.clock = trust.NewClock(d.nodeFaults.Now)
 	d.record = flight.New(time.Now)

@@ -78,6 +78,9 @@ func (c *Config) maxPaths() int {
 	return c.MaxPaths
 }
 
+// LeastDescriptors is how many descriptors a node needs to serve a few applications.
+const LeastDescriptors = 256
+
 // checkPaths reports a max-paths that would leave the node too few descriptors for its
 // links, sessions and data sockets.
 func (c *Config) checkPaths() error {

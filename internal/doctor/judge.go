@@ -32,7 +32,7 @@ type Finding struct {
 const (
 	leastMemory      = 64 << 20 // an idle node uses at most 40 MiB
 	goodMemory       = 512 << 20
-	leastDescriptors = 256
+	leastDescriptors = daemon.LeastDescriptors
 	goodDescriptors  = 4096
 	manyProcessors   = 4 // from here on readers busy-poll their sockets before they sleep
 )

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -32,13 +33,16 @@ func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon
 	f := Facts{
 		Kernel:      readText("/proc/sys/kernel/osrelease"),
 		Processors:  runtime.GOMAXPROCS(0),
-		Descriptors: descriptorLimit(),
+		Descriptors: descriptorLimit(os.Getpid()),
 		Sealed:      trySealed(),
 		Ptrace:      readText("/proc/sys/kernel/yama/ptrace_scope"),
 		HugePage:    shm.HugePageSize(),
 		Needs:       daemon.Needs(c),
 		Unknown:     daemon.UnknownEnv(environ),
 		Node:        ask(ctx, client),
+	}
+	if f.Node.Runs {
+		f.Descriptors = cmp.Or(descriptorLimit(f.Node.Status.PID), f.Descriptors)
 	}
 	var known bool
 	if f.Memory, f.Bound, known = shm.Available(); !known {
@@ -61,14 +65,12 @@ func readText(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// descriptorLimit returns this process's limit on descriptors, 0 if unknown. The Go runtime has
+// descriptorLimit returns a process's limit on descriptors, 0 if unknown. The Go runtime has
 // raised the soft limit to the hard limit.
-func descriptorLimit() uint64 {
-	var r syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {
-		return 0
-	}
-	return r.Cur
+func descriptorLimit(pid int) (limit uint64) {
+	_, line, _ := strings.Cut(readText(fmt.Sprintf("/proc/%d/limits", pid)), "Max open files")
+	_, _ = fmt.Sscan(line, &limit) // an error leaves it unknown
+	return limit
 }
 
 func trySealed() error {
