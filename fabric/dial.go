@@ -44,7 +44,7 @@ func (n *Node) dial(ctx context.Context, address string, resolve resolver) (*Con
 	if err != nil {
 		return nil, n.fail("connect", withdraw(ctx, err))
 	}
-	return n.DialAddr(ctx, Addr{Node: nodes[0].Life.Node, Port: t.Port})
+	return n.DialAddr(ctx, Addr{Node: nodes[0].Incarnation.Node, Port: t.Port})
 }
 
 // DialAddr opens an endpoint and connects it to a from a free port. Of the dials of n to

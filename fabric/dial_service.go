@@ -55,7 +55,7 @@ func (n *Node) tryAll(ctx, limit context.Context, t addr.Target, resolve resolve
 // tryOne tries one of so many endpoints, for its share of the time if there are others: an
 // endpoint that does not answer must not use up their time.
 func (n *Node) tryOne(ctx, limit context.Context, s attach.Service, service string, of int) (*Conn, error) {
-	a := Addr{Node: s.Life.Node, Port: s.Port}
+	a := Addr{Node: s.Incarnation.Node, Port: s.Port}
 	end, bounded := limit.Deadline()
 	if of == 1 || !bounded {
 		return n.dialOnce(ctx, limit, a, service)
@@ -79,7 +79,7 @@ var errNoAnswer = fmt.Errorf("%w: nobody accepted in time, and others serve the 
 const maxTried = 2 * attach.MaxCandidates
 
 func sameEndpoint(s attach.Service) func(attach.Service) bool {
-	return func(x attach.Service) bool { return x.Life == s.Life && x.Port == s.Port }
+	return func(x attach.Service) bool { return x.Incarnation == s.Incarnation && x.Port == s.Port }
 }
 
 // anotherMayDo reports whether another endpoint may take a dial that failed with err.

@@ -103,7 +103,7 @@ func inTurn(resolve resolver, turn uint64) resolver {
 		if len(list) == 0 {
 			return list, err
 		}
-		slices.SortFunc(list, func(a, b attach.Service) int { return cmp.Compare(a.Life.Node, b.Life.Node) })
+		slices.SortFunc(list, func(a, b attach.Service) int { return cmp.Compare(a.Incarnation.Node, b.Incarnation.Node) })
 		first := int(turn % uint64(len(list)))
 		return append(list[first:len(list):len(list)], list[:first]...), err
 	}

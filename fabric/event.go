@@ -19,7 +19,7 @@ const (
 type Event struct {
 	Kind       EventKind
 	Node       NodeID
-	Generation Generation // which life of Node
+	Generation Generation // which incarnation of Node
 	Name       string     // the node's name
 	Reason     string     // of a removal: "left", "crashed", "silent", "restarted", …
 }
@@ -34,8 +34,8 @@ func (ev Event) String() string {
 
 // OnEvent calls fn for every node event from now on (scif_event_register), one
 // at a time and in order; the nodes that are live now are not reported. For
-// one life of a node, fn sees at most one NodeAdded and then at most one
-// NodeRemoved. When NodeRemoved arrives, every call towards that life has
+// one incarnation of a node, fn sees at most one NodeAdded and then at most one
+// NodeRemoved. When NodeRemoved arrives, every call towards that incarnation has
 // failed already.
 //
 // cancel ends it (scif_event_unregister) and waits for a running fn, unless fn
@@ -44,8 +44,8 @@ func (n *Node) OnEvent(fn func(Event)) (cancel func()) {
 	return n.session.Watch(func(ev attach.Event) {
 		fn(Event{
 			Kind:       EventKind(ev.Kind),
-			Node:       ev.Life.Node,
-			Generation: ev.Life.Generation,
+			Node:       ev.Incarnation.Node,
+			Generation: ev.Incarnation.Generation,
 			Name:       ev.Name,
 			Reason:     ev.Reason,
 		})

@@ -195,7 +195,7 @@ func ExampleEndpoint_VPutSignal() {
 }
 
 // A node is lost while a call waits for it: the call fails, then the event
-// arrives, and a connection to the node's next life works.
+// arrives, and a connection to the node's next incarnation works.
 func Example_lostNode() {
 	ctx := context.Background()
 	cluster := fabrictest.Start(2)

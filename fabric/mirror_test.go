@@ -177,7 +177,7 @@ func mirrorOfALostPeer(t *testing.T, c *fabrictest.Cluster) {
 		t.Fatal(err)
 	}
 	if err := m.Release(ctx); err != nil || len(m.Dirty()) > 0 {
-		t.Errorf("release to the node's next life: %v, dirty %v", err, m.Dirty())
+		t.Errorf("release to the node's next incarnation: %v, dirty %v", err, m.Dirty())
 	}
 	if got := string(mem.Bytes()[fabric.PageSize+100:][:4]); got != "kept" {
 		t.Errorf("the peer has %q", got)

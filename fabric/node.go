@@ -44,15 +44,15 @@ func init() {
 // which lasts from a node's removal until it has rejoined.
 func (n *Node) ID() NodeID {
 	self := n.session.Self()
-	if self.Life.Generation == 0 {
+	if self.Incarnation.Generation == 0 {
 		return addr.NoNode
 	}
-	return self.Life.Node
+	return self.Incarnation.Node
 }
 
-// Life returns the node's ID and generation; the generation is 0 while the
+// Incarnation returns the node's ID and generation; the generation is 0 while the
 // node has no lease.
-func (n *Node) Life() Life { return n.session.Self().Life }
+func (n *Node) Incarnation() Incarnation { return n.session.Self().Incarnation }
 
 // Name returns the name that the node was started with.
 func (n *Node) Name() string { return n.session.Self().Name }
@@ -167,7 +167,7 @@ func (n *Node) Done() <-chan struct{} { return n.session.Done() }
 // A second Close does nothing.
 func (n *Node) Close() error { return n.fail("close", n.session.Close()) }
 
-func (n *Node) local() Addr { return Addr{Node: n.session.Self().Life.Node} }
+func (n *Node) local() Addr { return Addr{Node: n.session.Self().Incarnation.Node} }
 
 func (n *Node) fail(op string, err error) error {
 	if err == nil {

@@ -91,7 +91,7 @@ func (e *Endpoint) Peer() (Peer, error) {
 	if err != nil {
 		return Peer{}, e.fail("peer", err)
 	}
-	peer := Peer{Node: p.Life.Node, Generation: p.Life.Generation, Name: p.Name, Labels: append([]string(nil), p.Labels...), UID: -1}
+	peer := Peer{Node: p.Incarnation.Node, Generation: p.Incarnation.Generation, Name: p.Name, Labels: append([]string(nil), p.Labels...), UID: -1}
 	if p.UID != access.UnknownUID {
 		peer.UID = int64(p.UID)
 	}

@@ -50,11 +50,13 @@ func (s ServiceInfo) Addr() Addr { return Addr{Node: s.Node, Port: s.Port} }
 // String returns the service as "name@node-name (node:port)".
 func (s ServiceInfo) String() string { return fmt.Sprintf("%s@%s (%v)", s.Name, s.NodeName, s.Addr()) }
 
-// life distinguishes s from another listener.
-func (s ServiceInfo) life() Life { return Life{Node: s.Node, Generation: s.Generation} }
+// incarnation distinguishes s from another listener.
+func (s ServiceInfo) incarnation() Incarnation {
+	return Incarnation{Node: s.Node, Generation: s.Generation}
+}
 
 func infoOf(s attach.Service) ServiceInfo {
-	return ServiceInfo{Name: s.Name, Node: s.Life.Node, Generation: s.Life.Generation, NodeName: s.Node, Port: s.Port, RoundTrip: s.RoundTrip}
+	return ServiceInfo{Name: s.Name, Node: s.Incarnation.Node, Generation: s.Incarnation.Generation, NodeName: s.Node, Port: s.Port, RoundTrip: s.RoundTrip}
 }
 
 // Services returns the services of all live nodes, this one's included, by name and then
@@ -175,7 +177,7 @@ func (w *serviceWatch) tell(list []ServiceInfo) {
 // changes returns how after differs from before: removed services first.
 func changes(before, after []ServiceInfo) (events []ServiceEvent) {
 	same := func(a, b ServiceInfo) bool {
-		return a.Name == b.Name && a.life() == b.life() && a.Port == b.Port
+		return a.Name == b.Name && a.incarnation() == b.incarnation() && a.Port == b.Port
 	}
 	only := func(list, other []ServiceInfo, kind ServiceEventKind) {
 		for _, s := range list {

@@ -123,7 +123,7 @@ func TestANameGoesWithItsOwner(t *testing.T) {
 		gone("node")
 		answers(t, c.Restart(1), "db", "again")
 		if word, err := asked(c.Node(0), "db"); word != "again" || err != nil {
-			t.Errorf("served by the node's next life: %q, %v", word, err)
+			t.Errorf("served by the node's next incarnation: %q, %v", word, err)
 		}
 	})
 }

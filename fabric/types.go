@@ -32,14 +32,14 @@ const (
 // Network, which returns "scif", it is a [net.Addr]. It is [addr.Addr].
 type Addr = addr.Addr
 
-// A Generation counts the lives of a node ID, from 1 on: each grant of the same ID has the
+// A Generation counts the incarnations of a node ID, from 1 on: each grant of the same ID has the
 // next one. It is [addr.Generation].
 type Generation = addr.Generation
 
-// A Life is one generation of one node ID: it has the fields Node, a [NodeID], and
-// Generation. Two lives of the same ID share no connection and no window. String returns
-// "node.generation". It is [addr.Life].
-type Life = addr.Life
+// An Incarnation is one generation of one node ID: it has the fields Node, a [NodeID], and
+// Generation. Two incarnations of the same ID share no connection and no window. String returns
+// "node.generation". It is [addr.Incarnation].
+type Incarnation = addr.Incarnation
 
 // A UUID is the identity of a cluster, of 16 bytes; the zero UUID belongs to none. String
 // returns the usual form. It is [addr.UUID].

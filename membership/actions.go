@@ -84,44 +84,44 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 	}
 }
 
-// An owedLife is our own life while it could not be written.
-type owedLife struct{ verdict.Remember }
+// An owedIncarnation is our own incarnation while it could not be written.
+type owedIncarnation struct{ verdict.Remember }
 
-// remember writes our own life, synced, before the later actions of the step. A
-// failed write does not end a life that the host has granted: it is written
+// remember writes our own incarnation, synced, before the later actions of the step. A
+// failed write does not end an incarnation that the host has granted: it is written
 // later.
 func (a *Agent) remember(x verdict.Remember) {
 	_ = a.cfg.Faults.Hit(failpoint.LeaseGranted)
 	a.owed = nil
-	err := a.writeLife(x)
+	err := a.writeIncarnation(x)
 	if err != nil && !errors.Is(err, state.ErrOldTerm) {
-		a.log.Warn().Err(err).Stringer("life", x.Life).Msg("own life is not remembered")
-		a.owed = &owedLife{x}
+		a.log.Warn().Err(err).Stringer("incarnation", x.Incarnation).Msg("own incarnation is not remembered")
+		a.owed = &owedIncarnation{x}
 		a.rememberAgain(a.owed)
 	}
 	_ = a.cfg.Faults.Hit(failpoint.LeaseRemembered)
 }
 
-func (a *Agent) writeLife(x verdict.Remember) error {
-	if x.Life == noLife {
+func (a *Agent) writeIncarnation(x verdict.Remember) error {
+	if x.Incarnation == noIncarnation {
 		return a.cfg.State.AcceptTerm(x.Term)
 	}
-	return a.cfg.State.PutLease(state.Lease{Life: x.Life, Term: x.Term, Epoch: a.self.Epoch,
+	return a.cfg.State.PutLease(state.Lease{Incarnation: x.Incarnation, Term: x.Term, Epoch: a.self.Epoch,
 		Since: a.cfg.Faults.Now(), Signed: x.Lease})
 }
 
 // rememberAgain retries a failed write of remember after a while, until it succeeds
-// or a newer life takes its place.
-func (a *Agent) rememberAgain(o *owedLife) {
+// or a newer incarnation takes its place.
+func (a *Agent) rememberAgain(o *owedIncarnation) {
 	write := func() {
 		if a.owed != o {
 			return
 		}
-		if a.writeLife(o.Remember) != nil {
+		if a.writeIncarnation(o.Remember) != nil {
 			a.rememberAgain(o)
 			return
 		}
-		a.log.Info().Stringer("life", o.Life).Msg("own life is remembered now")
+		a.log.Info().Stringer("incarnation", o.Incarnation).Msg("own incarnation is remembered now")
 		a.owed = nil
 	}
 	time.AfterFunc(a.timing.Stall, func() { a.post(write) })
@@ -130,7 +130,7 @@ func (a *Agent) rememberAgain(o *owedLife) {
 // emit shows an event's effect and hands it to the handlers.
 func (a *Agent) emit(e verdict.Event) {
 	a.note(e)
-	ev := a.log.Info().Stringer("life", e.Node.Life).Str("name", e.Node.Name())
+	ev := a.log.Info().Stringer("incarnation", e.Node.Incarnation).Str("name", e.Node.Name())
 	if e.Reason != "" {
 		ev = ev.Str("reason", string(e.Reason))
 	}
@@ -151,13 +151,13 @@ func eventText(k verdict.EventKind) string {
 	case verdict.EventSelf:
 		return "this node has an ID"
 	case verdict.EventReset:
-		return "this node's life was ended by the others"
+		return "this node's incarnation was ended by the others"
 	case verdict.EventHost:
 		return "news of the host"
 	case verdict.EventUpdated:
 		return "node changed"
 	case verdict.EventLocal:
-		return "this node serves the applications of its machine in its last life"
+		return "this node serves the applications of its machine in its last incarnation"
 	}
 	return "event"
 }
@@ -167,22 +167,22 @@ func (a *Agent) followEvent(e verdict.Event) {
 	switch e.Kind {
 	case verdict.EventReset:
 		a.gossipSelf()
-		a.endLives(e.Node.Life)
+		a.endIncarnations(e.Node.Incarnation)
 		a.names.book = services.Book{}
 	case verdict.EventSelf, verdict.EventHost:
 		a.gossipSelf()
 	case verdict.EventAdded:
 		a.tellRumour(e.Node)
-		a.showNames(e.Node.Life)
+		a.showNames(e.Node.Incarnation)
 	case verdict.EventUpdated:
 		if a.host != nil { // it may have another name or other labels
-			a.names.host.Recheck(e.Node.Life, a.bars)
+			a.names.host.Recheck(e.Node.Incarnation, a.bars)
 			a.names.stale = true
 		}
 	case verdict.EventRemoved:
-		a.removeNames(e.Node.Life)
+		a.removeNames(e.Node.Incarnation)
 		if l := a.lines[gossip.Key{UUID: e.Node.UUID, Epoch: e.Node.Epoch}]; l != nil && l.up != nil {
-			l.up.Close("life " + e.Node.Life.String() + " is over")
+			l.up.Close("incarnation " + e.Node.Incarnation.String() + " is over")
 		}
 	}
 }
@@ -198,13 +198,13 @@ func (a *Agent) depart() {
 
 // note stores the part of an event that other goroutines read: which lives are
 // over and fenced from here on, and the state of the host. After a reset this node
-// has another life, and to that one no life is over.
+// has another incarnation, and to that one no incarnation is over.
 func (a *Agent) note(e verdict.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch e.Kind {
 	case verdict.EventRemoved:
-		a.view.over[e.Node.Life.Node] = max(a.view.over[e.Node.Life.Node], e.Node.Life.Generation)
+		a.view.over[e.Node.Incarnation.Node] = max(a.view.over[e.Node.Incarnation.Node], e.Node.Incarnation.Generation)
 	case verdict.EventReset:
 		clear(a.view.over)
 	case verdict.EventHost:
@@ -224,7 +224,7 @@ func (a *Agent) handle(e verdict.Event) {
 func (a *Agent) handled(e verdict.Event) {
 	if e.Kind == verdict.EventRemoved {
 		_ = a.cfg.Faults.Hit(failpoint.RemovalHandled)
-		a.post(func() { a.feedMember(verdict.Handled{Life: e.Node.Life}) })
+		a.post(func() { a.feedMember(verdict.Handled{Incarnation: e.Node.Incarnation}) })
 	}
 }
 

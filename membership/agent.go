@@ -66,13 +66,13 @@ type Agent struct {
 	heard          map[gossip.Key]gossip.Member // gossiping nodes, as last heard
 	gone           map[gossip.Key]bool          // of heard: given up
 	sighted        map[gossip.Key]bool          // nodes that gossip as host and are being dialed
-	watched        map[addr.Life]bool
+	watched        map[addr.Incarnation]bool
 	pace           verdict.Pace
-	timer          *time.Timer    // goes off at the next tick
-	remembered     time.Time      // when members were last looked at for the disk
-	memory         []state.Member // as last given to the disk
-	owed           *owedLife      // our own life, if it is not on disk
-	published      bool           // view is up to date
+	timer          *time.Timer      // goes off at the next tick
+	remembered     time.Time        // when members were last looked at for the disk
+	memory         []state.Member   // as last given to the disk
+	owed           *owedIncarnation // our own incarnation, if it is not on disk
+	published      bool             // view is up to date
 	ending         error
 	serving        bool          // gossip announces that this host has members
 	departed       chan struct{} // closed when a Leave is confirmed
@@ -96,7 +96,7 @@ type Agent struct {
 // A view is the copy of the loop's state for other goroutines.
 type view struct {
 	self      Node
-	lease     []byte // signed, of self.Life
+	lease     []byte // signed, of self.Incarnation
 	nodes     []Node
 	term      uint64
 	alone     bool
@@ -106,7 +106,7 @@ type view struct {
 	stray     uint64
 	sessions  []*control.Session
 	err       error
-	over      map[addr.NodeID]addr.Generation // newest life of each ID that is over
+	over      map[addr.NodeID]addr.Generation // newest incarnation of each ID that is over
 	bans      map[addr.UUID]bool              // banned nodes
 	circle    circle
 }
@@ -118,7 +118,7 @@ type step struct {
 }
 
 // Start takes part in the cluster of cfg.State. It returns when the node
-// listens and gossips; the node's own life comes with an EventSelf, as soon as
+// listens and gossips; the node's own incarnation comes with an EventSelf, as soon as
 // the host grants it. ctx bounds Start only.
 //
 // A host first asks its seeds whether another host of this cluster lives, and
@@ -168,7 +168,7 @@ func newAgent(cfg *Config) *Agent {
 		heard:       make(map[gossip.Key]gossip.Member),
 		gone:        make(map[gossip.Key]bool),
 		sighted:     make(map[gossip.Key]bool),
-		watched:     make(map[addr.Life]bool),
+		watched:     make(map[addr.Incarnation]bool),
 		departed:    make(chan struct{}),
 		rotation:    make(chan struct{}, 1),
 		names:       newNames(),
@@ -240,7 +240,7 @@ func (a *Agent) machines(ctx context.Context, epoch uint64) error {
 	}
 	a.member, err = verdict.NewMember(verdict.MemberConfig{
 		Self:     self,
-		Previous: lease.Life,
+		Previous: lease.Incarnation,
 		Lease:    lease.Signed,
 		Term:     a.cfg.State.Term(),
 		Want:     a.cfg.Node.Want,
@@ -254,7 +254,7 @@ func (a *Agent) end() (control.End, []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e := a.self
-	e.Life, e.Term = a.view.self.Life, a.view.term
+	e.Incarnation, e.Term = a.view.self.Incarnation, a.view.term
 	return e, a.view.lease
 }
 
@@ -394,14 +394,14 @@ func (a *Agent) show() (others bool) {
 	return a.view.circle.meet(a.view.nodes)
 }
 
-// Self returns this node. Its Life is the zero Life while it has none.
+// Self returns this node. Its Incarnation is the zero Incarnation while it has none.
 func (a *Agent) Self() Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.view.self
 }
 
-// Nodes returns all other lives in the cluster as this node sees it, in order
+// Nodes returns all other incarnations in the cluster as this node sees it, in order
 // of ID. The caller owns the slice.
 func (a *Agent) Nodes() []Node {
 	a.mu.Lock()
@@ -409,24 +409,24 @@ func (a *Agent) Nodes() []Node {
 	return slices.Clone(a.view.nodes)
 }
 
-// Report passes on a data link's evidence about a life. It may be called often.
-func (a *Agent) Report(life addr.Life, e Evidence) {
-	a.post(func() { a.feedMember(verdict.Link{Life: life, Evidence: e}) })
+// Report passes on a data link's evidence about an incarnation. It may be called often.
+func (a *Agent) Report(incarnation addr.Incarnation, e Evidence) {
+	a.post(func() { a.feedMember(verdict.Link{Incarnation: incarnation, Evidence: e}) })
 }
 
-// Watch says whether this node has links in use to life. Such a life gets a lifeline
+// Watch says whether this node has links in use to incarnation. Such an incarnation gets a lifeline
 // beside those that this node watches in any case ([verdict.Watched]).
-func (a *Agent) Watch(life addr.Life, inUse bool) {
+func (a *Agent) Watch(incarnation addr.Incarnation, inUse bool) {
 	a.post(func() {
 		if inUse {
-			a.watched[life] = true
+			a.watched[incarnation] = true
 		} else {
-			delete(a.watched, life)
+			delete(a.watched, incarnation)
 		}
 	})
 }
 
-// Leave ends this node's life with a leave message to the host and to every member that
+// Leave ends this node's incarnation with a leave message to the host and to every member that
 // gossips, then closes the agent. It returns earlier, with the agent closed,
 // when ctx ends.
 func (a *Agent) Leave(ctx context.Context) error {

@@ -17,11 +17,11 @@ import (
 func TestNodesJoinByTokenAndSeeEachOther(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
-		if got := w.node(1).life(); got.Node != 0 || got.Generation != 1 {
+		if got := w.node(1).incarnation(); got.Node != 0 || got.Generation != 1 {
 			t.Errorf("the host lives as %v, want 0.1", got)
 		}
 		for i := 2; i <= 4; i++ {
-			if got := w.node(i).life(); int(got.Node) != i-1 || got.Generation != 1 {
+			if got := w.node(i).incarnation(); int(got.Node) != i-1 || got.Generation != 1 {
 				t.Errorf("node %d lives as %v, want %d.1", i, got, i-1)
 			}
 			if s := w.node(i).a.Status(); !s.HostReachable || s.Term != 1 || s.Nodes != 3 || s.Gossiping != 3 || s.Lifelines != 2 {
@@ -68,7 +68,7 @@ func TestRestartKeepsTheIDWithTheNextGeneration(t *testing.T) {
 		back := w.again(3)
 		took := w.within(5*time.Second, "it is back", func() bool { return mesh(w.all) })
 		t.Logf("back after %v", took)
-		if got := back.life(); got != (addr.Life{Node: 2, Generation: 2}) {
+		if got := back.incarnation(); got != (addr.Incarnation{Node: 2, Generation: 2}) {
 			t.Errorf("it lives as %v, want 2.2", got)
 		}
 		time.Sleep(10 * time.Second)
@@ -100,12 +100,12 @@ func TestInstantRestartIsSeenAsOne(t *testing.T) {
 	})
 }
 
-func TestHostRestartKeepsEveryLife(t *testing.T) {
+func TestHostRestartKeepsEveryIncarnation(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
-		lives := make(map[int]addr.Life)
+		incarnations := make(map[int]addr.Incarnation)
 		for _, n := range w.all {
-			lives[n.i] = n.life()
+			incarnations[n.i] = n.incarnation()
 		}
 		began := time.Now()
 		w.kill(w.node(1))
@@ -117,15 +117,15 @@ func TestHostRestartKeepsEveryLife(t *testing.T) {
 			t.Error("the cluster did not last")
 		}
 		for _, n := range w.all[:3] {
-			if n.life() != lives[n.i] {
-				t.Errorf("node %d lives as %v, before as %v", n.i, n.life(), lives[n.i])
+			if n.incarnation() != incarnations[n.i] {
+				t.Errorf("node %d lives as %v, before as %v", n.i, n.incarnation(), incarnations[n.i])
 			}
 			if got := removals(n.since(began)); !slices.Equal(got, []string{"removed 0.1 crashed"}) {
-				t.Errorf("node %d: removals %v, want only the old life of the host", n.i, got)
+				t.Errorf("node %d: removals %v, want only the old incarnation of the host", n.i, got)
 			}
 		}
-		if got := w.node(1).life(); got.Node != 0 || got.Generation <= lives[1].Generation {
-			t.Errorf("the host lives as %v, before as %v, want a later life of node 0", got, lives[1])
+		if got := w.node(1).incarnation(); got.Node != 0 || got.Generation <= incarnations[1].Generation {
+			t.Errorf("the host lives as %v, before as %v, want a later incarnation of node 0", got, incarnations[1])
 		}
 	})
 }
@@ -205,19 +205,19 @@ func TestIsolatedNodeIsRemovedOnceAndComesBack(t *testing.T) {
 		took := w.within(5*time.Second, "it is back", func() bool { return mesh(w.all) })
 		t.Logf("back after %v", took)
 		time.Sleep(20 * time.Second)
-		if got := w.node(4).life(); got != (addr.Life{Node: 3, Generation: 2}) {
+		if got := w.node(4).incarnation(); got != (addr.Incarnation{Node: 3, Generation: 2}) {
 			t.Errorf("it lives as %v, want 3.2", got)
 		}
 		for _, n := range w.all {
 			got := words(n.since(began))
 			if n.i == 4 {
 				if !slices.Contains(got, "reset") || !slices.Contains(got, "self 3.2") {
-					t.Errorf("the isolated node: events %v, want a reset and its new life", got)
+					t.Errorf("the isolated node: events %v, want a reset and its new incarnation", got)
 				}
 				continue
 			}
 			if !slices.Equal(got, []string{"removed 3.1 silent", "added 3.2"}) {
-				t.Errorf("node %d: events %v, want one removal and the new life", n.i, got)
+				t.Errorf("node %d: events %v, want one removal and the new incarnation", n.i, got)
 			}
 		}
 	})
@@ -249,8 +249,8 @@ func TestSplitHeals(t *testing.T) {
 			if got := removals(n.since(healed)); len(got) != 0 {
 				t.Errorf("node %d: removals after the heal %v, want none", n.i, got)
 			}
-			if n.life().Generation != 1 {
-				t.Errorf("node %d lives as %v, want its first generation", n.i, n.life())
+			if n.incarnation().Generation != 1 {
+				t.Errorf("node %d lives as %v, want its first generation", n.i, n.incarnation())
 			}
 		}
 	})
@@ -289,7 +289,7 @@ func TestLeaveIsToldWithItsReason(t *testing.T) {
 		}
 		back := w.again(3)
 		w.within(5*time.Second, "it is back", func() bool { return mesh(w.all) })
-		if got := back.life(); got != (addr.Life{Node: 2, Generation: 2}) {
+		if got := back.incarnation(); got != (addr.Incarnation{Node: 2, Generation: 2}) {
 			t.Errorf("it came back as %v, want 2.2", got)
 		}
 	})
@@ -318,10 +318,10 @@ func TestJoinStorm(t *testing.T) {
 		t.Logf("%d nodes see each other after %v", count, took)
 		seen := make(map[addr.NodeID]bool)
 		for _, n := range w.all {
-			if seen[n.life().Node] {
-				t.Errorf("ID %d twice", n.life().Node)
+			if seen[n.incarnation().Node] {
+				t.Errorf("ID %d twice", n.incarnation().Node)
 			}
-			seen[n.life().Node] = true
+			seen[n.incarnation().Node] = true
 		}
 	})
 }

@@ -71,7 +71,7 @@ func TestAnOldLifelineReportHarmsNoHealthyNode(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		began := time.Now()
-		victim := w.node(3).life()
+		victim := w.node(3).incarnation()
 		for range 20 {
 			for _, e := range []verdict.Evidence{verdict.LinkRefused, verdict.LinkSilent, verdict.LinkReset, verdict.LinkFenced} {
 				w.node(2).a.Report(victim, e)
@@ -250,7 +250,7 @@ func TestLostPairIsNoticedWithinTheBoundOfEachProfile(t *testing.T) {
 // suspects reports whether n suspects o.
 func (n *node) suspects(o *node) bool {
 	return slices.ContainsFunc(n.a.Nodes(), func(x Node) bool {
-		return x.Life == o.life() && x.State == verdict.Suspect
+		return x.Incarnation == o.incarnation() && x.State == verdict.Suspect
 	})
 }
 
@@ -288,9 +288,9 @@ func TestEventsWaitForTheHandlerAndTheLoopDoesNot(t *testing.T) {
 	})
 }
 
-// TestEachLifeHasAFewLifelines: a life has lifelines to its watchers, and to those with
+// TestEachIncarnationHasAFewLifelines: an incarnation has lifelines to its watchers, and to those with
 // which it has links in use, however many others there are.
-func TestEachLifeHasAFewLifelines(t *testing.T) {
+func TestEachIncarnationHasAFewLifelines(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(13)
 		time.Sleep(10 * time.Second)
@@ -306,17 +306,17 @@ func TestEachLifeHasAFewLifelines(t *testing.T) {
 		a := w.node(2)
 		i := slices.IndexFunc(w.all, func(x *node) bool {
 			watched := true
-			onLoop(a.a, func() { watched = x == a || x == w.node(1) || a.a.member.Watches(x.life()) })
+			onLoop(a.a, func() { watched = x == a || x == w.node(1) || a.a.member.Watches(x.incarnation()) })
 			return !watched
 		})
 		b := w.all[i]
-		a.a.Watch(b.life(), true)
-		b.a.Watch(a.life(), true)
+		a.a.Watch(b.incarnation(), true)
+		b.a.Watch(a.incarnation(), true)
 		w.within(3*time.Second, "a pair with links has one too", func() bool {
 			return a.a.Status().Lifelines == 9 && b.a.Status().Lifelines == 9
 		})
-		a.a.Watch(b.life(), false)
-		b.a.Watch(a.life(), false)
+		a.a.Watch(b.incarnation(), false)
+		b.a.Watch(a.incarnation(), false)
 		w.within(3*time.Second, "it is closed again", few)
 		w.kill(b)
 		w.within(100*time.Millisecond, "all others know that it is gone", func() bool { return mesh(w.all) })
@@ -335,7 +335,7 @@ func TestWithoutAHostAllLookWhereAWatcherDoubts(t *testing.T) {
 		w.kill(w.node(5))
 		w.within(500*time.Millisecond, "all know that a node is gone", func() bool { return mesh(w.all) })
 		cut := w.node(9)
-		life := cut.life()
+		incarnation := cut.incarnation()
 		var rest []string
 		for _, n := range w.all {
 			if n != cut {
@@ -345,7 +345,7 @@ func TestWithoutAHostAllLookWhereAWatcherDoubts(t *testing.T) {
 		w.net.Partition([]string{ip(9)}, rest)
 		knows := func() bool {
 			return !slices.ContainsFunc(w.all, func(n *node) bool {
-				return n != cut && slices.ContainsFunc(n.a.Nodes(), func(x Node) bool { return x.Life == life })
+				return n != cut && slices.ContainsFunc(n.a.Nodes(), func(x Node) bool { return x.Incarnation == incarnation })
 			})
 		}
 		w.within(3*time.Second, "all others know that it is silent", knows)
@@ -356,7 +356,7 @@ func TestProbeOverTheDataPathDecides(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var asked atomic.Int32
 		probe := func(c *Config) {
-			c.Probe = func(context.Context, addr.Life) error {
+			c.Probe = func(context.Context, addr.Incarnation) error {
 				asked.Add(1)
 				return nil
 			}
@@ -366,7 +366,7 @@ func TestProbeOverTheDataPathDecides(t *testing.T) {
 		n := w.join(3, probe)
 		w.within(5*time.Second, "all see all", func() bool { return mesh(w.all) })
 		began := time.Now()
-		w.node(2).a.Report(n.life(), verdict.LinkRefused)
+		w.node(2).a.Report(n.incarnation(), verdict.LinkRefused)
 		time.Sleep(5 * time.Second)
 		if asked.Load() == 0 {
 			t.Error("nobody asked the data path")
@@ -421,7 +421,7 @@ func TestHostThatLeavesIsGoneAndComesBack(t *testing.T) {
 		}
 		w.again(1)
 		w.within(5*time.Second, "the host is back", func() bool { return mesh(w.all) })
-		if got := w.node(2).life(); got != (addr.Life{Node: 1, Generation: 1}) {
+		if got := w.node(2).incarnation(); got != (addr.Incarnation{Node: 1, Generation: 1}) {
 			t.Errorf("node 2 lives as %v, want as before", got)
 		}
 	})

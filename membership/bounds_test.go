@@ -111,7 +111,7 @@ func TestSessionsEndWithTheCertificate(t *testing.T) {
 		w.within(10*time.Second, "all see all", func() bool { return mesh(w.all) })
 		n := w.node(3)
 		w.kill(n)
-		s, life := w.mute(n)
+		s, incarnation := w.mute(n)
 		ended := make(chan struct{})
 		go func() { <-s.Done(); close(ended) }()
 		stop := make(chan struct{})
@@ -122,7 +122,7 @@ func TestSessionsEndWithTheCertificate(t *testing.T) {
 				case <-stop:
 					return
 				case <-time.After(100 * time.Millisecond):
-					s.Send(verdict.Ping{Life: life, Nonce: i})
+					s.Send(verdict.Ping{Incarnation: incarnation, Nonce: i})
 				}
 			}
 		})
@@ -144,8 +144,8 @@ func TestSessionsEndWithTheCertificate(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, i := range []int{1, 2} {
 			got := removals(w.node(i).since(time.Time{}))
-			if len(got) != 2 || !strings.HasPrefix(got[1], "removed "+life.String()) {
-				t.Errorf("node %d: removals %v, want those of node 3's two lives only", i, got)
+			if len(got) != 2 || !strings.HasPrefix(got[1], "removed "+incarnation.String()) {
+				t.Errorf("node %d: removals %v, want those of node 3's two incarnations only", i, got)
 			}
 		}
 	})

@@ -69,7 +69,7 @@ func putCredentials(st *state.State, creds trust.Credentials) error {
 
 // A renewal keeps this node's certificate young. The loop owns it.
 //
-//	2/3 of its life are over --> node: RENEW to the host, CERTIFICATE back
+//	2/3 of its incarnation are over --> node: RENEW to the host, CERTIFICATE back
 //	                             host: issues its own
 //	                         --> on disk --> in the store --> and so on
 //
@@ -89,7 +89,7 @@ func (a *Agent) beginRenewal() {
 	a.renewal.at = a.renewAt(creds)
 }
 
-// renewAt returns when the certificate is old: by its own life, and on the host,
+// renewAt returns when the certificate is old: by its own incarnation, and on the host,
 // which knows how long it should be, by that.
 func (a *Agent) renewAt(creds trust.Credentials) time.Time {
 	at := creds.RenewAt()

@@ -53,28 +53,28 @@ type Config struct {
 	Partial verdict.PartialPolicy
 	// CertificateValidity is how long the certificates are valid that this
 	// host issues, a minute to ten years. Each is renewed after two thirds of its
-	// life. 0: [CertificateValidity].
+	// incarnation. 0: [CertificateValidity].
 	CertificateValidity time.Duration
 
-	// Probe tries to reach a life over the data path: nil if it answered. It
+	// Probe tries to reach an incarnation over the data path: nil if it answered. It
 	// returns when ctx ends at the latest. Nil: a lifeline is opened instead.
-	Probe func(ctx context.Context, life addr.Life) error
+	Probe func(ctx context.Context, incarnation addr.Incarnation) error
 	// OnEvent is called for every change, in order, on one goroutine. When
 	// it returns from an EventRemoved the removal counts as handled here.
 	OnEvent func(Event)
 	// Serves returns the node's services, as services.List has them; it is called after
 	// [Agent.ServesAnew] and must not block. OnServices is called, on OnEvent's goroutine,
-	// with the current services of another life, after the event that has added it; a
-	// life's end ends its services. Nil: nothing is served, OnServices is not called.
+	// with the current services of another incarnation, after the event that has added it; a
+	// incarnation's end ends its services. Nil: nothing is served, OnServices is not called.
 	Serves     func() []services.Service
-	OnServices func(addr.Life, []services.Service)
+	OnServices func(addr.Incarnation, []services.Service)
 	// Bars returns the rule that keeps a node from serving a name, "" if there is none; of
 	// use on the host, which announces no such name. Nil: no rule does. Barred is called with
 	// the names of Serves that the host does not announce; may be nil. Neither must block.
 	Bars   func(n Node, name string) (rule string)
 	Barred func(names []string)
 	// Revalidate is called when this process noticed that it stood still:
-	// every link serves nothing until both ends have confirmed both lives in a
+	// every link serves nothing until both ends have confirmed both incarnations in a
 	// fresh round trip. It must not block. Nil: nothing is done.
 	Revalidate func()
 
@@ -176,7 +176,7 @@ func (c *Config) withDefaults() (*Config, error) {
 		d.Serves = func() []services.Service { return nil }
 	}
 	if d.OnServices == nil {
-		d.OnServices = func(addr.Life, []services.Service) {}
+		d.OnServices = func(addr.Incarnation, []services.Service) {}
 	}
 	if d.Barred == nil {
 		d.Barred = func([]string) {}
@@ -197,4 +197,4 @@ func (c *Config) identity(epoch uint64) (verdict.Identity, error) {
 	return verdict.Identity{UUID: c.State.Identity().Node, Epoch: epoch, Claims: claims}, err
 }
 
-var noLife addr.Life
+var noIncarnation addr.Incarnation

@@ -7,14 +7,14 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// tellDoubt notifies all others that this node hears nothing of a life that it watches.
-func (a *Agent) tellDoubt(l *line, life Node) {
+// tellDoubt notifies all others that this node hears nothing of an incarnation that it watches.
+func (a *Agent) tellDoubt(l *line, incarnation Node) {
 	var to []gossip.Key
 	for _, n := range a.member.Nodes() {
 		to = append(to, gossip.Key{UUID: n.UUID, Epoch: n.Epoch})
 	}
 	if err := a.gossip.TellDoubt(l.key, to); err != nil {
-		a.log.Debug().Err(err).Stringer("life", life.Life).Msg("not all others are told of a doubt")
+		a.log.Debug().Err(err).Stringer("incarnation", incarnation.Incarnation).Msg("not all others are told of a doubt")
 	}
 }
 
@@ -23,11 +23,11 @@ func (a *Agent) hearDoubt(d gossip.Doubt) {
 	by, known := a.living(d.From)
 	n, ok := a.living(d.About)
 	if known && ok {
-		a.feedMember(verdict.Doubt{By: by.Life, Life: n.Life})
+		a.feedMember(verdict.Doubt{By: by.Incarnation, Incarnation: n.Incarnation})
 	}
 }
 
-// lookAt sees whether something answers or refuses where a life was.
+// lookAt sees whether something answers or refuses where an incarnation was.
 func (a *Agent) lookAt(x verdict.Look) {
 	l := a.line(gossip.Key{UUID: x.UUID, Epoch: x.Epoch})
 	if l.dialing {

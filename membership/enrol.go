@@ -215,7 +215,7 @@ func (d *enroller) takeOver(e *Enrolment, key trust.Pin, token trust.TokenRecord
 	case !e.NewKey:
 		return e, control.Refusef(control.CodeName, "the name %q is that of node %s, which has another key: choose another name, "+
 			"or have an operator say `fabricd nodes allow %s --new-key` or `fabricd nodes remove %s`", e.Name, e.UUID, e.Name, e.Name)
-	case d.lives(e.UUID):
+	case d.isActive(e.UUID):
 		return e, control.Refusef(control.CodeBusy, "node %q lives", e.Name)
 	}
 	e.Key, e.NewKey, e.Token, e.Labels = key, false, token.ID, token.Labels
@@ -228,7 +228,7 @@ func (d *enroller) pause() time.Duration { return min(d.a.cfg.CertificateValidit
 // room refuses one more identity if there are as many as are allowed.
 func (d *enroller) room(all enrolments, now time.Time) error {
 	if len(all) >= d.a.cfg.MaxNodes {
-		all.forget(now, d.lives)
+		all.forget(now, d.isActive)
 	}
 	if len(all) >= d.a.cfg.MaxNodes {
 		return control.Refusef(control.CodeBusy, "the cluster has %d nodes, as many as max-nodes allows", len(all))
@@ -278,8 +278,8 @@ func (d *enroller) roots() (roots [][]byte) {
 	return roots
 }
 
-// lives reports whether u is the host's or holds an active lease.
-func (d *enroller) lives(u addr.UUID) bool {
+// isActive reports whether u is the host's or holds an active lease.
+func (d *enroller) isActive(u addr.UUID) bool {
 	return u == d.a.self.UUID || slices.ContainsFunc(d.a.cfg.State.Leases().All(), func(g state.Grant) bool {
 		return g.UUID == u && g.State == state.Active
 	})
@@ -398,7 +398,7 @@ func (d *enroller) nextCertificate(id trust.Identity, ask control.Renew) (der []
 		return nil, e, errNoCA
 	case known == nil || now.Sub(known.issued) < d.pause():
 		return nil, e, errors.New("the last certificate was issued just now")
-	case !d.lives(id.Node):
+	case !d.isActive(id.Node):
 		return nil, e, fmt.Errorf("node %s has no lease", id.Node)
 	}
 	key, err := trust.RequestPin(ask.Request)
@@ -496,7 +496,7 @@ func (d *enroller) useCA(next *trust.CA, roots []*trust.Certificate) error {
 // unrenewed returns the nodes that live and have no certificate of the newest CA.
 func (d *enroller) unrenewed() (list []addr.UUID) {
 	for _, e := range *d.known.Load() {
-		if !e.renewed && !e.IsBanned() && d.lives(e.UUID) {
+		if !e.renewed && !e.IsBanned() && d.isActive(e.UUID) {
 			list = append(list, e.UUID)
 		}
 	}

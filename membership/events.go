@@ -14,12 +14,12 @@ import (
 const maxEvents = 1 << 16
 
 // events hands events to the handler, in order, one at a time, on its own
-// goroutine: a handler that blocks while it fences a lost life must not stop
+// goroutine: a handler that blocks while it fences a lost incarnation must not stop
 // the loop.
 type events struct {
 	handle   func(Event)
 	after    func(Event) // called when the handler has returned
-	serves   func(addr.Life, []services.Service)
+	serves   func(addr.Incarnation, []services.Service)
 	overflow func()
 
 	wake chan struct{} // capacity 1
@@ -27,12 +27,12 @@ type events struct {
 
 	mu    sync.Mutex // guards the fields below
 	queue []Event
-	lists map[addr.Life][]services.Service // to be delivered after the queue, the newest of each life
+	lists map[addr.Incarnation][]services.Service // to be delivered after the queue, the newest of each incarnation
 	ended bool
 }
 
-func newEvents(handle, after func(Event), serves func(addr.Life, []services.Service), overflow func()) *events {
-	return &events{handle: handle, after: after, serves: serves, overflow: overflow, lists: make(map[addr.Life][]services.Service),
+func newEvents(handle, after func(Event), serves func(addr.Incarnation, []services.Service), overflow func()) *events {
+	return &events{handle: handle, after: after, serves: serves, overflow: overflow, lists: make(map[addr.Incarnation][]services.Service),
 		wake: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
@@ -51,10 +51,10 @@ func (q *events) put(e verdict.Event) {
 	q.more()
 }
 
-// putServices queues a life's services, in place of its earlier list.
+// putServices queues an incarnation's services, in place of its earlier list.
 func (q *events) putServices(l services.List) {
 	q.mu.Lock()
-	q.lists[l.Life] = l.Services
+	q.lists[l.Incarnation] = l.Services
 	q.mu.Unlock()
 	q.more()
 }
@@ -81,8 +81,8 @@ func (q *events) run() {
 			q.handle(e)
 			q.after(e)
 		}
-		for life, list := range q.nextLists() {
-			q.serves(life, list)
+		for incarnation, list := range q.nextLists() {
+			q.serves(incarnation, list)
 		}
 	}
 }
@@ -100,14 +100,14 @@ func (q *events) next() (Event, bool) {
 }
 
 // nextLists takes the lists that are to be delivered.
-func (q *events) nextLists() map[addr.Life][]services.Service {
+func (q *events) nextLists() map[addr.Incarnation][]services.Service {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ended || len(q.queue) > 0 || len(q.lists) == 0 {
-		return nil // behind the events: one of them may add the life
+		return nil // behind the events: one of them may add the incarnation
 	}
 	lists := q.lists
-	q.lists = make(map[addr.Life][]services.Service)
+	q.lists = make(map[addr.Incarnation][]services.Service)
 	return lists
 }
 

@@ -14,29 +14,29 @@ import (
 const (
 	// sweepEvery is the time between two calls of sweep that do work.
 	sweepEvery = time.Second
-	// speechless is how long a session may stay without asking for a life, and
+	// speechless is how long a session may stay without asking for an incarnation, and
 	// lifeless how long without getting one.
 	speechless = 3 * time.Second
 	lifeless   = 15 * time.Second
-	// maxLifeless bounds the sessions without a life in all, those of nodes that
+	// maxLifeless bounds the sessions without an incarnation in all, those of nodes that
 	// live aside, and maxLifelessEach those of one node.
 	maxLifeless     = 64
 	maxLifelessEach = 2
-	// lifelessGrace is how long an honest node may take to ask for a life.
+	// lifelessGrace is how long an honest node may take to ask for an incarnation.
 	lifelessGrace = 250 * time.Millisecond
 )
 
 // An opening says how far a node has come on its session with this host.
 type opening struct {
 	at    time.Time
-	asked bool // for a life
+	asked bool // for an incarnation
 
 	second   time.Time // in which requests are counted
 	requests int
 }
 
 // sweep ends sessions and lifelines if the peer's certificate has expired, and at
-// the host the sessions that serve no life.
+// the host the sessions that serve no incarnation.
 func (a *Agent) sweep(now time.Time) {
 	if now.Sub(a.swept) < sweepEvery {
 		return
@@ -56,7 +56,7 @@ func (a *Agent) sweep(now time.Time) {
 			s.Close("the certificate has expired")
 		case !accepted || a.host.Speaks(id):
 		case !o.asked && age > speechless, age > lifeless:
-			s.Close("no life is asked for")
+			s.Close("no incarnation is asked for")
 		}
 	}
 	for _, l := range a.lines {
@@ -68,9 +68,9 @@ func (a *Agent) sweep(now time.Time) {
 	}
 }
 
-// makeRoom ends a session that serves no life if the node has too many of those,
+// makeRoom ends a session that serves no incarnation if the node has too many of those,
 // or all nodes together have: the oldest one, and first one that has not even asked
-// for a life. So a session that asks at once is heard, whatever others keep open.
+// for an incarnation. So a session that asks at once is heard, whatever others keep open.
 func (a *Agent) makeRoom(node addr.UUID) {
 	var all, own []verdict.SessionID
 	for id := range a.openings {
@@ -137,7 +137,7 @@ func (a *Agent) takeRequest(id verdict.SessionID, s *control.Session, m verdict.
 }
 
 // maxRequests bounds the requests of a session in a second that cost the host a
-// table each, a write or a line to every member. An honest node asks for a life
+// table each, a write or a line to every member. An honest node asks for an incarnation
 // again four times a second at most.
 const maxRequests = 16
 

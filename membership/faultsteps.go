@@ -27,7 +27,7 @@ func stepOfSent(m verdict.Message) (s failpoint.Step) {
 		return failpoint.ResumeSent
 	case verdict.Grant:
 		return failpoint.GrantSent
-	case verdict.RemovedLife:
+	case verdict.RemovedIncarnation:
 		return failpoint.RemovalTold
 	}
 	return s

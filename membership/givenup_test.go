@@ -15,22 +15,22 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// TestALifeThatItsNodeHasGivenUpIsRemovedWithoutAHost: the host ends a life, tells
+// TestAnIncarnationThatItsNodeHasGivenUpIsRemovedWithoutAHost: the host ends an incarnation, tells
 // only the node that had it, and dies before it gives that node another one. The process
 // runs and answers all; still the members that were not notified cease to list that
-// life: those that dial the node and those it dials, those that have seen the life and
-// those that joined after its end. When the host is back, the node has the next life.
-func TestALifeThatItsNodeHasGivenUpIsRemovedWithoutAHost(t *testing.T) {
+// incarnation: those that dial the node and those it dials, those that have seen the incarnation and
+// those that joined after its end. When the host is back, the node has the next incarnation.
+func TestAnIncarnationThatItsNodeHasGivenUpIsRemovedWithoutAHost(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		early := []*node{w.node(2), w.node(3), w.node(4)}
 		slices.SortFunc(early, func(a, b *node) int { return compare(a.st, b.st) })
 		y := early[1] // one of the others dials it, the other one is dialed
-		began, over := time.Now(), y.life()
+		began, over := time.Now(), y.incarnation()
 
-		w.net.SetRules(ip(y.i), ip(1), netsim.Rules{Cut: true}) // no life is asked for
-		tellOnly(w.node(1), y, verdict.RemovedLife{Term: w.node(1).a.member.Term(), Life: over, Reason: verdict.ReasonSilent})
-		w.within(time.Second, "the node has given up its life", func() bool { return y.life() == noLife })
+		w.net.SetRules(ip(y.i), ip(1), netsim.Rules{Cut: true}) // no incarnation is asked for
+		tellOnly(w.node(1), y, verdict.RemovedIncarnation{Term: w.node(1).a.member.Term(), Incarnation: over, Reason: verdict.ReasonSilent})
+		w.within(time.Second, "the node has given up its incarnation", func() bool { return y.incarnation() == noIncarnation })
 		late := []*node{w.joinBeside(5, y, -1), w.joinBeside(6, y, 1)}
 		w.within(100*time.Millisecond, "who joins now lists it", func() bool {
 			return !slices.ContainsFunc(late, func(n *node) bool { return !n.a.lists(over) })
@@ -38,7 +38,7 @@ func TestALifeThatItsNodeHasGivenUpIsRemovedWithoutAHost(t *testing.T) {
 		w.kill(w.node(1))
 		w.net.Heal()
 
-		took := w.within(4*time.Second, "nobody lists that life", func() bool {
+		took := w.within(4*time.Second, "nobody lists that incarnation", func() bool {
 			return !slices.ContainsFunc(w.all, func(n *node) bool { return n.a.lists(over) })
 		})
 		t.Logf("nobody lists it after %v", took)
@@ -53,8 +53,8 @@ func TestALifeThatItsNodeHasGivenUpIsRemovedWithoutAHost(t *testing.T) {
 				t.Errorf("node %d was told %v besides of the host, want one removal of %v", n.i, got, over)
 			}
 		}
-		if got := y.life(); got.Node != over.Node || got.Generation <= over.Generation {
-			t.Errorf("the node is %v in the end, want a later life than %v of the same ID", got, over)
+		if got := y.incarnation(); got.Node != over.Node || got.Generation <= over.Generation {
+			t.Errorf("the node is %v in the end, want a later incarnation than %v of the same ID", got, over)
 		}
 	})
 }
@@ -93,7 +93,7 @@ func tellOnly(host, to *node, m verdict.Message) {
 	})
 }
 
-// lists reports whether the agent counts a life as being in the cluster.
-func (a *Agent) lists(l addr.Life) bool {
-	return slices.ContainsFunc(a.Nodes(), func(n Node) bool { return n.Life == l })
+// lists reports whether the agent counts an incarnation as being in the cluster.
+func (a *Agent) lists(l addr.Incarnation) bool {
+	return slices.ContainsFunc(a.Nodes(), func(n Node) bool { return n.Incarnation == l })
 }

@@ -17,12 +17,12 @@ import (
 const handoutPatience = 5 * time.Second
 
 // A handout is sent by the host to every node that lives, and again to each that
-// gets a life: the gossip keys, the CA certificates. Owned by the loop.
+// gets an incarnation: the gossip keys, the CA certificates. Owned by the loop.
 type handout struct {
 	seq  uint64 // counts the changes of this start
 	held map[verdict.SessionID]uint64
 	sent time.Time     // when seq went to all, or again to those without it
-	all  chan struct{} // closed when every life holds seq; nil: no caller waits
+	all  chan struct{} // closed when every incarnation holds seq; nil: no caller waits
 	give func(verdict.SessionID)
 }
 
@@ -32,7 +32,7 @@ func newHandout(give func(verdict.SessionID)) handout {
 
 // handOut changes the contents of h, and waits until every node that lives has them on
 // disk and in use. It returns those that did not confirm in time and were cut off.
-func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without []addr.Life, err error) {
+func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without []addr.Incarnation, err error) {
 	all := make(chan struct{})
 	a.post(func() {
 		change()
@@ -59,9 +59,9 @@ func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without
 // It is called from outside the loop.
 func (a *Agent) owingText(h *handout) (text string) {
 	const most = 5
-	list, _ := ask(a, func() []addr.Life { return a.owing(h) })
-	for _, life := range list[:min(len(list), most)] {
-		text += fmt.Sprintf(", node %d does not", life.Node)
+	list, _ := ask(a, func() []addr.Incarnation { return a.owing(h) })
+	for _, incarnation := range list[:min(len(list), most)] {
+		text += fmt.Sprintf(", node %d does not", incarnation.Node)
 	}
 	if more := len(list) - most; more > 0 {
 		text += fmt.Sprintf(", nor do %d more", more)
@@ -70,20 +70,20 @@ func (a *Agent) owingText(h *handout) (text string) {
 }
 
 // goOnWithout cuts the nodes off that have not confirmed h, and returns them.
-func (a *Agent) goOnWithout(h *handout) []addr.Life {
-	list, _ := ask(a, func() []addr.Life {
+func (a *Agent) goOnWithout(h *handout) []addr.Incarnation {
+	list, _ := ask(a, func() []addr.Incarnation {
 		list := a.owing(h)
 		sessions := a.host.Sessions()
-		for _, life := range list {
-			if s := a.sessions[sessions[life]]; s != nil {
+		for _, incarnation := range list {
+			if s := a.sessions[sessions[incarnation]]; s != nil {
 				s.Close("you do not confirm what the host gives: connect again")
 			}
 		}
 		h.all = nil
 		return list
 	})
-	for _, life := range list {
-		a.log.Warn().Stringer("life", life).Msg("the node does not confirm what it was given; the cluster goes on without that")
+	for _, incarnation := range list {
+		a.log.Warn().Stringer("incarnation", incarnation).Msg("the node does not confirm what it was given; the cluster goes on without that")
 	}
 	return list
 }
@@ -106,7 +106,7 @@ func (a *Agent) confirmed(h *handout, id verdict.SessionID, seq uint64) {
 	}
 }
 
-// checkHandout wakes the goroutine that waits, if every life that is not over holds h.
+// checkHandout wakes the goroutine that waits, if every incarnation that is not over holds h.
 func (a *Agent) checkHandout(h *handout) {
 	if h.all == nil || len(a.owing(h)) > 0 {
 		return
@@ -115,18 +115,18 @@ func (a *Agent) checkHandout(h *handout) {
 	h.all = nil
 }
 
-// owing returns the lives that do not hold the newest of h, in order.
-func (a *Agent) owing(h *handout) (list []addr.Life) {
-	for life, id := range a.host.Sessions() {
+// owing returns the incarnations that do not hold the newest of h, in order.
+func (a *Agent) owing(h *handout) (list []addr.Incarnation) {
+	for incarnation, id := range a.host.Sessions() {
 		if held, ok := h.held[id]; !ok || held < h.seq {
-			list = append(list, life)
+			list = append(list, incarnation)
 		}
 	}
-	slices.SortFunc(list, func(x, y addr.Life) int { return cmp.Compare(x.Node, y.Node) })
+	slices.SortFunc(list, func(x, y addr.Incarnation) int { return cmp.Compare(x.Node, y.Node) })
 	return list
 }
 
-// tendHandout looks again, since a life that did not hold h may be over, and
+// tendHandout looks again, since an incarnation that did not hold h may be over, and
 // repeats it to those that have not confirmed.
 func (a *Agent) tendHandout(h *handout, now time.Time) {
 	if h.all == nil {

@@ -56,7 +56,7 @@ func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 
 // askHost dials a member that gossips as host and returns its term. It reports false if
 // no address answers as that process, in the host role. It comes as a node
-// without a life: another host's table need not know ours, and would refuse it.
+// without an incarnation: another host's table need not know ours, and would refuse it.
 func (a *Agent) askHost(m gossip.Member) (term uint64, found bool) {
 	ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
 	defer cancel()

@@ -137,7 +137,7 @@ func (c *JoinConfig) expired() bool {
 // lastHost returns where the host was when this node last ran.
 func (c *JoinConfig) lastHost() (list []string) {
 	for _, m := range c.State.Members() {
-		if m.Life.Node == addr.Host {
+		if m.Incarnation.Node == addr.Host {
 			list = append(list, m.Addresses...)
 		}
 	}

@@ -16,19 +16,19 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-func TestEveryLifeHasASignedLeaseOnDisk(t *testing.T) {
+func TestEveryIncarnationHasASignedLeaseOnDisk(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		for _, n := range w.all {
 			lease, ok := n.st.Lease()
-			if !ok || lease.Life != n.life() {
-				t.Fatalf("node %d remembers %+v, want life %v", n.i, lease, n.life())
+			if !ok || lease.Incarnation != n.incarnation() {
+				t.Fatalf("node %d remembers %+v, want incarnation %v", n.i, lease, n.incarnation())
 			}
 			other := w.all[(n.i)%len(w.all)]
 			got, err := control.VerifyLease(must(LoadTrust(other.st, time.Now)), lease.Signed)
 			self := n.a.Self()
 			want := control.Lease{Cluster: n.st.Identity().Cluster, UUID: self.UUID, Key: n.a.cfg.Trust.Identity().Key, Epoch: self.Epoch,
-				Life: self.Life, Term: 1, Since: got.Since, Name: self.Name()}
+				Incarnation: self.Incarnation, Term: 1, Since: got.Since, Name: self.Name()}
 			if err != nil || got != want || got.Since.IsZero() {
 				t.Errorf("node %d reads the lease of node %d as %+v, %v, want %+v", other.i, n.i, got, err, want)
 			}
@@ -64,16 +64,16 @@ func (w *world) wantRefused(what string, err error, at *node, text string) {
 	}
 }
 
-func TestNobodyPassesForAnotherLife(t *testing.T) {
+func TestNobodyPassesForAnotherIncarnation(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		mallory, victim, target := w.node(2), w.node(3), w.node(4)
 		began := time.Now()
 		stolen, own := must2(victim.st.Lease()), must2(mallory.st.Lease())
-		as := control.End{UUID: mallory.st.Identity().Node, Epoch: 99, Life: victim.life(), Term: 1}
+		as := control.End{UUID: mallory.st.Identity().Node, Epoch: 99, Incarnation: victim.incarnation(), Term: 1}
 		w.wantRefused("with a stolen lease", w.call(mallory, target, as, stolen.Signed), target, "its lease is that of node")
 		w.wantRefused("without a lease", w.call(mallory, target, as, nil), target, "not a statement signed")
-		w.wantRefused("with its own lease", w.call(mallory, target, as, own.Signed), target, "shows the lease of life")
+		w.wantRefused("with its own lease", w.call(mallory, target, as, own.Signed), target, "shows the lease of incarnation")
 		forged := append([]byte(nil), stolen.Signed...)
 		forged[len(forged)-1] ^= 1
 		w.wantRefused("with a forged lease", w.call(mallory, target, as, forged), target, "not a statement signed")
@@ -93,12 +93,12 @@ func must2[T any](v T, ok bool) T {
 	return v
 }
 
-func TestLeaseOfAnEarlierTermIsRefusedWhereItsLifeIsUnknown(t *testing.T) {
+func TestLeaseOfAnEarlierTermIsRefusedWhereItsIncarnationIsUnknown(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		old := w.node(3)
 		lease := must2(old.st.Lease())
-		as := control.End{UUID: old.st.Identity().Node, Epoch: old.a.Self().Epoch, Life: old.life(), Term: 1}
+		as := control.End{UUID: old.st.Identity().Node, Epoch: old.a.Self().Epoch, Incarnation: old.incarnation(), Term: 1}
 		w.kill(old)
 		w.kill(w.node(1))
 		time.Sleep(time.Second)
@@ -107,9 +107,9 @@ func TestLeaseOfAnEarlierTermIsRefusedWhereItsLifeIsUnknown(t *testing.T) {
 		w.join(4)
 		w.within(5*time.Second, "a new node is there", func() bool { return mesh(w.all) })
 		old.st = must(state.Open(filepath.Join(w.dir, "3"), state.Options{}))
-		w.wantRefused("at who saw its end", w.call(old, w.node(2), as, lease.Signed), w.node(2), "life 2.1 is over")
+		w.wantRefused("at who saw its end", w.call(old, w.node(2), as, lease.Signed), w.node(2), "incarnation 2.1 is over")
 		w.wantRefused("at who came later", w.call(old, w.node(4), as, lease.Signed), w.node(4),
-			fmt.Sprintf("the lease of life 2.1 is of term 1; the host of term %d does not know that life", w.node(1).life().Generation))
+			fmt.Sprintf("the lease of incarnation 2.1 is of term 1; the host of term %d does not know that incarnation", w.node(1).incarnation().Generation))
 	})
 }
 
@@ -130,8 +130,8 @@ func TestATermWithoutALeaseMovesNoHost(t *testing.T) {
 				got <- m
 			}
 		}, func(verdict.DownCause, error) {})
-		s.Send(verdict.Join{Identity: says(end, "n3", dataAddr(3)), Previous: addr.Life{Node: 1, Generation: 1}, Term: 1000})
-		if g := (<-got).(verdict.Grant); g.Life != (addr.Life{Node: 2, Generation: 2}) || g.Term != 1 {
+		s.Send(verdict.Join{Identity: says(end, "n3", dataAddr(3)), Previous: addr.Incarnation{Node: 1, Generation: 1}, Term: 1000})
+		if g := (<-got).(verdict.Grant); g.Incarnation != (addr.Incarnation{Node: 2, Generation: 2}) || g.Term != 1 {
 			t.Errorf("granted %+v, want the node's own ID, in term 1", g)
 		}
 		if err := w.node(1).a.Err(); err != nil {
@@ -156,7 +156,7 @@ func TestALeaseThatProvesNothingIsLeftOut(t *testing.T) {
 		}
 		back := w.start(3, st)
 		w.within(5*time.Second, "it is back", func() bool { return mesh(w.all) })
-		if got := back.life(); got != (addr.Life{Node: 2, Generation: 2}) {
+		if got := back.incarnation(); got != (addr.Incarnation{Node: 2, Generation: 2}) {
 			t.Errorf("it lives as %v, want 2.2: the host knows it by its UUID", got)
 		}
 		if !strings.Contains(back.logged(), "the remembered lease proves nothing") {
@@ -168,9 +168,9 @@ func TestALeaseThatProvesNothingIsLeftOut(t *testing.T) {
 func TestLostLeaseTableIsRebuiltFromTheLeasesOfTheNodes(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
-		lives := make(map[int]addr.Life)
+		incarnations := make(map[int]addr.Incarnation)
 		for _, n := range w.all[1:] {
-			lives[n.i] = n.life()
+			incarnations[n.i] = n.incarnation()
 		}
 		w.kill(w.node(1))
 		w.kill(w.node(4)) // it comes back from its disk, the others are alive
@@ -194,38 +194,38 @@ func TestLostLeaseTableIsRebuiltFromTheLeasesOfTheNodes(t *testing.T) {
 		w.again(4)
 		w.join(5)
 		w.within(15*time.Second, "all are back", func() bool { return mesh(w.all) })
-		for i, old := range lives {
-			now := w.node(i).life()
+		for i, old := range incarnations {
+			now := w.node(i).incarnation()
 			if now.Node != old.Node || now.Generation <= floor {
 				t.Errorf("node %d lived as %v and lives as %v, want node %v with a generation above %d", i, old, now, old.Node, floor)
 			}
 		}
-		if got := w.node(5).life(); got != (addr.Life{Node: 4, Generation: floor + 1}) {
+		if got := w.node(5).incarnation(); got != (addr.Incarnation{Node: 4, Generation: floor + 1}) {
 			t.Errorf("the newcomer lives as %v, want 4.%d: no ID that was claimed", got, floor+1)
 		}
 		// And once more, with a floor below the leases.
 		w.kill(w.node(1))
-		before := w.node(2).life()
+		before := w.node(2).incarnation()
 		if err := os.Remove(filepath.Join(dir, "leases.db")); err != nil {
 			t.Fatal(err)
 		}
 		wrong = func() time.Time { return time.Unix(1_590_000_000, 0) }
 		w.start(1, must(state.Open(dir, state.Options{RebuildLeases: true, Now: wrong})))
 		w.within(15*time.Second, "all are back again", func() bool { return mesh(w.all) })
-		if now := w.node(2).life(); now.Node != before.Node || now.Generation <= before.Generation {
+		if now := w.node(2).incarnation(); now.Node != before.Node || now.Generation <= before.Generation {
 			t.Errorf("with a clock that went back: node 2 lived as %v and lives as %v, want a later generation", before, now)
 		}
 	})
 }
 
-// TestALookAtAHostShowsNoLife: the host of another side of a split does not know
-// the life of one that looks, and would refuse it.
-func TestALookAtAHostShowsNoLife(t *testing.T) {
+// TestALookAtAHostShowsNoIncarnation: the host of another side of a split does not know
+// the incarnation of one that looks, and would refuse it.
+func TestALookAtAHostShowsNoIncarnation(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		host, n := w.node(1), w.node(3)
 		n.a.mu.Lock()
-		n.a.view.self.Life = addr.Life{Node: 99, Generation: 1} // which no host knows
+		n.a.view.self.Incarnation = addr.Incarnation{Node: 99, Generation: 1} // which no host knows
 		n.a.mu.Unlock()
 		self := host.a.Self()
 		at := gossip.Member{UUID: self.UUID, Epoch: self.Epoch, Meta: gossip.Meta{Addresses: self.Addresses()}}

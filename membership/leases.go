@@ -24,14 +24,14 @@ func (a *Agent) signed(g verdict.Grant, id verdict.SessionID) (verdict.Grant, er
 	}
 	var err error
 	g.Lease, err = control.SignLease(a.cfg.Trust, control.Lease{
-		Cluster: a.cfg.State.Identity().Cluster,
-		UUID:    g.UUID,
-		Key:     key,
-		Epoch:   g.Epoch,
-		Life:    g.Life,
-		Term:    g.Term,
-		Since:   g.Since,
-		Name:    g.Name,
+		Cluster:     a.cfg.State.Identity().Cluster,
+		UUID:        g.UUID,
+		Key:         key,
+		Epoch:       g.Epoch,
+		Incarnation: g.Incarnation,
+		Term:        g.Term,
+		Since:       g.Since,
+		Name:        g.Name,
 	})
 	return g, err
 }
@@ -48,11 +48,11 @@ func (a *Agent) lastLease() state.Lease {
 	if err == nil && proved.Key != a.cfg.Trust.Identity().Key {
 		err = errors.New("it is that of another key")
 	}
-	if err == nil && (proved.UUID != a.self.UUID || proved.Life != lease.Life) {
-		err = fmt.Errorf("it is signed for life %s of node %s", proved.Life, proved.UUID)
+	if err == nil && (proved.UUID != a.self.UUID || proved.Incarnation != lease.Incarnation) {
+		err = fmt.Errorf("it is signed for incarnation %s of node %s", proved.Incarnation, proved.UUID)
 	}
 	if err != nil {
-		a.log.Warn().Err(err).Stringer("life", lease.Life).Msg("the remembered lease proves nothing; this node joins without it")
+		a.log.Warn().Err(err).Stringer("incarnation", lease.Incarnation).Msg("the remembered lease proves nothing; this node joins without it")
 		return state.Lease{}
 	}
 	return lease
@@ -73,29 +73,29 @@ func (a *Agent) admit(proto string, h control.Hello, id trust.Identity, lease co
 			return err
 		}
 	}
-	if proto != control.ProtoLifeline || h.From.Life == noLife {
+	if proto != control.ProtoLifeline || h.From.Incarnation == noIncarnation {
 		return nil // a control session serves to learn the current state
 	}
-	if err := a.fenced(h.From.Life); err != nil {
+	if err := a.fenced(h.From.Incarnation); err != nil {
 		return err
 	}
 	return a.outdated(h.From, lease)
 }
 
-// takeClaim shows our host a lease that a node has proved without asking for a life:
+// takeClaim shows our host a lease that a node has proved without asking for an incarnation:
 // the host's table may be older than the lease, and may not know the node at all.
 func (a *Agent) takeClaim(l control.Lease) {
-	if a.host != nil && l.UUID != a.self.UUID && l.Life != noLife {
-		a.post(func() { a.feedHost(verdict.Claim{UUID: l.UUID, Life: l.Life, Term: l.Term}) })
+	if a.host != nil && l.UUID != a.self.UUID && l.Incarnation != noIncarnation {
+		a.post(func() { a.feedHost(verdict.Claim{UUID: l.UUID, Incarnation: l.Incarnation, Term: l.Term}) })
 	}
 }
 
-// fenced refuses a life that this node has reported as over.
-func (a *Agent) fenced(l addr.Life) error {
+// fenced refuses an incarnation that this node has reported as over.
+func (a *Agent) fenced(l addr.Incarnation) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if over := a.view.over[l.Node]; over >= l.Generation {
-		return control.Refusef(control.CodeFenced, "life %s is over", l)
+		return control.Refusef(control.CodeFenced, "incarnation %s is over", l)
 	}
 	return nil
 }
@@ -107,14 +107,14 @@ func (a *Agent) fenced(l addr.Life) error {
 func (a *Agent) outdated(peer control.End, lease control.Lease) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if lease.Term >= a.view.term || peer.Life == noLife || a.view.hostText != verdict.HostReachable {
+	if lease.Term >= a.view.term || peer.Incarnation == noIncarnation || a.view.hostText != verdict.HostReachable {
 		return nil
 	}
 	for _, n := range a.view.nodes {
-		if n.Life == peer.Life && n.UUID == peer.UUID && n.Epoch == peer.Epoch {
+		if n.Incarnation == peer.Incarnation && n.UUID == peer.UUID && n.Epoch == peer.Epoch {
 			return nil
 		}
 	}
-	return control.Refusef(control.CodeFenced, "the lease of life %s is of term %d; the host of term %d does not know that life",
-		peer.Life, lease.Term, a.view.term)
+	return control.Refusef(control.CodeFenced, "the lease of incarnation %s is of term %d; the host of term %d does not know that incarnation",
+		peer.Incarnation, lease.Term, a.view.term)
 }

@@ -34,9 +34,9 @@ type line struct {
 func (l *line) heard() bool { return l.up != nil && !l.Silent() }
 
 // tendLines opens the lifelines that should be there, closes those that need not,
-// reports to the member which lives are alive or silent, and forgets the lines of lives
+// reports to the member which lives are alive or silent, and forgets the lines of incarnations
 // that are gone. Without a host it also dials nodes that should dial and do not: a node
-// that has no life any more dials no other.
+// that has no incarnation any more dials no other.
 func (a *Agent) tendLines(now time.Time) {
 	nodes := a.member.Nodes()
 	if a.hasDeparted() {
@@ -45,24 +45,24 @@ func (a *Agent) tendLines(now time.Time) {
 	living := make(map[gossip.Key]bool, len(nodes))
 	a.pace.BeginLines()
 	for _, n := range nodes {
-		if n.Life.Node == addr.Host || a.host != nil {
+		if n.Incarnation.Node == addr.Host || a.host != nil {
 			continue // the control session is the lifeline
 		}
 		k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
 		living[k] = true
 		l := a.lines[k]
 		if l == nil {
-			if !a.wants(n.Life) {
+			if !a.wants(n.Incarnation) {
 				continue
 			}
 			l = a.line(k)
 		}
 		if l.up != nil {
-			e, doubt := a.pace.Heard(&l.Lifeline, n.Life, time.Unix(0, l.alive.Load()), now)
+			e, doubt := a.pace.Heard(&l.Lifeline, n.Incarnation, time.Unix(0, l.alive.Load()), now)
 			a.tell(l, n, e, doubt)
 		}
 		switch {
-		case !a.wants(n.Life):
+		case !a.wants(n.Incarnation):
 			if l.up != nil && l.dialed {
 				l.up.Close("no link in use, and not watched")
 			}
@@ -80,8 +80,8 @@ func (a *Agent) tendLines(now time.Time) {
 	}
 }
 
-// wants reports whether this node is to have a lifeline to a life.
-func (a *Agent) wants(l addr.Life) bool { return a.watched[l] || a.member.Watches(l) }
+// wants reports whether this node is to have a lifeline to an incarnation.
+func (a *Agent) wants(l addr.Incarnation) bool { return a.watched[l] || a.member.Watches(l) }
 
 // weDial reports whether this node dials the lifeline: the lower UUID does.
 func (a *Agent) weDial(k gossip.Key) bool {
@@ -98,13 +98,13 @@ func (a *Agent) line(k gossip.Key) *line {
 	return l
 }
 
-// tell passes on the evidence about a life, if there is any, and a doubt.
+// tell passes on the evidence about an incarnation, if there is any, and a doubt.
 func (a *Agent) tell(l *line, n Node, e verdict.Evidence, doubt bool) {
 	if doubt {
 		a.tellDoubt(l, n)
 	}
 	if e != 0 {
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: e})
+		a.feedMember(verdict.Link{Incarnation: n.Incarnation, Evidence: e})
 	}
 }
 
@@ -143,7 +143,7 @@ func (a *Agent) dialLine(l *line, n Node) {
 	})
 }
 
-// look sees whether the life of n is still there, and ends the lifeline with which
+// look sees whether the incarnation of n is still there, and ends the lifeline with which
 // it looks: the peer is to dial the one that stays.
 func (a *Agent) look(l *line, n Node, limit time.Duration) {
 	l.dialing = true
@@ -189,17 +189,17 @@ func (a *Agent) giveUp(l *line, up *control.Lifeline) {
 	}
 }
 
-// outlived reports whether this node is not the life that it showed when up was
+// outlived reports whether this node is not the incarnation that it showed when up was
 // opened. Without one it does not speak for any.
 func (a *Agent) outlived(up *control.Lifeline) bool {
-	shown := up.Self().Life
-	return shown == noLife || shown != a.member.Self().Life
+	shown := up.Self().Incarnation
+	return shown == noIncarnation || shown != a.member.Self().Incarnation
 }
 
-// endLives ends the lifelines on which this node showed a life that is over. The
-// others learn by it, from this node itself, that it is not that life any more.
-func (a *Agent) endLives(over addr.Life) {
-	text := "life " + over.String() + " is over"
+// endIncarnations ends the lifelines on which this node showed an incarnation that is over. The
+// others learn by it, from this node itself, that it is not that incarnation any more.
+func (a *Agent) endIncarnations(over addr.Incarnation) {
+	text := "incarnation " + over.String() + " is over"
 	for _, l := range a.lines {
 		for _, up := range l.extra {
 			up.Close(text)
@@ -212,7 +212,7 @@ func (a *Agent) endLives(over addr.Life) {
 
 // tellMet feeds the member the result of reach.
 func (a *Agent) tellMet(l *line, n Node, met verdict.Sight) {
-	e, doubt := a.pace.Met(&l.Lifeline, n.Life, met, time.Now())
+	e, doubt := a.pace.Met(&l.Lifeline, n.Incarnation, met, time.Now())
 	a.tell(l, n, e, doubt)
 }
 
@@ -224,11 +224,11 @@ func (a *Agent) acceptLine(up *control.Lifeline) {
 		return
 	}
 	if a.outlived(up) {
-		a.wg.Go(func() { a.reject(up, errors.New("this node has another life by now")) })
+		a.wg.Go(func() { a.reject(up, errors.New("this node has another incarnation by now")) })
 		return
 	}
 	l := a.line(gossip.Key{UUID: p.UUID, Epoch: p.Epoch})
-	if l.up == nil && !a.weDial(l.key) && p.Life != noLife {
+	if l.up == nil && !a.weDial(l.key) && p.Incarnation != noIncarnation {
 		a.raise(l, up, false)
 		return
 	}
@@ -253,13 +253,13 @@ func (a *Agent) addExtra(l *line, up *control.Lifeline) {
 // promote makes an extra lifeline, on which the peer beats, the one that counts.
 func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 	i := slices.Index(l.extra, up)
-	if i < 0 || a.weDial(l.key) || up.Peer().Life == noLife {
+	if i < 0 || a.weDial(l.key) || up.Peer().Incarnation == noIncarnation {
 		return
 	}
 	l.extra = slices.Delete(l.extra, i, i+1)
 	had := l.up
 	l.up, l.dialed, l.alive = up, false, alive
-	l.Raise(up.Peer().Life)
+	l.Raise(up.Peer().Incarnation)
 	a.published = false
 	a.giveUp(l, had)
 }
@@ -269,7 +269,7 @@ func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 	alive := new(atomic.Int64)
 	alive.Store(time.Now().UnixNano())
 	l.up, l.dialed, l.alive = up, dialed, alive
-	l.Raise(up.Peer().Life)
+	l.Raise(up.Peer().Incarnation)
 	a.published = false
 	up.Start(func() { alive.Store(time.Now().UnixNano()) },
 		func(_ verdict.DownCause, err error) {
@@ -290,11 +290,11 @@ func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	l.up = nil
 	a.published = false
 	n, ok := a.living(l.key)
-	a.log.Debug().Err(err).Stringer("life", n.Life).Msg("lifeline ended")
+	a.log.Debug().Err(err).Stringer("incarnation", n.Incarnation).Msg("lifeline ended")
 	var closed *control.ClosedError
 	closedHere := errors.As(err, &closed) && !closed.Remote
 	switch {
-	case !ok, closedHere, a.hasDeparted(), !a.wants(n.Life):
+	case !ok, closedHere, a.hasDeparted(), !a.wants(n.Incarnation):
 	case !a.weDial(l.key):
 		a.look(l, n, a.timing.Redial)
 	case !l.dialing:
@@ -302,7 +302,7 @@ func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	}
 }
 
-// living returns the life of a start of a node, if the table has it.
+// living returns the incarnation of a start of a node, if the table has it.
 func (a *Agent) living(k gossip.Key) (Node, bool) {
 	for _, n := range a.member.Nodes() {
 		if n.UUID == k.UUID && n.Epoch == k.Epoch {

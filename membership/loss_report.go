@@ -43,7 +43,7 @@ func (a *Agent) onLossReport(w gossip.LossReport) {
 			continue
 		}
 		a.lossReports[id] = w.Number
-		a.feedHost(verdict.LossReport{Life: n.Life})
+		a.feedHost(verdict.LossReport{Incarnation: n.Incarnation})
 		return
 	}
 	a.log.Debug().Stringer("peer", w.From.UUID).Msg("a loss report that is not proved, or an old one, is dropped")

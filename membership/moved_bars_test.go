@@ -18,13 +18,13 @@ func TestNodeThatComesBackElsewhereKeepsItsID(t *testing.T) {
 		w.cluster(4)
 		began := time.Now()
 		old := w.node(3)
-		was, next := old.life(), addr.Life{Node: old.life().Node, Generation: old.life().Generation + 1}
+		was, next := old.incarnation(), addr.Incarnation{Node: old.incarnation().Node, Generation: old.incarnation().Generation + 1}
 		w.kill(old)
 		w.within(time.Second, "its end is known", func() bool { return mesh(w.all) })
 		moved := w.start(9, must(state.Open(filepath.Join(w.dir, "3"), state.Options{})), func(c *Config) { c.Node.Name = "n3" })
 		w.within(5*time.Second, "it is back", func() bool { return mesh(w.all) })
-		if moved.life() != next {
-			t.Errorf("at the new address it is %v, want %v", moved.life(), next)
+		if moved.incarnation() != next {
+			t.Errorf("at the new address it is %v, want %v", moved.incarnation(), next)
 		}
 		time.Sleep(10 * time.Second)
 		for _, n := range w.all {
@@ -32,7 +32,7 @@ func TestNodeThatComesBackElsewhereKeepsItsID(t *testing.T) {
 				continue
 			}
 			got := n.a.Nodes()
-			i := slices.IndexFunc(got, func(x Node) bool { return x.Life == next })
+			i := slices.IndexFunc(got, func(x Node) bool { return x.Incarnation == next })
 			if i < 0 || got[i].State != verdict.Alive || !slices.Equal(got[i].Addresses(), []string{dataAddr(9)}) {
 				t.Errorf("node %d sees %+v, want %v alive at %s", n.i, got, next, dataAddr(9))
 			}

@@ -18,7 +18,7 @@ type names struct {
 	book  services.Book // of another node: the lists that the host sends
 	timer *time.Timer   // for lists that are due later
 	stale bool          // a list may be due
-	stray uint64        // lists that were passed over: of a life that is not their sender's
+	stray uint64        // lists that were passed over: of an incarnation that is not their sender's
 
 	barred []string // names of this node that the host does not announce
 }
@@ -65,19 +65,19 @@ func (a *Agent) tellNames() {
 }
 
 // tellOwn sends this node's services to the host. It returns when it can again, if it has
-// to wait for that; a list that waits for a life or a session is sent with the next grant.
+// to wait for that; a list that waits for an incarnation or a session is sent with the next grant.
 func (a *Agent) tellOwn(now time.Time) (next time.Time) {
-	self := a.member.Self().Life
+	self := a.member.Self().Incarnation
 	id, ok := a.member.Session()
 	s := a.sessions[id]
-	if self == noLife || !ok || a.host == nil && (s == nil || s.Version() < control.ServicesVersion) {
+	if self == noIncarnation || !ok || a.host == nil && (s == nil || s.Version() < control.ServicesVersion) {
 		return time.Time{}
 	}
 	l, due, next := a.names.own.Due(now)
 	if !due {
 		return next
 	}
-	l.Life = self
+	l.Incarnation = self
 	if a.host != nil {
 		a.names.host.Take(l, a.bars)
 		return time.Time{}
@@ -91,13 +91,13 @@ func (a *Agent) tellOwn(now time.Time) (next time.Time) {
 func (a *Agent) tellAll(now time.Time) (next time.Time) {
 	lists, next := a.names.host.Due(now)
 	for _, l := range lists {
-		a.auditBarred(l.Life)
+		a.auditBarred(l.Incarnation)
 		for id := range a.sessions {
 			if a.host.Speaks(id) {
 				a.sendList(id, l)
 			}
 		}
-		if l.Life != a.member.Self().Life {
+		if l.Incarnation != a.member.Self().Incarnation {
 			a.events.putServices(l)
 		} else {
 			a.answered(l)
@@ -112,26 +112,26 @@ func (a *Agent) sendList(id verdict.SessionID, l services.List) {
 	}
 }
 
-// named returns the node of a life that the host serves.
-func (a *Agent) named(life addr.Life) (Node, bool) {
-	if self := a.member.Self(); self.Life == life {
+// named returns the node of an incarnation that the host serves.
+func (a *Agent) named(incarnation addr.Incarnation) (Node, bool) {
+	if self := a.member.Self(); self.Incarnation == incarnation {
 		return self, true
 	}
-	return a.host.Living(life)
+	return a.host.Living(incarnation)
 }
 
-// bars reports whether a rule keeps a life from serving a name.
-func (a *Agent) bars(life addr.Life, name string) bool {
-	n, ok := a.named(life)
+// bars reports whether a rule keeps an incarnation from serving a name.
+func (a *Agent) bars(incarnation addr.Incarnation, name string) bool {
+	n, ok := a.named(incarnation)
 	return ok && a.cfg.Bars != nil && a.cfg.Bars(n, name) != ""
 }
 
-// auditBarred writes the names that a life wants to serve and the host does not announce.
-func (a *Agent) auditBarred(life addr.Life) {
-	n, ok := a.named(life)
-	for _, name := range a.names.host.Barred(life) {
+// auditBarred writes the names that an incarnation wants to serve and the host does not announce.
+func (a *Agent) auditBarred(incarnation addr.Incarnation) {
+	n, ok := a.named(incarnation)
+	for _, name := range a.names.host.Barred(incarnation) {
 		if by := a.cfg.Bars(n, name); ok && by != "" {
-			a.audit(Audit{Event: "serve-refused", Node: n.UUID, Name: n.Name(), Life: life, Text: by})
+			a.audit(Audit{Event: "serve-refused", Node: n.UUID, Name: n.Name(), Incarnation: incarnation, Text: by})
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (a *Agent) answered(l services.List) {
 	a.cfg.Barred(barred)
 }
 
-// sendNames sends all services to a member that has just been granted its life. Those
+// sendNames sends all services to a member that has just been granted its incarnation. Those
 // that are due now follow.
 func (a *Agent) sendNames(id verdict.SessionID) {
 	for _, l := range a.names.host.Lists() {
@@ -165,7 +165,7 @@ func (a *Agent) sendNames(id verdict.SessionID) {
 	}
 }
 
-// grantedNames has the services of this node sent to a host that just granted its life.
+// grantedNames has the services of this node sent to a host that just granted its incarnation.
 func (a *Agent) grantedNames(m verdict.Message) {
 	if _, ok := m.(verdict.Grant); ok {
 		if a.host == nil {
@@ -177,13 +177,13 @@ func (a *Agent) grantedNames(m verdict.Message) {
 }
 
 // hearServices takes a list of services from the other end of a session. A member
-// sends that of its own life only; a list of another life, which it may have had a moment
+// sends that of its own incarnation only; a list of another incarnation, which it may have had a moment
 // ago, is passed over.
 func (a *Agent) hearServices(s *control.Session, id verdict.SessionID, l services.List) {
 	if a.host != nil {
-		if life, ok := a.host.LifeOf(s.Peer().UUID); !ok || life != l.Life || !a.host.Speaks(id) {
+		if incarnation, ok := a.host.IncarnationOf(s.Peer().UUID); !ok || incarnation != l.Incarnation || !a.host.Speaks(id) {
 			a.names.stray++
-			a.log.Debug().Stringer("peer", s.Peer().UUID).Stringer("life", l.Life).Uint64("stray", a.names.stray).Msg("services of a life that is not the sender's")
+			a.log.Debug().Stringer("peer", s.Peer().UUID).Stringer("incarnation", l.Incarnation).Uint64("stray", a.names.stray).Msg("services of an incarnation that is not the sender's")
 			return
 		}
 		a.names.host.Take(l, a.bars)
@@ -193,7 +193,7 @@ func (a *Agent) hearServices(s *control.Session, id verdict.SessionID, l service
 	if now, _ := a.member.Session(); now != id {
 		return // the session before
 	}
-	if l.Life == a.member.Self().Life {
+	if l.Incarnation == a.member.Self().Incarnation {
 		a.answered(l)
 		return
 	}
@@ -202,19 +202,19 @@ func (a *Agent) hearServices(s *control.Session, id verdict.SessionID, l service
 	}
 }
 
-// showNames passes on to the handler the services of a life that was just added.
-func (a *Agent) showNames(life addr.Life) {
-	if l := a.known().Of(life); l.Seq > 0 {
+// showNames passes on to the handler the services of an incarnation that was just added.
+func (a *Agent) showNames(incarnation addr.Incarnation) {
+	if l := a.known().Of(incarnation); l.Seq > 0 {
 		a.events.putServices(l)
 	}
 }
 
-// removeNames forgets the services of a life that is over: its end notified the handlers.
-func (a *Agent) removeNames(life addr.Life) {
+// removeNames forgets the services of an incarnation that is over: its end notified the handlers.
+func (a *Agent) removeNames(incarnation addr.Incarnation) {
 	if a.host != nil {
-		a.names.host.Remove(life)
+		a.names.host.Remove(incarnation)
 		a.names.stale = true // there may be room for others
 		return
 	}
-	a.names.book.Remove(life)
+	a.names.book.Remove(incarnation)
 }

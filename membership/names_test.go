@@ -17,7 +17,7 @@ import (
 type server struct {
 	mu    sync.Mutex // guards the fields below
 	own   []services.Service
-	heard map[addr.Life][]services.Service
+	heard map[addr.Incarnation][]services.Service
 	times int
 }
 
@@ -27,13 +27,13 @@ func (s *server) config(c *Config) {
 		defer s.mu.Unlock()
 		return s.own
 	}
-	c.OnServices = func(life addr.Life, list []services.Service) {
+	c.OnServices = func(incarnation addr.Incarnation, list []services.Service) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.heard == nil {
-			s.heard = make(map[addr.Life][]services.Service)
+			s.heard = make(map[addr.Incarnation][]services.Service)
 		}
-		s.heard[life] = list
+		s.heard[incarnation] = list
 		s.times++
 	}
 }
@@ -50,16 +50,16 @@ func (s *server) serve(a *Agent, names ...string) {
 	a.ServesAnew()
 }
 
-// hears returns the services of lives, as "life name name; life name".
+// hears returns the services of incarnations, as "incarnation name name; incarnation name".
 func (s *server) hears() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
-	for life, list := range s.heard {
+	for incarnation, list := range s.heard {
 		if len(list) == 0 {
 			continue
 		}
-		text := life.String()
+		text := incarnation.String()
 		for _, x := range list {
 			text += " " + x.Name
 		}
@@ -80,14 +80,14 @@ func TestServicesAreTold(t *testing.T) {
 		time.Sleep(time.Second)
 		w.join(3, s[3].config)
 		time.Sleep(2 * time.Second)
-		one, twoLife := h.a.Self().Life, two.a.Self().Life
-		if got, want := s[3].hears(), fmt.Sprintf("%v early; %v db web", one, twoLife); got != want {
+		one, twoIncarnation := h.a.Self().Incarnation, two.a.Self().Incarnation
+		if got, want := s[3].hears(), fmt.Sprintf("%v early; %v db web", one, twoIncarnation); got != want {
 			t.Errorf("a node that comes later hears %q, want %q", got, want)
 		}
 		s[2].serve(two.a, "db")
 		s[1].serve(h.a)
 		time.Sleep(time.Second)
-		for i, want := range []string{1: fmt.Sprintf("%v db", twoLife), 2: "", 3: fmt.Sprintf("%v db", twoLife)} {
+		for i, want := range []string{1: fmt.Sprintf("%v db", twoIncarnation), 2: "", 3: fmt.Sprintf("%v db", twoIncarnation)} {
 			if got := s[i].hears(); i > 0 && got != want {
 				t.Errorf("node %d hears %q within a second, want %q", i, got, want)
 			}
@@ -105,30 +105,30 @@ func TestServicesAndTheHostsAbsence(t *testing.T) {
 		w.join(3, s[3].config)
 		s[2].serve(w.node(2).a, "db", "web")
 		time.Sleep(2 * time.Second)
-		life := w.node(2).life()
-		if got, want := s[3].hears(), fmt.Sprintf("%v db web", life); got != want {
+		incarnation := w.node(2).incarnation()
+		if got, want := s[3].hears(), fmt.Sprintf("%v db web", incarnation); got != want {
 			t.Fatalf("node 3 hears %q, want %q", got, want)
 		}
 		w.kill(w.node(1))
 		time.Sleep(5 * time.Second)
 		s[2].serve(w.node(2).a, "web")
 		time.Sleep(5 * time.Second)
-		if got, want := s[3].hears(), fmt.Sprintf("%v db web", life); got != want {
+		if got, want := s[3].hears(), fmt.Sprintf("%v db web", incarnation); got != want {
 			t.Errorf("without a host node 3 hears %q, want still %q", got, want)
 		}
 		w.again(1)
-		w.within(10*time.Second, "the change is told", func() bool { return s[3].hears() == fmt.Sprintf("%v web", life) })
+		w.within(10*time.Second, "the change is told", func() bool { return s[3].hears() == fmt.Sprintf("%v web", incarnation) })
 		w.kill(w.node(2))
 		w.within(5*time.Second, "the loss is known", func() bool {
-			return !slices.ContainsFunc(w.node(3).a.Nodes(), func(n Node) bool { return n.Life == life })
+			return !slices.ContainsFunc(w.node(3).a.Nodes(), func(n Node) bool { return n.Incarnation == incarnation })
 		})
 		if known := w.node(3).a.names.book.Lists(); len(known) != 0 {
-			t.Errorf("node 3 holds %v of a life that is over", known)
+			t.Errorf("node 3 holds %v of an incarnation that is over", known)
 		}
 	})
 }
 
-// Lists of a hostile member about other lives are passed over; lists sent too often reach
+// Lists of a hostile member about other incarnations are passed over; lists sent too often reach
 // the others at a bounded rate, and the last one in the end; an invalid list ends its
 // session.
 func TestHostileServices(t *testing.T) {
@@ -138,33 +138,33 @@ func TestHostileServices(t *testing.T) {
 		w.join(2, honest.config)
 		w.join(3)
 		time.Sleep(2 * time.Second)
-		victim, n := w.node(2).life(), w.node(3)
+		victim, n := w.node(2).incarnation(), w.node(3)
 		w.kill(n)
 		time.Sleep(2 * time.Second)
-		s, life := w.mute(n)
+		s, incarnation := w.mute(n)
 		before := honest.told()
-		s.Send(services.List{Life: victim, Seq: 1000, Services: []services.Service{{Name: "stolen", Port: 1}}})
-		s.Send(services.List{Life: addr.Life{Node: 77, Generation: 1}, Seq: 1, Services: []services.Service{{Name: "invented", Port: 1}}})
+		s.Send(services.List{Incarnation: victim, Seq: 1000, Services: []services.Service{{Name: "stolen", Port: 1}}})
+		s.Send(services.List{Incarnation: addr.Incarnation{Node: 77, Generation: 1}, Seq: 1, Services: []services.Service{{Name: "invented", Port: 1}}})
 		const changes = 500
 		for i := range changes {
-			s.Send(services.List{Life: life, Seq: uint64(i + 1), Services: []services.Service{{Name: "flaps", Port: addr.Port(i + 1)}}})
-			s.Send(verdict.Ping{Life: life, Nonce: uint64(i)})
+			s.Send(services.List{Incarnation: incarnation, Seq: uint64(i + 1), Services: []services.Service{{Name: "flaps", Port: addr.Port(i + 1)}}})
+			s.Send(verdict.Ping{Incarnation: incarnation, Nonce: uint64(i)})
 			time.Sleep(10 * time.Millisecond)
 		}
 		if times := honest.told() - before; times > 8+2*5+1 {
 			t.Errorf("%d changes in 5 s are told %d times", changes, times)
 		}
 		time.Sleep(500 * time.Millisecond)
-		if got, want := honest.hears(), fmt.Sprintf("%v flaps", life); got != want || honest.port(life) != changes {
-			t.Errorf("another member hears %q at port %d, want %q at %d", got, honest.port(life), want, changes)
+		if got, want := honest.hears(), fmt.Sprintf("%v flaps", incarnation); got != want || honest.port(incarnation) != changes {
+			t.Errorf("another member hears %q at port %d, want %q at %d", got, honest.port(incarnation), want, changes)
 		}
 		if stray, ok := ask(h.a, func() uint64 { return h.a.names.stray }); !ok || stray != 2 || h.a.Status().StrayLists != 2 {
-			t.Errorf("%d lists of other lives were counted, want 2", stray)
+			t.Errorf("%d lists of other incarnations were counted, want 2", stray)
 		}
 		if h.a.Err() != nil {
 			t.Error(h.a.Err())
 		}
-		s.Send(services.List{Life: life, Seq: 9999, Services: []services.Service{{Name: "b", Port: 1}, {Name: "a", Port: 1}}})
+		s.Send(services.List{Incarnation: incarnation, Seq: 9999, Services: []services.Service{{Name: "b", Port: 1}, {Name: "a", Port: 1}}})
 		select {
 		case <-s.Done():
 		case <-time.After(time.Second):
@@ -179,13 +179,13 @@ func (s *server) told() int {
 	return s.times
 }
 
-func (s *server) port(life addr.Life) addr.Port {
+func (s *server) port(incarnation addr.Incarnation) addr.Port {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.heard[life]) == 0 {
+	if len(s.heard[incarnation]) == 0 {
 		return 0
 	}
-	return s.heard[life][0].Port
+	return s.heard[incarnation][0].Port
 }
 
 // A rule at the host keeps nodes from serving names, whatever they are called and say: the
@@ -231,24 +231,24 @@ func TestARuleSaysWhoMayServe(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s[1].serve(h.a, "db")
 		s[2].serve(two.a, "db", "web")
-		w.within(2*time.Second, "the owner's db is told", func() bool { return s[3].hears() == fmt.Sprintf("%v db web", two.life()) })
+		w.within(2*time.Second, "the owner's db is told", func() bool { return s[3].hears() == fmt.Sprintf("%v db web", two.incarnation()) })
 
 		mu.Lock()
 		owner = "n3"
 		mu.Unlock()
 		h.a.RulesChanged()
-		w.within(2*time.Second, "db is taken back", func() bool { return s[3].hears() == fmt.Sprintf("%v web", two.life()) })
+		w.within(2*time.Second, "db is taken back", func() bool { return s[3].hears() == fmt.Sprintf("%v web", two.incarnation()) })
 		w.within(time.Second, "the node knows", says("db"))
 		n := w.node(3)
 		w.kill(n)
 		time.Sleep(2 * time.Second)
-		evil, life := w.mute(n)
+		evil, incarnation := w.mute(n)
 		for i := range 3 { // under its own name, and then under another one
-			evil.Send(services.List{Life: life, Seq: uint64(i + 1), Services: []services.Service{{Name: "db", Port: addr.Port(i + 1)}}})
-			evil.Send(verdict.Ping{Life: life, Nonce: uint64(i)})
+			evil.Send(services.List{Incarnation: incarnation, Seq: uint64(i + 1), Services: []services.Service{{Name: "db", Port: addr.Port(i + 1)}}})
+			evil.Send(verdict.Ping{Incarnation: incarnation, Nonce: uint64(i)})
 			time.Sleep(100 * time.Millisecond)
 		}
-		if got, want := s[2].hears(), fmt.Sprintf("%v db", life); got != want {
+		if got, want := s[2].hears(), fmt.Sprintf("%v db", incarnation); got != want {
 			t.Errorf("the owner serves %q, want %q", got, want)
 		}
 		mu.Lock()
@@ -256,10 +256,10 @@ func TestARuleSaysWhoMayServe(t *testing.T) {
 		mu.Unlock()
 		h.a.RulesChanged()
 		w.within(2*time.Second, "db is its owner's again", says(""))
-		evil.Send(services.List{Life: life, Seq: 9, Services: []services.Service{{Name: "db", Port: 9}, {Name: "evil", Port: 9}}})
-		evil.Send(verdict.Ping{Life: life, Nonce: 9})
+		evil.Send(services.List{Incarnation: incarnation, Seq: 9, Services: []services.Service{{Name: "db", Port: 9}, {Name: "evil", Port: 9}}})
+		evil.Send(verdict.Ping{Incarnation: incarnation, Nonce: 9})
 		time.Sleep(time.Second)
-		if got, want := s[2].hears(), fmt.Sprintf("%v evil", life); got != want {
+		if got, want := s[2].hears(), fmt.Sprintf("%v evil", incarnation); got != want {
 			t.Errorf("of a member that may not serve db is heard %q, want %q", got, want)
 		}
 		mu.Lock()

@@ -119,8 +119,8 @@ func whoMeets(step string) int {
 }
 
 // TestCrashAtEveryStepOfMembership crashes a node at each step while another one
-// joins and a third is lost: all nodes are back in the end, no life was ever two
-// processes', and no life was added or removed twice.
+// joins and a third is lost: all nodes are back in the end, no incarnation was ever two
+// processes', and no incarnation was added or removed twice.
 func TestCrashAtEveryStepOfMembership(t *testing.T) {
 	steps := membershipSteps()
 	if len(steps) < 20 {
@@ -261,35 +261,35 @@ func (o *ordeal) recover() {
 // check looks through the events of every start of every node.
 func (o *ordeal) check() {
 	t := o.w.t
-	held := map[addr.Life]string{} // by whom
+	held := map[addr.Incarnation]string{} // by whom
 	for _, n := range o.w.every {
 		who := fmt.Sprintf("%s epoch %d", n.st.Identity().Node, n.a.self.Epoch)
-		added, removed := map[addr.Life]int{}, map[addr.Life]int{}
+		added, removed := map[addr.Incarnation]int{}, map[addr.Incarnation]int{}
 		for _, e := range n.since(time.Time{}) {
-			life := e.Node.Life
+			incarnation := e.Node.Incarnation
 			switch e.Kind {
 			case verdict.EventSelf:
-				if other, ok := held[life]; ok && other != who {
-					t.Errorf("life %v is held by %s and by %s", life, other, who)
+				if other, ok := held[incarnation]; ok && other != who {
+					t.Errorf("incarnation %v is held by %s and by %s", incarnation, other, who)
 				}
-				held[life] = who
+				held[incarnation] = who
 			case verdict.EventReset:
-				clear(added) // of another life of its own
+				clear(added) // of another incarnation of its own
 				clear(removed)
 			case verdict.EventAdded:
-				if added[life]++; added[life] > 1 || removed[life] > 0 {
-					t.Errorf("node %d: %v added %d times, removed %d times before", n.i, life, added[life], removed[life])
+				if added[incarnation]++; added[incarnation] > 1 || removed[incarnation] > 0 {
+					t.Errorf("node %d: %v added %d times, removed %d times before", n.i, incarnation, added[incarnation], removed[incarnation])
 				}
 			case verdict.EventRemoved:
-				if removed[life]++; removed[life] > 1 || added[life] == 0 {
-					t.Errorf("node %d: %v removed %d times, added %d times", n.i, life, removed[life], added[life])
+				if removed[incarnation]++; removed[incarnation] > 1 || added[incarnation] == 0 {
+					t.Errorf("node %d: %v removed %d times, added %d times", n.i, incarnation, removed[incarnation], added[incarnation])
 				}
 			}
 		}
 	}
 }
 
-// TestEveryStepOfMembershipIsHit counts the steps of a cluster's ordinary life.
+// TestEveryStepOfMembershipIsHit counts the steps of a cluster's ordinary incarnation.
 func TestEveryStepOfMembershipIsHit(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var mu sync.Mutex

@@ -135,7 +135,7 @@ func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (cha
 	if d == nil {
 		return changed, a.errNotHost(what)
 	}
-	life := a.lifeNamed(node)
+	incarnation := a.incarnationNamed(node)
 	if self := a.cfg.State.Identity(); node == "0" || node == self.Name || node == self.Node.String() {
 		return changed, fmt.Errorf("%s: %q is the host, which can be neither removed nor banned", what, node)
 	}
@@ -144,7 +144,7 @@ func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (cha
 	err = d.change(func(all enrolments) error {
 		e := all.byName(node)
 		for _, o := range all {
-			if o.UUID.String() == node || e == nil && o.UUID == life {
+			if o.UUID.String() == node || e == nil && o.UUID == incarnation {
 				e = o
 			}
 		}
@@ -161,15 +161,15 @@ func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (cha
 	return changed, nil
 }
 
-// lifeNamed returns the UUID of the node that lives with the ID written in text, the
+// incarnationNamed returns the UUID of the node that lives with the ID written in text, the
 // zero UUID if there is none.
-func (a *Agent) lifeNamed(text string) addr.UUID {
+func (a *Agent) incarnationNamed(text string) addr.UUID {
 	id, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
 		return addr.UUID{}
 	}
 	for _, n := range a.Nodes() {
-		if n.Life.Node == addr.NodeID(id) {
+		if n.Incarnation.Node == addr.NodeID(id) {
 			return n.UUID
 		}
 	}
@@ -179,15 +179,15 @@ func (a *Agent) lifeNamed(text string) addr.UUID {
 // expelWait is the time between two checks whether all members have acknowledged an end.
 const expelWait = 10 * time.Millisecond
 
-// expel ends the life of a node, and all that it has with the host, and waits until
+// expel ends the incarnation of a node, and all that it has with the host, and waits until
 // every member has dealt with that.
 func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text string) error {
-	life, ok := ask(a, func() addr.Life {
+	incarnation, ok := ask(a, func() addr.Incarnation {
 		a.takeBansOfHost()
-		life, _ := a.host.LifeOf(node)
+		incarnation, _ := a.host.IncarnationOf(node)
 		a.feedHost(verdict.Expel{UUID: node, Reason: why})
 		a.cutOff(node, text)
-		return life
+		return incarnation
 	})
 	if !ok {
 		return ErrClosed
@@ -195,7 +195,7 @@ func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text stri
 	look := time.NewTicker(expelWait)
 	defer look.Stop()
 	for {
-		n, ok := ask(a, func() int { return a.host.Owing(life) })
+		n, ok := ask(a, func() int { return a.host.Owing(incarnation) })
 		switch {
 		case !ok:
 			return ErrClosed
@@ -241,9 +241,9 @@ func (a *Agent) Lease() []byte {
 }
 
 // CheckLease says why signed does not prove that the node with this UUID and
-// public key lives as life of this epoch: not signed by the host, of another node
+// public key lives as incarnation of this epoch: not signed by the host, of another node
 // or key, over, banned. It may be called from any goroutine.
-func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch uint64, life addr.Life) error {
+func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch uint64, incarnation addr.Incarnation) error {
 	if err := a.keptOut(node); err != nil {
 		return err
 	}
@@ -251,23 +251,23 @@ func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch u
 	if err != nil {
 		return err
 	}
-	if lease.Life != life || lease.Epoch != epoch {
-		return fmt.Errorf("its lease is of life %s of start %d, not of life %s of start %d", lease.Life, lease.Epoch, life, epoch)
+	if lease.Incarnation != incarnation || lease.Epoch != epoch {
+		return fmt.Errorf("its lease is of incarnation %s of start %d, not of incarnation %s of start %d", lease.Incarnation, lease.Epoch, incarnation, epoch)
 	}
-	if err := a.fenced(life); err != nil {
+	if err := a.fenced(incarnation); err != nil {
 		return err
 	}
-	return a.outdated(control.End{UUID: node, Epoch: epoch, Life: life}, lease)
+	return a.outdated(control.End{UUID: node, Epoch: epoch, Incarnation: incarnation}, lease)
 }
 
 // An Audit is one event of the audit log. It holds no secret.
 type Audit struct {
-	Event string // join, join-refused, certificate, remove, ban, allow, ca-rotated, key-rotated, serve-refused
-	Node  addr.UUID
-	Life  addr.Life // of the node; of serve-refused alone: there Text is the rule
-	Name  string
-	Token trust.TokenID
-	Text  string // details: a reason, a serial number
+	Event       string // join, join-refused, certificate, remove, ban, allow, ca-rotated, key-rotated, serve-refused
+	Node        addr.UUID
+	Incarnation addr.Incarnation // of the node; of serve-refused alone: there Text is the rule
+	Name        string
+	Token       trust.TokenID
+	Text        string // details: a reason, a serial number
 }
 
 func (a *Agent) audit(e Audit) {

@@ -16,14 +16,14 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// TestABanEndsEverythingAndLasts: a banned node's life, session and lifelines end
+// TestABanEndsEverythingAndLasts: a banned node's incarnation, session and lifelines end
 // within a second, no other node notices more than that, the gossip key is
 // another one, restarts of the node, of a member and of the host change nothing, and
 // allowed again the node comes back by itself.
 func TestABanEndsEverythingAndLasts(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
-		bad, life := w.node(4), w.node(4).life()
+		bad, incarnation := w.node(4), w.node(4).incarnation()
 		time.Sleep(time.Second)
 		began := time.Now().Add(-1)
 		e, err := w.node(1).a.BanNode(t.Context(), "n4", "stolen")
@@ -31,8 +31,8 @@ func TestABanEndsEverythingAndLasts(t *testing.T) {
 			t.Fatalf("banned %+v, %v, after %v", e, err, took)
 		}
 		for i := 1; i <= 3; i++ {
-			if got := words(w.node(i).since(began)); !slices.Equal(got, []string{"removed " + life.String() + " banned"}) {
-				t.Errorf("node %d hears %v, want the end of %v only", i, got, life)
+			if got := words(w.node(i).since(began)); !slices.Equal(got, []string{"removed " + incarnation.String() + " banned"}) {
+				t.Errorf("node %d hears %v, want the end of %v only", i, got, incarnation)
 			}
 			if n := w.node(i).a.linesOfPeer(e.UUID); n != 0 {
 				t.Errorf("node %d has %d lifelines with the banned node", i, n)
@@ -51,7 +51,7 @@ func TestABanEndsEverythingAndLasts(t *testing.T) {
 		out := func(when string) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
-			if l := w.node(4).life(); l != noLife {
+			if l := w.node(4).incarnation(); l != noIncarnation {
 				t.Errorf("%s: the banned node lives as %v", when, l)
 			}
 			if !mesh([]*node{w.node(1), w.node(2), w.node(3)}) {
@@ -89,13 +89,13 @@ func TestARemovedNodeIsUnknown(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		gone := w.node(3)
-		life := gone.life()
+		incarnation := gone.incarnation()
 		must(w.node(1).a.RemoveNode(t.Context(), "2")) // its ID
-		if got := removals(w.node(2).since(time.Time{})); !slices.Contains(got, "removed "+life.String()+" expelled") {
+		if got := removals(w.node(2).since(time.Time{})); !slices.Contains(got, "removed "+incarnation.String()+" expelled") {
 			t.Errorf("node 2 hears %v", got)
 		}
 		time.Sleep(10 * time.Second)
-		if l := gone.life(); l != noLife || !strings.Contains(gone.a.Status().HostDetail, "token") {
+		if l := gone.incarnation(); l != noIncarnation || !strings.Contains(gone.a.Status().HostDetail, "token") {
 			t.Errorf("the removed node lives as %v, %q", l, gone.a.Status().HostDetail)
 		}
 		if list := w.node(1).a.Enrolments(); len(list) != 1 || list[0].Name != "n2" {
@@ -116,7 +116,7 @@ func TestARemovedNodeIsUnknown(t *testing.T) {
 }
 
 // TestTheCAIsRotatedUnderTraffic: every node has a certificate of the new CA and
-// trusts no other, and no node has lost a session, a lifeline or a life.
+// trusts no other, and no node has lost a session, a lifeline or an incarnation.
 func TestTheCAIsRotatedUnderTraffic(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
@@ -158,33 +158,33 @@ func TestKeysAreRotatedWithoutWhoDoesNotConfirm(t *testing.T) {
 		w.cluster(3)
 		mute := w.node(3)
 		w.kill(mute)
-		s, life := w.mute(mute)
+		s, incarnation := w.mute(mute)
 		defer func() { s.Abort(); <-s.Done() }()
 		began := time.Now()
 		version, err := w.node(1).a.RotateGossipKey(t.Context())
 		if took := time.Since(began); err != nil || version != 2 || took > 4*handoutPatience {
 			t.Errorf("rotated to %d, %v, after %v", version, err, took)
 		}
-		if life == noLife {
-			t.Error("the mute member had no life")
+		if incarnation == noIncarnation {
+			t.Error("the mute member had no incarnation")
 		}
 	})
 }
 
 // mute has a killed node live on a session on which it answers nothing but pings.
-func (w *world) mute(n *node) (*control.Session, addr.Life) {
+func (w *world) mute(n *node) (*control.Session, addr.Incarnation) {
 	w.t.Helper()
 	time.Sleep(time.Second)
 	end := control.End{UUID: n.a.self.UUID, Epoch: n.a.self.Epoch + 1}
 	d := control.Dialer{Store: n.a.cfg.Trust, Dial: w.dial(n.i), Self: func() (control.End, []byte) { return end, nil }}
 	s := must(d.Session(w.t.Context(), dataAddr(1)))
-	granted := make(chan addr.Life, 1)
+	granted := make(chan addr.Incarnation, 1)
 	s.Start(func(m any) {
 		switch m := m.(type) {
 		case verdict.Grant:
-			granted <- m.Life
+			granted <- m.Incarnation
 		case verdict.Check:
-			s.Send(verdict.CheckResult{Nonce: m.Nonce, Target: m.Life, Reached: true})
+			s.Send(verdict.CheckResult{Nonce: m.Nonce, Target: m.Incarnation, Reached: true})
 		}
 	}, func(verdict.DownCause, error) {})
 	s.Send(verdict.Join{Identity: says(end, "n3", dataAddr(n.i))})
@@ -199,7 +199,7 @@ func TestAnExpiredNodeComesBackByItsKey(t *testing.T) {
 		w.host(short)
 		w.join(2, short)
 		w.within(10*time.Second, "all see all", func() bool { return mesh(w.all) })
-		n, life := w.node(2), w.node(2).life()
+		n, incarnation := w.node(2), w.node(2).incarnation()
 		node := n.st.Identity().Node
 		w.kill(n)
 		time.Sleep(11 * time.Minute)
@@ -216,15 +216,15 @@ func TestAnExpiredNodeComesBackByItsKey(t *testing.T) {
 		}
 		w.start(2, st, short)
 		w.within(10*time.Second, "it is back", func() bool { return mesh(w.all) })
-		if got := w.node(2).life(); st.Identity().Node != node || got.Node != life.Node {
-			t.Errorf("it is back as %v of %s, was %v of %s", got, st.Identity().Node, life, node)
+		if got := w.node(2).incarnation(); st.Identity().Node != node || got.Node != incarnation.Node {
+			t.Errorf("it is back as %v of %s, was %v of %s", got, st.Identity().Node, incarnation, node)
 		}
 	})
 }
 
-// TestSessionsWithoutALifeEnd: a node that opens sessions and asks for nothing, or is
+// TestSessionsWithoutAnIncarnationEnd: a node that opens sessions and asks for nothing, or is
 // granted nothing, keeps few of them, and not for long.
-func TestSessionsWithoutALifeEnd(t *testing.T) {
+func TestSessionsWithoutAnIncarnationEnd(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		n := w.node(3)
@@ -324,9 +324,9 @@ func TestAMessageThatPanicsEndsItsSession(t *testing.T) {
 	})
 }
 
-// TestSessionsWithoutALifeKeepNobodyOut: nodes that have joined and ask for no life fill
+// TestSessionsWithoutAnIncarnationKeepNobodyOut: nodes that have joined and ask for no incarnation fill
 // all places of sessions without one. A node that was there before comes back at once.
-func TestSessionsWithoutALifeKeepNobodyOut(t *testing.T) {
+func TestSessionsWithoutAnIncarnationKeepNobodyOut(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		w.kill(w.node(3))
@@ -345,7 +345,7 @@ func TestSessionsWithoutALifeKeepNobodyOut(t *testing.T) {
 	})
 }
 
-// idle joins as a new node and opens as many sessions without a life as one may have.
+// idle joins as a new node and opens as many sessions without an incarnation as one may have.
 func (w *world) idle(name string, token trust.Token) {
 	w.t.Helper()
 	request, key, err := trust.NewRequest()

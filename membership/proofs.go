@@ -11,8 +11,8 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A host asks some members whether they reach a life. That one does is believed
-// only with that life's own signature of a challenge that no node could know before
+// A host asks some members whether they reach an incarnation. That one does is believed
+// only with that incarnation's own signature of a challenge that no node could know before
 // the host asked.
 
 // newChallenges returns the secret of this start from which challenges are made.
@@ -22,12 +22,12 @@ func newChallenges() []byte {
 	return b
 }
 
-// challenge returns the bytes that a life has to sign for one check.
-func (a *Agent) challenge(nonce uint64, life addr.Life) []byte {
+// challenge returns the bytes that an incarnation has to sign for one check.
+func (a *Agent) challenge(nonce uint64, incarnation addr.Incarnation) []byte {
 	m := hmac.New(sha256.New, a.challenges)
 	b := binary.BigEndian.AppendUint64(nil, nonce)
-	b = binary.BigEndian.AppendUint16(b, uint16(life.Node))
-	m.Write(binary.BigEndian.AppendUint32(b, uint32(life.Generation)))
+	b = binary.BigEndian.AppendUint16(b, uint16(incarnation.Node))
+	m.Write(binary.BigEndian.AppendUint32(b, uint32(incarnation.Generation)))
 	return m.Sum(nil)[:verdict.MaxChallenge]
 }
 
@@ -43,7 +43,7 @@ func (a *Agent) believed(s *control.Session, m verdict.CheckResult) verdict.Chec
 		return m
 	}
 	if err := control.VerifyProof(a.cfg.Trust, n.UUID, n.Epoch, m.Target, a.challenge(m.Nonce, m.Target), m.Proof); err != nil {
-		a.log.Warn().Err(err).Stringer("peer", s.Peer().UUID).Stringer("life", m.Target).Msg("a member cannot prove that it reaches a node")
+		a.log.Warn().Err(err).Stringer("peer", s.Peer().UUID).Stringer("incarnation", m.Target).Msg("a member cannot prove that it reaches a node")
 		m.Reached = false
 	}
 	return m

@@ -71,7 +71,7 @@ func (c *circle) meet(nodes []Node) bool {
 	return true
 }
 
-// proven reports whether a gossiping member is one that the host has granted a life.
+// proven reports whether a gossiping member is one that the host has granted an incarnation.
 // It runs with a lock of gossip held.
 func (a *Agent) proven(k gossip.Key) bool {
 	a.mu.Lock()

@@ -22,9 +22,9 @@ func exhausted(err error) bool {
 	return false
 }
 
-// reach opens a lifeline to exactly the life that n names. If met is verdict.SawAlive, the
+// reach opens a lifeline to exactly the incarnation that n names. If met is verdict.SawAlive, the
 // lifeline is the caller's to start; else there is none.
-// The life is asked to sign the challenge, if there is one.
+// The incarnation is asked to sign the challenge, if there is one.
 func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) (up *control.Lifeline, met verdict.Sight) {
 	if len(n.Addresses()) == 0 {
 		return nil, verdict.SawNobody
@@ -57,7 +57,7 @@ func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) 
 }
 
 func (a *Agent) reachAt(ctx context.Context, address string, n verdict.Contact, challenge []byte) (*control.Lifeline, verdict.Sight) {
-	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Life: n.Life}, challenge)
+	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Incarnation: n.Incarnation}, challenge)
 	var refused *control.RefusedError
 	switch {
 	case errors.As(err, &refused) && refused.Remote && refused.Code == control.CodeFenced:
@@ -68,7 +68,7 @@ func (a *Agent) reachAt(ctx context.Context, address string, n verdict.Contact, 
 		return nil, verdict.SawNobody
 	}
 	p := up.Peer()
-	met, why := n.Sees(p.Epoch, p.Life), errSeen
+	met, why := n.Sees(p.Epoch, p.Incarnation), errSeen
 	if met == verdict.SawAlive {
 		if why = a.outdated(p, up.Lease()); why != nil {
 			a.log.Warn().Err(why).Str("address", address).Msg("lifeline refused")
@@ -105,18 +105,18 @@ func (a *Agent) reject(up *control.Lifeline, why error) {
 	}
 }
 
-// redial sees for the host whether the process of a life is still there.
+// redial sees for the host whether the process of an incarnation is still there.
 func (a *Agent) redial(x verdict.Redial) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
 		defer cancel()
 		up, met := a.reach(ctx, x.Contact, nil)
-		a.post(func() { a.feedHost(verdict.Redialed{Life: x.Life, Outcome: met.Outcome()}) })
+		a.post(func() { a.feedHost(verdict.Redialed{Incarnation: x.Incarnation, Outcome: met.Outcome()}) })
 		a.release(up)
 	})
 }
 
-// probe sees whether a life can be reached over the data path, or, to show that to
+// probe sees whether an incarnation can be reached over the data path, or, to show that to
 // the host, by its answer to a challenge.
 func (a *Agent) probe(x verdict.Probe) {
 	a.wg.Go(func() {
@@ -129,7 +129,7 @@ func (a *Agent) probe(x verdict.Probe) {
 
 func (a *Agent) probeOnce(ctx context.Context, n verdict.Contact, challenge []byte) (reached bool, proof []byte) {
 	if a.cfg.Probe != nil && len(challenge) == 0 {
-		return a.cfg.Probe(ctx, n.Life) == nil, nil
+		return a.cfg.Probe(ctx, n.Incarnation) == nil, nil
 	}
 	up, met := a.reach(ctx, n, challenge)
 	if met == verdict.SawAlive {

@@ -15,18 +15,18 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// TestARestoredHostGrantsNoLifeAgain: the host's directory goes back to a copy that
-// was made before a node joined. The next node gets no life that was that node's, and
+// TestARestoredHostGrantsNoIncarnationAgain: the host's directory goes back to a copy that
+// was made before a node joined. The next node gets no incarnation that was that node's, and
 // no other node is harmed.
-func TestARestoredHostGrantsNoLifeAgain(t *testing.T) {
+func TestARestoredHostGrantsNoIncarnationAgain(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(2)
 		member, dir, copied := w.node(2), filepath.Join(w.dir, "1"), filepath.Join(w.dir, "copy")
-		own := member.life()
+		own := member.incarnation()
 		copyDir(t, copied, dir)
 		w.join(3)
 		w.within(5*time.Second, "the third node is there", func() bool { return mesh(w.all) })
-		gone := w.node(3).life()
+		gone := w.node(3).incarnation()
 		w.kill(w.node(3))
 		w.within(5*time.Second, "its end is known", func() bool { return mesh(w.all) })
 		w.kill(w.node(1))
@@ -40,10 +40,10 @@ func TestARestoredHostGrantsNoLifeAgain(t *testing.T) {
 		next := w.join(4)
 		w.within(10*time.Second, "the fourth node is there", func() bool { return mesh(w.all) })
 		time.Sleep(20 * time.Second)
-		if got := next.life(); got == gone || got.Node == gone.Node && got.Generation <= gone.Generation {
+		if got := next.incarnation(); got == gone || got.Node == gone.Node && got.Generation <= gone.Generation {
 			t.Errorf("the fourth node lives as %v, and the third one did as %v", got, gone)
 		}
-		if got := member.life(); got != own || !mesh(w.all) {
+		if got := member.incarnation(); got != own || !mesh(w.all) {
 			t.Errorf("a node that was there all the time lived as %v and lives as %v, events %v", own, got, words(member.since(began)))
 		}
 		if got := words(member.since(began)); len(got) != 1 || !strings.HasPrefix(got[0], "added ") {
@@ -52,9 +52,9 @@ func TestARestoredHostGrantsNoLifeAgain(t *testing.T) {
 	})
 }
 
-// TestARestoredHostHearsOfLivesThatItLacks: a node lives in a life that the copy does
-// not know. It keeps its ID, in a later life.
-func TestARestoredHostHearsOfLivesThatItLacks(t *testing.T) {
+// TestARestoredHostHearsOfIncarnationsThatItLacks: a node lives in an incarnation that the copy does
+// not know. It keeps its ID, in a later incarnation.
+func TestARestoredHostHearsOfIncarnationsThatItLacks(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		dir, copied := filepath.Join(w.dir, "1"), filepath.Join(w.dir, "copy")
@@ -62,7 +62,7 @@ func TestARestoredHostHearsOfLivesThatItLacks(t *testing.T) {
 		w.kill(w.node(3))
 		late := w.again(3)
 		w.within(5*time.Second, "the third node is back", func() bool { return mesh(w.all) })
-		old := late.life()
+		old := late.incarnation()
 		w.kill(w.node(1))
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
@@ -70,17 +70,17 @@ func TestARestoredHostHearsOfLivesThatItLacks(t *testing.T) {
 		copyDir(t, dir, copied)
 		w.again(1)
 		w.within(20*time.Second, "all are back", func() bool { return mesh(w.all) })
-		if got := late.life(); got.Node != old.Node || got.Generation <= old.Generation {
-			t.Errorf("it lived as %v and lives as %v, want a later life of the same ID", old, got)
+		if got := late.incarnation(); got.Node != old.Node || got.Generation <= old.Generation {
+			t.Errorf("it lived as %v and lives as %v, want a later incarnation of the same ID", old, got)
 		}
-		if host := w.node(1).life(); host.Node != addr.Host {
+		if host := w.node(1).incarnation(); host.Node != addr.Host {
 			t.Errorf("the host lives as %v", host)
 		}
 	})
 }
 
 // TestABackupRestoredUnderARunningCluster: whole agents come, go, are killed and join
-// behind a backup of the host, which is then restored. No life is granted to two, those
+// behind a backup of the host, which is then restored. No incarnation is granted to two, those
 // that the backup knows go on, and the rest comes back with a token.
 func TestABackupRestoredUnderARunningCluster(t *testing.T) {
 	for seed := range uint64(6) {
@@ -102,7 +102,7 @@ func runRestored(t *testing.T, w *world, rng *rand.Rand) {
 			w.again(n.i)
 		case 2:
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			_ = n.a.Leave(ctx) // it may be between two lives
+			_ = n.a.Leave(ctx) // it may be between two incarnations
 			cancel()
 			w.kill(n)
 			w.again(n.i)
@@ -121,33 +121,33 @@ func runRestored(t *testing.T, w *world, rng *rand.Rand) {
 	w.within(40*time.Second, "the nodes of the backup are back", func() bool { return w.sees(1, 2) && w.sees(1, 3) })
 	w.join(20)
 	w.within(20*time.Second, "a new node is there", func() bool { return w.sees(2, 20) && w.sees(20, 3) })
-	w.eachLifeIsOneNodes()
+	w.eachIncarnationIsOneNodes()
 }
 
-// sees reports whether node i has the present life of node j among those that live.
+// sees reports whether node i has the present incarnation of node j among those that live.
 func (w *world) sees(i, j int) bool {
 	for _, n := range w.node(i).a.Nodes() {
-		if n.Life == w.node(j).life() && n.State == verdict.Alive {
+		if n.Incarnation == w.node(j).incarnation() && n.State == verdict.Alive {
 			return true
 		}
 	}
 	return false
 }
 
-// eachLifeIsOneNodes checks by the events of every start of every node that no life was
+// eachIncarnationIsOneNodes checks by the events of every start of every node that no incarnation was
 // that of two starts.
-func (w *world) eachLifeIsOneNodes() {
+func (w *world) eachIncarnationIsOneNodes() {
 	w.t.Helper()
-	owner := map[addr.Life]*node{}
+	owner := map[addr.Incarnation]*node{}
 	for _, n := range w.every {
 		for _, e := range n.since(time.Time{}) {
 			if e.Kind != verdict.EventSelf {
 				continue
 			}
-			if o := owner[e.Node.Life]; o != nil && o != n {
-				w.t.Errorf("life %v was granted to node %d and to node %d", e.Node.Life, o.i, n.i)
+			if o := owner[e.Node.Incarnation]; o != nil && o != n {
+				w.t.Errorf("incarnation %v was granted to node %d and to node %d", e.Node.Incarnation, o.i, n.i)
 			}
-			owner[e.Node.Life] = n
+			owner[e.Node.Incarnation] = n
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (a *Agent) gossipSeeds() []string {
 func (a *Agent) meta() gossip.Meta {
 	m := gossip.Meta{Cluster: a.cfg.State.Identity().Cluster, Host: a.cfg.host()}
 	if a.member != nil {
-		m.Life, m.Term = a.member.Self().Life, a.member.Term()
+		m.Incarnation, m.Term = a.member.Self().Incarnation, a.member.Term()
 	}
 	if a.host != nil {
 		m.Term, m.Serving = a.host.Term(), a.host.Serving()
@@ -142,8 +142,8 @@ func (a *Agent) forgetHeard() bool {
 	return false
 }
 
-// tellRumour passes gossip's opinion of a life, if any, on to the member. The table
-// identifies the life, not the claim of the gossiping member.
+// tellRumour passes gossip's opinion of an incarnation, if any, on to the member. The table
+// identifies the incarnation, not the claim of the gossiping member.
 func (a *Agent) tellRumour(n Node) {
 	k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
 	if _, ok := a.heard[k]; !ok {
@@ -153,7 +153,7 @@ func (a *Agent) tellRumour(n Node) {
 	if a.gone[k] {
 		rumour = verdict.RumouredDead
 	}
-	a.feedMember(verdict.Gossip{Life: n.Life, Rumour: rumour})
+	a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: rumour})
 }
 
 // rememberEvery is how often the members are written to disk, if they changed.
@@ -167,14 +167,14 @@ func (a *Agent) rememberMembers(now time.Time) {
 	a.remembered = now
 	var list []state.Member
 	for _, n := range a.member.Nodes() {
-		m := state.Member{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Addresses: n.Addresses()}
+		m := state.Member{Incarnation: n.Incarnation, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Addresses: n.Addresses()}
 		if h, ok := a.heard[gossip.Key{UUID: n.UUID, Epoch: n.Epoch}]; ok {
 			m.Gossip = h.Address.String()
 		}
 		list = append(list, m)
 	}
 	same := slices.EqualFunc(list, a.memory, func(x, y state.Member) bool {
-		return x.Life == y.Life && x.UUID == y.UUID && x.Epoch == y.Epoch && x.Gossip == y.Gossip &&
+		return x.Incarnation == y.Incarnation && x.UUID == y.UUID && x.Epoch == y.Epoch && x.Gossip == y.Gossip &&
 			slices.Equal(x.Addresses, y.Addresses)
 	})
 	if len(list) == 0 || same {

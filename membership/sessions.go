@@ -165,7 +165,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 	if g, ok := x.Message.(verdict.Grant); ok {
 		signed, err := a.signed(g, x.Session)
 		if err != nil {
-			a.log.Error().Err(err).Stringer("life", g.Life).Msg("the lease is not signed, the life not granted")
+			a.log.Error().Err(err).Stringer("incarnation", g.Incarnation).Msg("the lease is not signed, the incarnation not granted")
 			return // the waiting caller asks again
 		}
 		x.Message = signed
@@ -185,7 +185,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 		return
 	}
 	if c, ok := x.Message.(verdict.Check); ok {
-		c.Challenge = a.challenge(c.Nonce, c.Life)
+		c.Challenge = a.challenge(c.Nonce, c.Incarnation)
 		x.Message = c
 	}
 	if err := s.Send(x.Message); errors.Is(err, control.ErrTooLarge) {
@@ -261,13 +261,13 @@ func (a *Agent) dialHost() {
 // waitsEvery is how often a node that waits for its host says so.
 const waitsEvery = time.Minute
 
-// noHost says why the host was not reached: at once if this node has no life without
+// noHost says why the host was not reached: at once if this node has no incarnation without
 // it, and again every minute.
 func (a *Agent) noHost(err error) {
 	a.log.Debug().Err(err).Msg("no host")
 	a.setNoHost(err.Error())
 	now := time.Now()
-	if a.waitsToldAt.IsZero() && a.member.Self().Life != noLife {
+	if a.waitsToldAt.IsZero() && a.member.Self().Incarnation != noIncarnation {
 		a.waitsToldAt = now // that it is lost is told as an event
 	}
 	if a.waitsToldAt.IsZero() || now.Sub(a.waitsToldAt) >= waitsEvery {
@@ -308,13 +308,13 @@ func (a *Agent) hostAddresses() []string {
 		}
 	}
 	for _, n := range a.member.Nodes() {
-		if n.Life.Node == addr.Host {
+		if n.Incarnation.Node == addr.Host {
 			add(maxHostAddresses, n.Addresses()...)
 		}
 	}
 	add(maxHostAddresses-maxGossiped, a.cfg.Seeds...)
 	for _, m := range a.cfg.State.Members() {
-		if m.Life.Node == addr.Host {
+		if m.Incarnation.Node == addr.Host {
 			add(maxHostAddresses-maxGossiped, m.Addresses...)
 		}
 	}
@@ -355,7 +355,7 @@ func (a *Agent) refusedFor(err error) string {
 	if ok && refused.Remote && (refused.Code == control.CodeBanned || refused.Code == control.CodeUnknown) {
 		return refused.Text
 	}
-	if a.member.Self().Life == noLife && a.cfg.Now().After(a.cfg.Trust.Identity().NotAfter) {
+	if a.member.Self().Incarnation == noIncarnation && a.cfg.Now().After(a.cfg.Trust.Identity().NotAfter) {
 		return "this node's certificate has expired"
 	}
 	return ""
@@ -418,7 +418,7 @@ func (a *Agent) reachHost(addresses []string) (*control.Session, error) {
 func (a *Agent) dialAt(ctx context.Context, addresses []string, i int, done func(*control.Session, error)) int {
 	a.wg.Go(func() {
 		s, err := a.dialer.Session(ctx, addresses[i])
-		if err == nil && a.cfg.Node.Want != 0 && s.Version() < control.WantVersion && a.Self().Life == noLife {
+		if err == nil && a.cfg.Node.Want != 0 && s.Version() < control.WantVersion && a.Self().Incarnation == noIncarnation {
 			s.Abort()
 			s, err = nil, fmt.Errorf("node-id %d: the host at %s is of a release that grants no ID on demand", a.cfg.Node.Want, addresses[i])
 		}

@@ -73,7 +73,7 @@ func TestRealSockets(t *testing.T) {
 	})
 	t.Logf("known everywhere after %v", took)
 
-	left := w.all[1].life()
+	left := w.all[1].incarnation()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := w.all[1].a.Leave(ctx); err != nil {

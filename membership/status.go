@@ -24,7 +24,7 @@ type Status struct {
 	GossipHealth  int // 0 is well; see gossip.Gossip.Health
 	Lifelines     int
 	Sessions      int // control sessions
-	// StrayLists are lists of services that this host has passed over: of a life that was not
+	// StrayLists are lists of services that this host has passed over: of an incarnation that was not
 	// their sender's.
 	StrayLists uint64
 }

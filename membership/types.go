@@ -1,27 +1,27 @@
 // Package membership decides which nodes are in the cluster: identities, ID leases granted
 // by the host, gossip as rumour, control links as proof, and verdicts that a
-// node's life is over.
+// node's incarnation is over.
 package membership
 
 import "github.com/fabricd/fabricd/membership/verdict"
 
 // The words of this package are those of its deciding part.
 type (
-	// A Node describes one life of one node.
+	// A Node describes one incarnation of one node.
 	Node = verdict.Node
-	// A State is a node's view of whether a life goes on.
+	// A State is a node's view of whether an incarnation goes on.
 	State = verdict.State
-	// A Reason says why a life was removed.
+	// A Reason says why an incarnation was removed.
 	Reason = verdict.Reason
 	// An EventKind is the kind of change that an Event reports.
 	EventKind = verdict.EventKind
 	// An Event is a change of the cluster as this node sees it.
 	Event = verdict.Event
-	// Evidence is a data link's observation about a life.
+	// Evidence is a data link's observation about an incarnation.
 	Evidence = verdict.Evidence
 )
 
-// States of a life; see [verdict.State].
+// States of an incarnation; see [verdict.State].
 const (
 	Alive   = verdict.Alive
 	Suspect = verdict.Suspect
@@ -29,7 +29,7 @@ const (
 	Removed = verdict.Removed
 )
 
-// Why a life was removed; see [verdict.Reason].
+// Why an incarnation was removed; see [verdict.Reason].
 const (
 	ReasonLeft        = verdict.ReasonLeft
 	ReasonCrashed     = verdict.ReasonCrashed

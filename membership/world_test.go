@@ -201,15 +201,15 @@ func words(list []stamped) []string {
 	for _, e := range list {
 		switch e.Kind {
 		case verdict.EventAdded:
-			out = append(out, "added "+e.Node.Life.String())
+			out = append(out, "added "+e.Node.Incarnation.String())
 		case verdict.EventRemoved:
-			out = append(out, "removed "+e.Node.Life.String()+" "+string(e.Reason))
+			out = append(out, "removed "+e.Node.Incarnation.String()+" "+string(e.Reason))
 		case verdict.EventSelf:
-			out = append(out, "self "+e.Node.Life.String())
+			out = append(out, "self "+e.Node.Incarnation.String())
 		case verdict.EventReset:
 			out = append(out, "reset")
 		case verdict.EventLocal:
-			out = append(out, "local "+e.Node.Life.String())
+			out = append(out, "local "+e.Node.Incarnation.String())
 		case verdict.EventHost:
 			out = append(out, "host "+e.Detail)
 		}
@@ -222,7 +222,7 @@ func removals(list []stamped) []string {
 	return slices.DeleteFunc(words(list), func(s string) bool { return !strings.HasPrefix(s, "removed ") })
 }
 
-func (n *node) life() addr.Life { return n.a.Self().Life }
+func (n *node) incarnation() addr.Incarnation { return n.a.Self().Incarnation }
 
 // within waits until ok holds and returns how long it took; beyond limit it
 // fails and shows the logs.
@@ -235,10 +235,10 @@ func (w *world) within(limit time.Duration, want string, ok func() bool) time.Du
 			for _, n := range w.all {
 				var sees []string
 				for _, o := range n.a.Nodes() {
-					sees = append(sees, o.Life.String()+" "+o.State.String())
+					sees = append(sees, o.Incarnation.String()+" "+o.State.String())
 				}
 				w.t.Logf("node %d as %v sees %v, events %v, last lines of its log:\n%s",
-					n.i, n.life(), sees, words(n.since(began)), lastLines(n.logged(), 12))
+					n.i, n.incarnation(), sees, words(n.since(began)), lastLines(n.logged(), 12))
 			}
 			break
 		}
@@ -252,21 +252,21 @@ func lastLines(s string, n int) string {
 	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
 }
 
-// mesh reports whether every node has a life and sees exactly the others alive.
+// mesh reports whether every node has an incarnation and sees exactly the others alive.
 func mesh(list []*node) bool {
 	for _, n := range list {
-		if n.life() == noLife {
+		if n.incarnation() == noIncarnation {
 			return false
 		}
-		seen := make(map[addr.Life]verdict.State)
+		seen := make(map[addr.Incarnation]verdict.State)
 		for _, o := range n.a.Nodes() {
-			seen[o.Life] = o.State
+			seen[o.Incarnation] = o.State
 		}
 		if len(seen) != len(list)-1 {
 			return false
 		}
 		for _, o := range list {
-			if o != n && seen[o.life()] != verdict.Alive {
+			if o != n && seen[o.incarnation()] != verdict.Alive {
 				return false
 			}
 		}

@@ -160,7 +160,7 @@ func (g *trial) removals() (n int) {
 // hogCommand is the command of a process that only uses a processor.
 const hogCommand = "hog"
 
-// hogLimit bounds the life of such a process, should it be left running.
+// hogLimit bounds the incarnation of such a process, should it be left running.
 const hogLimit = 10 * time.Minute
 
 // hogCount is the number of processes that keep the machine busy.

@@ -217,7 +217,7 @@ func (f *fleet) attach(ctx context.Context, d *daemon) (*fabric.Node, error) {
 				return err
 			}
 		}
-		if node.Life().Generation == 0 {
+		if node.Incarnation().Generation == 0 {
 			return fmt.Errorf("%s has not joined", d.name)
 		}
 		return nil

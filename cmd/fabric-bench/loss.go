@@ -16,9 +16,9 @@ import (
 // A loss is one daemon that was killed or stopped, and the time in milliseconds until each survivor
 // detected it.
 type loss struct {
-	life     fabric.Life
-	removed  []figure // NODE_REMOVED
-	returned []figure // the receive that was blocked
+	incarnation fabric.Incarnation
+	removed     []figure // NODE_REMOVED
+	returned    []figure // the receive that was blocked
 }
 
 // A strike is a way to lose a daemon.
@@ -150,8 +150,8 @@ type wake struct {
 func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*strikeLimit)
 	defer cancel()
-	life := g.posts[v].node.Life()
-	l := loss{life: life}
+	incarnation := g.posts[v].node.Incarnation()
+	l := loss{incarnation: incarnation}
 	wakes, err := g.block(ctx, v)
 	if err != nil {
 		return l, err
@@ -161,35 +161,35 @@ func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
 	if err := s.hit(daemon.cmd.Process); err != nil {
 		return l, err
 	}
-	if err := g.collect(ctx, v, life, began, wakes, &l); err != nil {
+	if err := g.collect(ctx, v, incarnation, began, wakes, &l); err != nil {
 		return l, err
 	}
-	return l, g.comeBack(ctx, v, life)
+	return l, g.comeBack(ctx, v, incarnation)
 }
 
 // comeBack restarts the lost daemon v and waits until every survivor has seen its next incarnation.
-func (g *trial) comeBack(ctx context.Context, v int, life fabric.Life) error {
+func (g *trial) comeBack(ctx context.Context, v int, incarnation fabric.Incarnation) error {
 	daemon := g.fleet.daemons[v]
 	daemon.kill()      // it may only be stopped
 	g.posts[v].close() // after kill, because it waits for its daemon
 	if err := g.fleet.start(daemon); err != nil {
 		return err
 	}
-	next := lifeAfter(life)
+	next := incarnationAfter(incarnation)
 	if err := g.each(v, func(p *post) error { return p.next(ctx, fabric.NodeAdded, next, func(stamped) {}) }); err != nil {
 		return err
 	}
 	if err := g.man(ctx, v); err != nil {
 		return err
 	}
-	if got := g.posts[v].node.Life(); got != next {
+	if got := g.posts[v].node.Incarnation(); got != next {
 		return fmt.Errorf("it is back as node %v, want %v", got, next)
 	}
 	return nil
 }
 
-func lifeAfter(l fabric.Life) fabric.Life {
-	return fabric.Life{Node: l.Node, Generation: l.Generation + 1}
+func incarnationAfter(l fabric.Incarnation) fabric.Incarnation {
+	return fabric.Incarnation{Node: l.Node, Generation: l.Generation + 1}
 }
 
 // each calls do for every post but v's.
@@ -248,7 +248,7 @@ func connect(ctx context.Context, from *fabric.Node, to *fabric.Listener) (*fabr
 }
 
 // collect waits until every survivor has detected the loss.
-func (g *trial) collect(ctx context.Context, v int, life fabric.Life, began time.Time, wakes <-chan wake, l *loss) error {
+func (g *trial) collect(ctx context.Context, v int, incarnation fabric.Incarnation, began time.Time, wakes <-chan wake, l *loss) error {
 	ctx, cancel := context.WithTimeout(ctx, strikeLimit)
 	defer cancel()
 	for range len(g.posts) - 1 {
@@ -263,18 +263,18 @@ func (g *trial) collect(ctx context.Context, v int, life fabric.Life, began time
 		}
 	}
 	return g.each(v, func(p *post) error {
-		return p.next(ctx, fabric.NodeRemoved, life, func(ev stamped) {
+		return p.next(ctx, fabric.NodeRemoved, incarnation, func(ev stamped) {
 			l.removed = append(l.removed, milliseconds(ev.at.Sub(began)))
 		})
 	})
 }
 
 // next waits for the post's next event, which must be of this kind and incarnation.
-func (p *post) next(ctx context.Context, kind fabric.EventKind, life fabric.Life, see func(stamped)) error {
-	want := fabric.Event{Kind: kind, Node: life.Node, Generation: life.Generation}
+func (p *post) next(ctx context.Context, kind fabric.EventKind, incarnation fabric.Incarnation, see func(stamped)) error {
+	want := fabric.Event{Kind: kind, Node: incarnation.Node, Generation: incarnation.Generation}
 	select {
 	case ev := <-p.events:
-		if ev.Kind != kind || ev.Node != life.Node || ev.Generation != life.Generation {
+		if ev.Kind != kind || ev.Node != incarnation.Node || ev.Generation != incarnation.Generation {
 			return fmt.Errorf("unexpected event: %v, want %v", ev.Event, want)
 		}
 		see(ev)

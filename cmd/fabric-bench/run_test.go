@@ -195,7 +195,7 @@ func TestLinesDelayAndDrop(t *testing.T) {
 
 // TestUnexpectedEventsFail passes an observer events that must not happen.
 func TestUnexpectedEventsFail(t *testing.T) {
-	life := fabric.Life{Node: 3, Generation: 2}
+	incarnation := fabric.Incarnation{Node: 3, Generation: 2}
 	event := func(kind fabric.EventKind, node fabric.NodeID, gen fabric.Generation) stamped {
 		return stamped{fabric.Event{Kind: kind, Node: node, Generation: gen}, time.Now()}
 	}
@@ -204,7 +204,7 @@ func TestUnexpectedEventsFail(t *testing.T) {
 		for _, ev := range events {
 			p.events <- ev
 		}
-		return p.next(expired(t), fabric.NodeRemoved, life, func(stamped) {})
+		return p.next(expired(t), fabric.NodeRemoved, incarnation, func(stamped) {})
 	}
 	for name, events := range map[string][]stamped{
 		"missing":          nil,

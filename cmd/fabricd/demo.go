@@ -274,7 +274,7 @@ func (p *plot) loss(ctx context.Context) error {
 	defer cancel()
 	killed := time.Now()
 	p.two.proc.kill()
-	lost := p.two.life()
+	lost := p.two.incarnation()
 	p.t.step("kill -9 node-2", fmt.Sprintf("node %s, pid %d", lost, p.two.proc.pid()), nil)
 
 	reset, err := p.alice.hear(limited, "reset")

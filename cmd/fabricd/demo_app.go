@@ -99,7 +99,7 @@ func runDemoApp(ctx context.Context, socket string, in io.Reader, out io.Writer,
 		}
 		d.say(kind, fmt.Sprintf("%d.%d %s", ev.Node, ev.Generation, ev.Reason), nil)
 	})()
-	d.say("attached", n.Life().String(), nil)
+	d.say("attached", n.Incarnation().String(), nil)
 	err = play(ctx, d)
 	if err != nil && ctx.Err() == nil {
 		d.say("failed", "", err)

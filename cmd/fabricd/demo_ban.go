@@ -61,7 +61,7 @@ func (p *plot) talkAgain(ctx context.Context) (err error) {
 
 // ban bans bob's node and checks how soon its connection, links and membership end.
 func (p *plot) ban(ctx context.Context) error {
-	lost := p.two.life()
+	lost := p.two.incarnation()
 	began := time.Now()
 	done, err := p.host.admin.BanNode(ctx, p.two.name, "shown in the demo", stepLimit)
 	if err == nil && (!done.Changed || done.Node.State != "banned") {

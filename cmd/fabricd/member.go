@@ -43,8 +43,8 @@ func (m *member) stateDir() string    { return filepath.Join(m.dir, "state") }
 // page returns the address of the member's page.
 func (m *member) page() string { return "http://" + m.http + "/" }
 
-// life returns the member's place in the cluster, as people write it.
-func (m *member) life() string { return fmt.Sprintf("%d.%d", m.id, m.gen) }
+// incarnation returns the member's place in the cluster, as people write it.
+func (m *member) incarnation() string { return fmt.Sprintf("%d.%d", m.id, m.gen) }
 
 // member prepares a fabricd with a directory of its own.
 func (c *crew) member(name string, joining ...string) (*member, error) {
@@ -126,7 +126,7 @@ func agree(ctx context.Context, limit time.Duration, members []*member) error {
 			}
 			for _, other := range members {
 				if !sees(seen, other) {
-					return fmt.Errorf("%s does not see node %s, which is %s", m.name, other.life(), other.name)
+					return fmt.Errorf("%s does not see node %s, which is %s", m.name, other.incarnation(), other.name)
 				}
 			}
 			return nil

@@ -132,7 +132,7 @@ func lookTop(ctx context.Context, c *daemon.Client) (*topView, error) {
 	}
 	v := &topView{Time: time.Now(), Name: st.Name, State: st.State, Nodes: st.Counts.Nodes, detail: st.Detail, Conns: []topConn{}, Links: []topLink{}}
 	for _, x := range conns {
-		t := topConn{ID: x.ID, Local: x.Local, Remote: x.Remote, Peer: x.Life, PID: x.PID, State: x.State, Path: x.Path,
+		t := topConn{ID: x.ID, Local: x.Local, Remote: x.Remote, Peer: x.Incarnation, PID: x.PID, State: x.State, Path: x.Path,
 			Waiting: x.Unread, Why: x.Why, sent: x.Sent, received: x.Received}
 		if x.Socket != nil {
 			t.sent, t.received = t.sent+x.Socket.SentBytes, t.received+x.Socket.ReceivedBytes

@@ -86,7 +86,7 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	}
 	u := &upCluster{crew: c, flags: f, self: commandName(os.Args[0], exe), kept: f.dir != "",
 		out: upPrinter{out: a.stdout, json: f.json}, ended: make(chan *member), again: make(chan *member),
-		news: make(chan memberNews), over: make(chan struct{}), life: lives{}}
+		news: make(chan memberNews), over: make(chan struct{}), incarnation: incarnations{}}
 	err = u.run(ctx)
 	if ctx.Err() != nil {
 		err = nil // a signal ended it: errors of interrupted steps do not count

@@ -15,14 +15,14 @@ import (
 // An upCluster is the cluster of one `fabricd up`. One goroutine runs it: that of
 // its crew.
 type upCluster struct {
-	crew    *crew
-	flags   upFlags
-	self    string // how a person calls this program
-	kept    bool   // its directory stays
-	members []*member
-	out     upPrinter
-	failed  *process // the process that could not be started, for its log
-	life    lives
+	crew        *crew
+	flags       upFlags
+	self        string // how a person calls this program
+	kept        bool   // its directory stays
+	members     []*member
+	out         upPrinter
+	failed      *process // the process that could not be started, for its log
+	incarnation incarnations
 
 	ended   chan *member       // members whose process has ended
 	again   chan *member       // members to start again
@@ -105,7 +105,7 @@ func (u *upCluster) join(ctx context.Context, m *member) error {
 		return err
 	}
 	u.failed = nil
-	u.life[m.id] = lifeSeen{m.gen, true}
+	u.incarnation[m.id] = incarnationSeen{m.gen, true}
 	u.await(m)
 	u.watch(ctx, m)
 	return m.keepPorts()
@@ -177,7 +177,7 @@ func (u *upCluster) startAgain(m *member) error {
 
 // onNews reports an event of a member, unless it is known.
 func (u *upCluster) onNews(n memberNews) error {
-	c, isNew := u.life.apply(n.from.id, n.event)
+	c, isNew := u.incarnation.apply(n.from.id, n.event)
 	if !isNew {
 		return nil
 	}

@@ -39,18 +39,18 @@ func watchMember(ctx context.Context, m *member, to chan<- memberNews) {
 	}
 }
 
-// lives are the newest incarnations of the nodes of a cluster, as its members have
+// incarnations are the newest incarnations of the nodes of a cluster, as its members have
 // reported them. Each change is reported by every member; the first report counts.
-type lives map[fabric.NodeID]lifeSeen
+type incarnations map[fabric.NodeID]incarnationSeen
 
-// lifeSeen is an incarnation, and whether it is in the cluster.
-type lifeSeen struct {
+// incarnationSeen is an incarnation, and whether it is in the cluster.
+type incarnationSeen struct {
 	gen  fabric.Generation
 	here bool
 }
 
-// A lifeChange reports that an incarnation has joined the cluster, or left it.
-type lifeChange struct {
+// An incarnationChange reports that an incarnation has joined the cluster, or left it.
+type incarnationChange struct {
 	at     time.Time
 	id     fabric.NodeID
 	gen    fabric.Generation
@@ -62,7 +62,7 @@ type lifeChange struct {
 // apply takes an event that node from has reported. It returns the change, if no
 // member has reported it before. Events of a node that the others have lost do not
 // count until it is back: it sees the others as lost.
-func (l lives) apply(from fabric.NodeID, e daemon.NodeEvent) (c lifeChange, isNew bool) {
+func (l incarnations) apply(from fabric.NodeID, e daemon.NodeEvent) (c incarnationChange, isNew bool) {
 	if e.Node == nil || !l[from].here && e.Node.ID != from {
 		return c, false
 	}
@@ -80,7 +80,7 @@ func (l lives) apply(from fabric.NodeID, e daemon.NodeEvent) (c lifeChange, isNe
 	}
 	known.gen = e.Node.Generation
 	l[e.Node.ID] = known
-	c = lifeChange{at: e.Time, id: e.Node.ID, gen: e.Node.Generation, name: e.Node.Name, joined: known.here, reason: e.Reason}
+	c = incarnationChange{at: e.Time, id: e.Node.ID, gen: e.Node.Generation, name: e.Node.Name, joined: known.here, reason: e.Reason}
 	if c.reason != "" {
 		c.reason = withDetail(e.Reason, e.Detail)
 	}

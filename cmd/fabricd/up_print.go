@@ -105,7 +105,7 @@ func welcome(u *upCluster) string {
 }
 
 // change prints that an incarnation has joined or is lost.
-func (p upPrinter) change(c lifeChange) error {
+func (p upPrinter) change(c incarnationChange) error {
 	event := "lost"
 	if c.joined {
 		event = "joined"

@@ -21,9 +21,9 @@ func seenBy(event string, id fabric.NodeID, gen fabric.Generation) daemon.NodeEv
 	return daemon.NodeEvent{Event: event, Node: &daemon.NodeInfo{ID: id, Generation: gen, Name: "n"}}
 }
 
-// TestLivesReportAChangeOnce: every member reports each change, some of them wrongly.
-func TestLivesReportAChangeOnce(t *testing.T) {
-	l := lives{0: {1, true}, 1: {1, true}, 2: {1, true}}
+// TestIncarnationsReportAChangeOnce: every member reports each change, some of them wrongly.
+func TestIncarnationsReportAChangeOnce(t *testing.T) {
+	l := incarnations{0: {1, true}, 1: {1, true}, 2: {1, true}}
 	for _, s := range []struct {
 		name  string
 		from  fabric.NodeID
@@ -45,7 +45,7 @@ func TestLivesReportAChangeOnce(t *testing.T) {
 	} {
 		got := ""
 		if c, isNew := l.apply(s.from, s.event); isNew {
-			got = map[bool]string{true: "joined ", false: "lost "}[c.joined] + (&member{id: c.id, gen: c.gen}).life()
+			got = map[bool]string{true: "joined ", false: "lost "}[c.joined] + (&member{id: c.id, gen: c.gen}).incarnation()
 		}
 		if got != s.want {
 			t.Errorf("%s: %q, want %q", s.name, got, s.want)
@@ -142,10 +142,10 @@ func TestUpTellsPeopleWhatHappens(t *testing.T) {
 	var out bytes.Buffer
 	p := upPrinter{out: &out}
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	if err := p.change(lifeChange{at: at, id: 2, gen: 1, name: "node-2", reason: "crashed"}); err != nil {
+	if err := p.change(incarnationChange{at: at, id: 2, gen: 1, name: "node-2", reason: "crashed"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.change(lifeChange{at: at, id: 2, gen: 2, name: "node-2", joined: true}); err != nil {
+	if err := p.change(incarnationChange{at: at, id: 2, gen: 2, name: "node-2", joined: true}); err != nil {
 		t.Fatal(err)
 	}
 	want := "03:04:05.000  lost     node-2: node 2 generation 1: crashed\n03:04:05.000  joined   node-2: node 2 generation 2\n"

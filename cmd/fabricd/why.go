@@ -176,10 +176,10 @@ func tellPreview(w io.Writer, p daemon.Preview) error {
 func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	var conns struct {
 		Conns []struct {
-			Local, Remote, Life, Provider, Path, Why, RMA string
-			RMAWhy                                        string `json:"rma_why"`
-			Socket                                        *pathRow
-			RMASocket                                     *pathRow `json:"rma_socket"`
+			Local, Remote, Incarnation, Provider, Path, Why, RMA string
+			RMAWhy                                               string `json:"rma_why"`
+			Socket                                               *pathRow
+			RMASocket                                            *pathRow `json:"rma_socket"`
 		}
 	}
 	var links struct{ Links []json.RawMessage }
@@ -196,7 +196,7 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	for _, x := range conns.Conns {
 		if at == "" || x.Local == at || x.Remote == at {
 			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
-				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links.Links, x.Life)})
+				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links.Links, x.Incarnation)})
 		}
 	}
 	if len(ways) == 0 && at != "" {
@@ -205,14 +205,14 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	return ways, nil
 }
 
-// linkOf returns the link to a life, null if there is none.
-func linkOf(links []json.RawMessage, life string) json.RawMessage {
+// linkOf returns the link to an incarnation, null if there is none.
+func linkOf(links []json.RawMessage, incarnation string) json.RawMessage {
 	for _, l := range links {
 		var peer struct {
 			Node       uint16
 			Generation uint32
 		}
-		if json.Unmarshal(l, &peer) == nil && fmt.Sprintf("%d.%d", peer.Node, peer.Generation) == life {
+		if json.Unmarshal(l, &peer) == nil && fmt.Sprintf("%d.%d", peer.Node, peer.Generation) == incarnation {
 			return l
 		}
 	}

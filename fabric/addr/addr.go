@@ -25,19 +25,19 @@ const (
 	NoNode NodeID = 0xFFFF
 )
 
-// A Generation counts the lives of a node ID: each grant of the same ID has the
+// A Generation counts the incarnations of a node ID: each grant of the same ID has the
 // next generation. Generation 0 is no generation.
 type Generation uint32
 
-// A Life is one generation of one node ID. Two lives of the same ID never
+// An Incarnation is one generation of one node ID. Two incarnations of the same ID never
 // share a link, a connection or a window.
-type Life struct {
+type Incarnation struct {
 	Node       NodeID
 	Generation Generation
 }
 
-// String returns the life as "node.generation".
-func (l Life) String() string { return fmt.Sprintf("%d.%d", l.Node, l.Generation) }
+// String returns the incarnation as "node.generation".
+func (l Incarnation) String() string { return fmt.Sprintf("%d.%d", l.Node, l.Generation) }
 
 // A Port is a port number on one node.
 // Port 0 asks Bind to choose; nothing is ever bound to it.

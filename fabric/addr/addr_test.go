@@ -113,14 +113,14 @@ func TestParseUUID(t *testing.T) {
 	}
 }
 
-func FuzzParseLife(f *testing.F) {
+func FuzzParseIncarnation(f *testing.F) {
 	for _, s := range []string{"3.1", "0.4294967295", "65536.1", "3", "3.", "03.1", "3.1.1", "-1.1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		l, err := addr.ParseLife(s)
-		if err != nil && l != (addr.Life{}) || err == nil && l.String() != s {
-			t.Errorf("ParseLife(%q) = %v, %v", s, l, err)
+		l, err := addr.ParseIncarnation(s)
+		if err != nil && l != (addr.Incarnation{}) || err == nil && l.String() != s {
+			t.Errorf("ParseIncarnation(%q) = %v, %v", s, l, err)
 		}
 	})
 }
@@ -151,8 +151,8 @@ func TestUUIDIsZero(t *testing.T) {
 	}
 }
 
-func TestLifeNamesNodeAndGeneration(t *testing.T) {
-	if got := (addr.Life{Node: 3, Generation: 17}).String(); got != "3.17" {
+func TestIncarnationNamesNodeAndGeneration(t *testing.T) {
+	if got := (addr.Incarnation{Node: 3, Generation: 17}).String(); got != "3.17" {
 		t.Errorf("String = %q, want 3.17", got)
 	}
 }

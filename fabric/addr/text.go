@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// ParseLife parses the form that [Life.String] returns, "node.generation", and
+// ParseIncarnation parses the form that [Incarnation.String] returns, "node.generation", and
 // no other: no sign, no leading zero.
-func ParseLife(s string) (Life, error) {
+func ParseIncarnation(s string) (Incarnation, error) {
 	node, generation, _ := strings.Cut(s, ".")
 	n, errNode := strconv.ParseUint(node, 10, 16)
 	g, errGeneration := strconv.ParseUint(generation, 10, 32)
-	l := Life{NodeID(n), Generation(g)}
+	l := Incarnation{NodeID(n), Generation(g)}
 	if errNode != nil || errGeneration != nil || l.String() != s {
-		return Life{}, fmt.Errorf("parse life %q: want node.generation", s)
+		return Incarnation{}, fmt.Errorf("parse incarnation %q: want node.generation", s)
 	}
 	return l, nil
 }
 
-// MarshalText returns the form of [Life.String].
-func (l Life) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+// MarshalText returns the form of [Incarnation.String].
+func (l Incarnation) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// UnmarshalText is [ParseLife].
-func (l *Life) UnmarshalText(text []byte) error {
-	parsed, err := ParseLife(string(text))
+// UnmarshalText is [ParseIncarnation].
+func (l *Incarnation) UnmarshalText(text []byte) error {
+	parsed, err := ParseIncarnation(string(text))
 	if err == nil {
 		*l = parsed
 	}

@@ -8,37 +8,37 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-func TestParseLife(t *testing.T) {
+func TestParseIncarnation(t *testing.T) {
 	for _, tt := range []struct {
 		in   string
-		want addr.Life
+		want addr.Incarnation
 		ok   bool
 	}{
-		{"0.1", addr.Life{Node: 0, Generation: 1}, true},
-		{"65535.4294967295", addr.Life{Node: 65535, Generation: 4294967295}, true},
-		{"0.0", addr.Life{}, true},
-		{"65536.1", addr.Life{}, false},
-		{"1.4294967296", addr.Life{}, false},
-		{"01.1", addr.Life{}, false},
-		{"1.+1", addr.Life{}, false},
-		{"1", addr.Life{}, false},
-		{"1.", addr.Life{}, false},
-		{".1", addr.Life{}, false},
-		{"1.2.3", addr.Life{}, false},
-		{"", addr.Life{}, false},
+		{"0.1", addr.Incarnation{Node: 0, Generation: 1}, true},
+		{"65535.4294967295", addr.Incarnation{Node: 65535, Generation: 4294967295}, true},
+		{"0.0", addr.Incarnation{}, true},
+		{"65536.1", addr.Incarnation{}, false},
+		{"1.4294967296", addr.Incarnation{}, false},
+		{"01.1", addr.Incarnation{}, false},
+		{"1.+1", addr.Incarnation{}, false},
+		{"1", addr.Incarnation{}, false},
+		{"1.", addr.Incarnation{}, false},
+		{".1", addr.Incarnation{}, false},
+		{"1.2.3", addr.Incarnation{}, false},
+		{"", addr.Incarnation{}, false},
 	} {
-		got, err := addr.ParseLife(tt.in)
+		got, err := addr.ParseIncarnation(tt.in)
 		if got != tt.want || (err == nil) != tt.ok {
-			t.Errorf("ParseLife(%q) = %v, %v; want %v, ok=%v", tt.in, got, err, tt.want, tt.ok)
+			t.Errorf("ParseIncarnation(%q) = %v, %v; want %v, ok=%v", tt.in, got, err, tt.want, tt.ok)
 		}
 	}
 }
 
 func TestTextRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := addr.Life{Node: addr.NodeID(rapid.Uint16().Draw(t, "node")), Generation: addr.Generation(rapid.Uint32().Draw(t, "generation"))}
+		l := addr.Incarnation{Node: addr.NodeID(rapid.Uint16().Draw(t, "node")), Generation: addr.Generation(rapid.Uint32().Draw(t, "generation"))}
 		text, _ := l.MarshalText()
-		var back addr.Life
+		var back addr.Incarnation
 		if err := back.UnmarshalText(text); err != nil || back != l {
 			t.Fatalf("%s came back as %v, %v", text, back, err)
 		}

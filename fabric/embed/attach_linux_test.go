@@ -25,8 +25,8 @@ func TestOthersAttachToAnEmbeddedNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer app.Close()
-	if app.Life() != node.Life() || app.Cluster() != host.Cluster() {
-		t.Errorf("attached to %v, want %v", app.Life(), node.Life())
+	if app.Incarnation() != node.Incarnation() || app.Cluster() != host.Cluster() {
+		t.Errorf("attached to %v, want %v", app.Incarnation(), node.Incarnation())
 	}
 }
 
@@ -78,7 +78,7 @@ func TestAttachWaitsForAFabricdThatJoins(t *testing.T) {
 		t.FailNow()
 	}
 	defer node.Close()
-	if app.Life() != node.Life() || app.ID() == fabric.NoNode {
-		t.Errorf("attached to %v, want %v", app.Life(), node.Life())
+	if app.Incarnation() != node.Incarnation() || app.ID() == fabric.NoNode {
+		t.Errorf("attached to %v, want %v", app.Incarnation(), node.Incarnation())
 	}
 }

@@ -141,11 +141,11 @@ func TestTwoNodesTalk(t *testing.T) {
 func TestANodeComesBackWithItsID(t *testing.T) {
 	_, c := cluster(t)
 	node := start(t, c)
-	before := node.Life()
+	before := node.Incarnation()
 	if err := node.Close(); err != nil {
 		t.Fatal(err)
 	}
-	after := start(t, c).Life()
+	after := start(t, c).Incarnation()
 	if after.Node != before.Node || after.Generation != before.Generation+1 {
 		t.Errorf("%v came back as %v", before, after)
 	}

@@ -64,8 +64,8 @@ func links(t *testing.T, adminSocket string) (all []struct {
 		Chosen   bool
 		Reason   string
 	}
-	Lanes []struct {
-		Lane    string
+	Streams []struct {
+		Stream  string
 		Ranking []string
 	}
 }) {

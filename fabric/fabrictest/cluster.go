@@ -57,14 +57,14 @@ type Cluster struct {
 	nodes []*member
 }
 
-// A member is one node in all its lives. Guarded by Cluster.mu.
+// A member is one node in all its incarnations. Guarded by Cluster.mu.
 type member struct {
 	peer   engine.Peer
 	engine *engine.Node // nil while the node is down
 	faults *failpoint.Node
-	layer  *inject.Layer // of all lives: where its links are broken
+	layer  *inject.Layer // of all incarnations: where its links are broken
 	actor  *actor        // of faults
-	app    *fabric.Node  // of its latest life
+	app    *fabric.Node  // of its latest incarnation
 }
 
 // NewCluster starts a cluster of n nodes that know each other. It ends with
@@ -126,10 +126,10 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	defer c.mu.Unlock()
 	for i := range n {
 		m := &member{peer: engine.Peer{
-			Life:   addr.Life{Node: addr.NodeID(i)},
-			UUID:   nodeUUID(i),
-			Name:   fmt.Sprintf("node-%d", i),
-			Labels: c.opts.labels[i],
+			Incarnation: addr.Incarnation{Node: addr.NodeID(i)},
+			UUID:        nodeUUID(i),
+			Name:        fmt.Sprintf("node-%d", i),
+			Labels:      c.opts.labels[i],
 		}, layer: inject.New(faults.NewPlane(faults.Options{Seed: c.opts.faultSeed + uint64(i)}))}
 		m.layer.Plane().SetSelf(addr.NodeID(i))
 		c.nodes = append(c.nodes, m)
@@ -143,17 +143,17 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	return c
 }
 
-// nodeUUID is node i's identity in all its lives.
+// nodeUUID is node i's identity in all its incarnations.
 func nodeUUID(i int) addr.UUID {
 	u := addr.UUID{0xfa, 0xb2}
 	binary.BigEndian.PutUint32(u[12:], uint32(i))
 	return u
 }
 
-// startLocked starts m's next life. The other nodes are not notified yet.
+// startLocked starts m's next incarnation. The other nodes are not notified yet.
 func (c *Cluster) startLocked(m *member) {
 	c.tb.Helper()
-	m.peer.Life.Generation++
+	m.peer.Incarnation.Generation++
 	m.peer.Epoch++
 	layer := m.layer
 	if c.opts.unbroken {
@@ -161,14 +161,14 @@ func (c *Cluster) startLocked(m *member) {
 	}
 	providers, err := c.network.join(c.identity(m), layer)
 	if err != nil {
-		c.tb.Fatalf("fabrictest: start node %d: %v", m.peer.Life.Node, err)
+		c.tb.Fatalf("fabrictest: start node %d: %v", m.peer.Incarnation.Node, err)
 	}
 	m.peer.Addresses = []string{providers[0].Addr()}
 	for _, other := range c.nodes {
 		c.acquaint(m, other)
 		c.acquaint(other, m)
 	}
-	m.actor = &actor{c: c, i: int(m.peer.Life.Node), life: m.peer.Life, gone: make(chan struct{})}
+	m.actor = &actor{c: c, i: int(m.peer.Incarnation.Node), incarnation: m.peer.Incarnation, gone: make(chan struct{})}
 	m.faults = failpoint.New(m.actor)
 	cfg := c.opts.engine(providers, m.faults)
 	if c.opts.paths {
@@ -186,7 +186,7 @@ func (c *Cluster) startLocked(m *member) {
 // acquaint gives other's ID and addresses to the layer that breaks m's links.
 func (c *Cluster) acquaint(m, other *member) {
 	names := &m.layer.Plane().Names
-	names.SetID(other.peer.UUID, other.peer.Life.Node)
+	names.SetID(other.peer.UUID, other.peer.Incarnation.Node)
 	for _, address := range other.peer.Addresses {
 		names.SetPlace(other.peer.UUID, address)
 	}
@@ -194,7 +194,7 @@ func (c *Cluster) acquaint(m, other *member) {
 
 func (c *Cluster) selfLocked(m *member) engine.Self {
 	return engine.Self{
-		Self:   attach.Self{Cluster: c.id, Life: m.peer.Life, Name: m.peer.Name},
+		Self:   attach.Self{Cluster: c.id, Incarnation: m.peer.Incarnation, Name: m.peer.Name},
 		UUID:   m.peer.UUID,
 		Epoch:  m.peer.Epoch,
 		Term:   1,
@@ -220,7 +220,7 @@ func (c *Cluster) announceLocked(m *member) {
 	}
 }
 
-// lostLocked notifies every other node that is up of the end of m's life.
+// lostLocked notifies every other node that is up of the end of m's incarnation.
 func (c *Cluster) lostLocked(m *member, reason string) {
 	var told []run
 	for _, other := range c.nodes {
@@ -228,10 +228,10 @@ func (c *Cluster) lostLocked(m *member, reason string) {
 			told = append(told, other.run())
 		}
 	}
-	c.loses(m.peer.Life, told)
+	c.loses(m.peer.Incarnation, told)
 	for _, other := range c.nodes {
 		if other != m && other.engine != nil {
-			other.engine.NodeLost(m.peer.Life, reason)
+			other.engine.NodeLost(m.peer.Incarnation, reason)
 		}
 	}
 }
@@ -333,7 +333,7 @@ func (c *Cluster) Stop(i int) {
 }
 
 // Restart starts node i again, after a Kill if it is up: the same ID, the next
-// generation. The others see NodeAdded. It returns the new life's application,
+// generation. The others see NodeAdded. It returns the new incarnation's application,
 // which Node returns from then on.
 func (c *Cluster) Restart(i int) *fabric.Node {
 	c.tb.Helper()
@@ -362,7 +362,7 @@ func (c *Cluster) Evict(i int) {
 	}
 	c.lostLocked(m, "silent")
 	m.engine.ResetSelf("removed by the others")
-	m.peer.Life.Generation++
+	m.peer.Incarnation.Generation++
 	m.engine.SetSelf(c.selfLocked(m))
 	c.announceLocked(m)
 	c.names.tell()

@@ -109,7 +109,7 @@ func TestKillStopAndRestartAreSeenByAll(t *testing.T) {
 				}
 			}
 		}
-		if got := c.Node(2).Life(); got != (fabric.Life{Node: 2, Generation: 4}) {
+		if got := c.Node(2).Incarnation(); got != (fabric.Incarnation{Node: 2, Generation: 4}) {
 			t.Errorf("node 2 is %v", got)
 		}
 		connect(t, c.Node(0), c.Node(2))

@@ -17,18 +17,18 @@ type journal struct {
 	changed chan struct{} // closed and replaced with every entry
 }
 
-// A run is one start of a node: it may have several lives, if it is evicted.
+// A run is one start of a node: it may have several incarnations, if it is evicted.
 type run struct {
 	node  addr.NodeID
 	epoch uint64
 }
 
-func (m *member) run() run { return run{m.peer.Life.Node, m.peer.Epoch} }
+func (m *member) run() run { return run{m.peer.Incarnation.Node, m.peer.Epoch} }
 
-// A removal is the end of one life as a run of another node saw it.
+// A removal is the end of one incarnation as a run of another node saw it.
 type removal struct {
 	observer run
-	lost     addr.Life
+	lost     addr.Incarnation
 }
 
 func newJournal() *journal {
@@ -43,7 +43,7 @@ func (j *journal) follow(observer run, n *engine.Node) {
 		}
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		j.removed[removal{observer, ev.Life}]++
+		j.removed[removal{observer, ev.Incarnation}]++
 		close(j.changed)
 		j.changed = make(chan struct{})
 	})
@@ -67,7 +67,7 @@ func (j *journal) wait(timer <-chan time.Time, ok func() bool) bool {
 }
 
 // ExpectRemoved fails the test unless every other node sees NodeRemoved for the
-// life of node i that ended last, or ends now, exactly once and within a time. It
+// incarnation of node i that ended last, or ends now, exactly once and within a time. It
 // waits for that, and returns when all have seen it.
 func (c *Cluster) ExpectRemoved(i int, within time.Duration) {
 	c.tb.Helper()
@@ -93,23 +93,23 @@ func (c *Cluster) missing(i int) string {
 		return fmt.Sprintf("node %d was not removed", i)
 	}
 	for _, observer := range loss.told {
-		switch n := c.journal.removed[removal{observer, loss.life}]; {
+		switch n := c.journal.removed[removal{observer, loss.incarnation}]; {
 		case n == 0 && c.alive[observer]:
-			return fmt.Sprintf("node %d did not see NodeRemoved of %v", observer.node, loss.life)
+			return fmt.Sprintf("node %d did not see NodeRemoved of %v", observer.node, loss.incarnation)
 		case n > 1:
-			return fmt.Sprintf("node %d saw NodeRemoved of %v %d times", observer.node, loss.life, n)
+			return fmt.Sprintf("node %d saw NodeRemoved of %v %d times", observer.node, loss.incarnation, n)
 		}
 	}
 	return ""
 }
 
-// A loss is the last life of a node that was lost, and the runs that were notified.
+// A loss is the last incarnation of a node that was lost, and the runs that were notified.
 type loss struct {
-	life addr.Life
-	told []run
+	incarnation addr.Incarnation
+	told        []run
 }
 
-// begins and ends record the runs that exist; loses records that a life is lost for
+// begins and ends record the runs that exist; loses records that an incarnation is lost for
 // others. They take only a lock of their own: a waiting ExpectRemoved must not block
 // the removal for which it waits.
 func (c *Cluster) begins(r run) {
@@ -124,8 +124,8 @@ func (c *Cluster) ends(r run) {
 	delete(c.alive, r)
 }
 
-func (c *Cluster) loses(life addr.Life, told []run) {
+func (c *Cluster) loses(incarnation addr.Incarnation, told []run) {
 	c.losses.Lock()
 	defer c.losses.Unlock()
-	c.lost[int(life.Node)] = loss{life, told}
+	c.lost[int(incarnation.Node)] = loss{incarnation, told}
 }

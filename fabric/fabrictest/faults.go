@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
-// ClearNodeFaults ends all faults of node i's life, which must be up.
+// ClearNodeFaults ends all faults of node i's incarnation, which must be up.
 func (c *Cluster) ClearNodeFaults(i int) error {
 	n, err := c.faultsOf(i)
 	if err == nil {
@@ -32,19 +32,19 @@ func (c *Cluster) faultsOf(i int) (*failpoint.Node, error) {
 	return m.faults, nil
 }
 
-// An actor ends or stops one life of a node of the cluster.
+// An actor ends or stops one incarnation of a node of the cluster.
 type actor struct {
-	c    *Cluster
-	i    int
-	life addr.Life
-	gone chan struct{} // closed when the life ends
+	c           *Cluster
+	i           int
+	incarnation addr.Incarnation
+	gone        chan struct{} // closed when the incarnation ends
 }
 
-// Crash cuts the life off at once. The rest of Kill is not for the goroutine
+// Crash cuts the incarnation off at once. The rest of Kill is not for the goroutine
 // that met the step: Kill waits for it.
 func (a *actor) Crash() {
 	a.c.network.crash(a.c.identityOf(a.i))
-	a.c.kills.Go(func() { a.c.killLife(a.i, a.life) })
+	a.c.kills.Go(func() { a.c.killIncarnation(a.i, a.incarnation) })
 }
 
 // Freeze lets nothing pass to or from the node for d, and holds up calls that met
@@ -66,11 +66,11 @@ func (a *actor) Starve(int) (func() error, error) {
 	return nil, errors.New("the nodes of a test cluster share the process's descriptors")
 }
 
-// killLife is Kill, unless the node has another life by now.
-func (c *Cluster) killLife(i int, life addr.Life) {
+// killIncarnation is Kill, unless the node has another incarnation by now.
+func (c *Cluster) killIncarnation(i int, incarnation addr.Incarnation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m := c.nodes[i]; m.engine != nil && m.peer.Life == life {
+	if m := c.nodes[i]; m.engine != nil && m.peer.Incarnation == incarnation {
 		c.killLocked(m)
 	}
 }

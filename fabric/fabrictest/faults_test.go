@@ -248,7 +248,7 @@ func TestEveryStepOfTheEngineIsHit(t *testing.T) {
 
 // TestCrashAtEveryStepOfTheEngine kills a node at each step while two nodes do
 // everything: nothing hangs, every survivor sees the removal once, the
-// survivors work on, and so does the node's next life.
+// survivors work on, and so does the node's next incarnation.
 func TestCrashAtEveryStepOfTheEngine(t *testing.T) {
 	for _, step := range engineSteps(t) {
 		t.Run(step.Name, func(t *testing.T) {
@@ -323,8 +323,8 @@ func crashAt(t *testing.T, step string, quiet time.Duration, opts ...fabrictest.
 	if victim == 0 {
 		c.Restart(3)
 	}
-	clean(t, "the next life", c, 1, 2)
-	clean(t, "the next life as the initiator", c, 2, 1)
+	clean(t, "the next incarnation", c, 1, 2)
+	clean(t, "the next incarnation as the initiator", c, 2, 1)
 }
 
 // lossLimit bounds how long after a crash the calls of a survivor end.

@@ -20,7 +20,7 @@ import (
 //	f.End()
 //
 // Between nodes in memory there are no packets. The cost of a fault of packets is
-// put on the lanes of a connection, which are reliable and in order: a lost piece
+// put on the streams of a connection, which are reliable and in order: a lost piece
 // comes as late as it would with TCP, and the same goes for [TCP]. With [QUIC] packets
 // are broken.
 type Link struct {

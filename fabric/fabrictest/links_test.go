@@ -77,8 +77,8 @@ func TestFaultsOfLinks(t *testing.T) {
 	})
 }
 
-// TestCutsOfLanes stops messages and operations by themselves.
-func TestCutsOfLanes(t *testing.T) {
+// TestCutsOfStreams stops messages and operations by themselves.
+func TestCutsOfStreams(t *testing.T) {
 	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
 		c := fabrictest.NewCluster(t, 2, opts...)
 		near, far := connect(t, c.Node(0), c.Node(1))
@@ -260,7 +260,7 @@ func TestFaultsOfOnePlane(t *testing.T) {
 }
 
 // TestResetOfOnePlane ends the connections that use it, and no link: with messages
-// those that have sent some, with operations all, because each has a lane of them.
+// those that have sent some, with operations all, because each has a stream of them.
 func TestResetOfOnePlane(t *testing.T) {
 	networks(t, func(t *testing.T, opts ...fabrictest.Option) {
 		for plane, other := range map[string]string{"messages": "rma", "rma": "messages"} {
@@ -503,7 +503,7 @@ func TestExpectRemoved(t *testing.T) {
 		c.Evict(1)
 		c.ExpectRemoved(1, time.Second)
 		c.Kill(2)
-		c.ExpectRemoved(2, time.Second) // by node 1 too, now in its next life
+		c.ExpectRemoved(2, time.Second) // by node 1 too, now in its next incarnation
 		if len(notes.said) > 0 {
 			t.Errorf("removals that all saw: %q", notes.said)
 		}

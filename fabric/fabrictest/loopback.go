@@ -20,7 +20,7 @@ type loopback struct {
 	// before it sends and after it has received, so that the race detector,
 	// which knows nothing of packets, learns their order.
 	mu      sync.Mutex
-	sockets map[addr.UUID]*socket // of each node's latest life
+	sockets map[addr.UUID]*socket // of each node's latest incarnation
 }
 
 func newLoopback() (*loopback, error) {

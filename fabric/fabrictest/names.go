@@ -26,14 +26,14 @@ func (n *names) leave(e *engine.Node) {
 	n.engines = slices.DeleteFunc(n.engines, func(x *engine.Node) bool { return x == e })
 }
 
-// tell sends all engines all services: an engine ignores those of a life unknown to it.
+// tell sends all engines all services: an engine ignores those of an incarnation unknown to it.
 func (n *names) tell() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, from := range n.engines {
-		life, serves := from.Self().Life, from.Serves()
+		incarnation, serves := from.Self().Incarnation, from.Serves()
 		for _, to := range n.engines {
-			to.NodeServices(life, serves)
+			to.NodeServices(incarnation, serves)
 		}
 	}
 }

@@ -24,12 +24,14 @@ type network interface {
 	close() error
 }
 
-// identityOf returns the identity of node i, the same in all its lives.
+// identityOf returns the identity of node i, the same in all its incarnations.
 func (c *Cluster) identityOf(i int) transport.Identity {
 	return transport.Identity{Cluster: c.id, Node: nodeUUID(i), Host: addr.NodeID(i) == addr.Host}
 }
 
-func (c *Cluster) identity(m *member) transport.Identity { return c.identityOf(int(m.peer.Life.Node)) }
+func (c *Cluster) identity(m *member) transport.Identity {
+	return c.identityOf(int(m.peer.Incarnation.Node))
+}
 
 // through returns p with its links broken in layer, or p if that is nil.
 func through(layer *inject.Layer, p transport.Provider, packets bool) transport.Provider {

@@ -13,7 +13,7 @@ import (
 //
 //	c.NodeFault(1, fabrictest.NodeFault{Kind: "crash", Step: "rma.write_copied"})
 //
-// A fault belongs to the node's life: the next one has none. Fields that its kind does
+// A fault belongs to the node's incarnation: the next one has none. Fields that its kind does
 // not take are zero.
 type NodeFault struct {
 	// Kind is "crash" or "freeze", at a step or at once; "delay" or "error", at a step;
@@ -86,7 +86,7 @@ func (c *Cluster) NodeFault(i int, f NodeFault) (uint64, error) {
 	return n.Add(f.point())
 }
 
-// NodeFaults returns the faults of node i's life, which must be up.
+// NodeFaults returns the faults of node i's incarnation, which must be up.
 func (c *Cluster) NodeFaults(i int) (all []NodeFaultReport, err error) {
 	n, err := c.faultsOf(i)
 	if err != nil {

@@ -27,7 +27,7 @@ type streams struct {
 	changed chan struct{}    // closed and replaced when a way opens
 }
 
-// A plug is one life of a node.
+// A plug is one incarnation of a node.
 type plug struct {
 	net.Listener
 	net  *streams

@@ -24,11 +24,11 @@ const UnknownUID = ^uint32(0)
 // A Caller is an application that connects. Its node vouches for it. Name
 // and Labels are those of the node table, not the node's own claims.
 type Caller struct {
-	Life   addr.Life // of its node
-	Name   string
-	Labels []string
-	UID    uint32
-	Local  bool // its node is this one
+	Incarnation addr.Incarnation // of its node
+	Name        string
+	Labels      []string
+	UID         uint32
+	Local       bool // its node is this one
 }
 
 // A Decision reports whether an access is allowed, and the rule that decided.
@@ -243,7 +243,7 @@ func (s Subject) is(c Caller) bool {
 	case kindAll:
 		return true
 	case kindHost:
-		return c.Life.Node == addr.Host
+		return c.Incarnation.Node == addr.Host
 	case kindLocal:
 		return c.Local
 	case kindNode:

@@ -30,9 +30,9 @@ func policy(t testing.TB, closed bool, texts ...string) *Policy {
 }
 
 var (
-	onHost = Caller{Life: addr.Life{Node: 0, Generation: 3}, Name: "head", UID: 1000}
-	web    = Caller{Life: addr.Life{Node: 4, Generation: 1}, Name: "web-1", Labels: []string{"web", "eu"}, UID: 1000}
-	here   = Caller{Life: addr.Life{Node: 2, Generation: 1}, Name: "db-1", Labels: []string{"db"}, UID: 1000, Local: true}
+	onHost = Caller{Incarnation: addr.Incarnation{Node: 0, Generation: 3}, Name: "head", UID: 1000}
+	web    = Caller{Incarnation: addr.Incarnation{Node: 4, Generation: 1}, Name: "web-1", Labels: []string{"web", "eu"}, UID: 1000}
+	here   = Caller{Incarnation: addr.Incarnation{Node: 2, Generation: 1}, Name: "db-1", Labels: []string{"db"}, UID: 1000, Local: true}
 )
 
 func TestConnectIsDecidedByTheFirstRuleThatCoversThePort(t *testing.T) {
@@ -235,7 +235,7 @@ func TestEveryPolicyDecidesByOneRule(t *testing.T) {
 			return
 		}
 		port := addr.Port(rapid.Uint16Range(1, 50).Draw(t, "port"))
-		c := Caller{Life: addr.Life{Node: addr.NodeID(rapid.Uint16Range(0, 2).Draw(t, "node"))},
+		c := Caller{Incarnation: addr.Incarnation{Node: addr.NodeID(rapid.Uint16Range(0, 2).Draw(t, "node"))},
 			Name: rapid.SampledFrom([]string{"none", "a", "b"}).Draw(t, "name"), UID: rapid.Uint32Range(0, 3).Draw(t, "uid"), Local: rapid.Bool().Draw(t, "local")}
 		got := p.Connect(port, c, 1, nil)
 		want := !closed || c.Local && c.UID == 1

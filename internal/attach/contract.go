@@ -27,9 +27,9 @@ type Credentials struct {
 
 // Self is a node's identity in the cluster.
 type Self struct {
-	Cluster addr.UUID
-	Life    addr.Life // Generation 0 while the node has no lease
-	Name    string
+	Cluster     addr.UUID
+	Incarnation addr.Incarnation // Generation 0 while the node has no lease
+	Name        string
 }
 
 // An EventKind is one of SCIF's node events.
@@ -44,20 +44,20 @@ const (
 // NodeAdded for an incarnation and then at most one NodeRemoved, and NodeRemoved only after every
 // operation towards that incarnation has failed.
 type Event struct {
-	Kind   EventKind
-	Life   addr.Life
-	Name   string
-	Reason string // of a removal: "left", "crashed", "silent", "restarted", …
+	Kind        EventKind
+	Incarnation addr.Incarnation
+	Name        string
+	Reason      string // of a removal: "left", "crashed", "silent", "restarted", …
 }
 
 // A Peer is the application at the other end of a connection, as its node
 // vouches for it. Name and Labels are those that the node table had when the
 // connection was made; Labels must not be changed.
 type Peer struct {
-	Life   addr.Life
-	Name   string
-	Labels []string
-	UID    uint32 // access.UnknownUID if unknown
+	Incarnation addr.Incarnation
+	Name        string
+	Labels      []string
+	UID         uint32 // access.UnknownUID if unknown
 }
 
 // Events are poll's events, with poll(2)'s numbers (SCIF_POLL*).

@@ -19,10 +19,10 @@ const (
 
 // A Service is an endpoint of a live node that listens and serves a name.
 type Service struct {
-	Name string
-	Life addr.Life
-	Port addr.Port
-	Node string // the node's name
+	Name        string
+	Incarnation addr.Incarnation
+	Port        addr.Port
+	Node        string // the node's name
 	// RoundTrip is the latest measurement on the links to the node: 0 for this node, negative if
 	// unknown.
 	RoundTrip time.Duration

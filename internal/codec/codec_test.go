@@ -28,7 +28,7 @@ func drawField(t *rapid.T) field {
 	raw := rapid.SliceOfN(rapid.Byte(), 0, limit).Draw(t, "bytes")
 	text := rapid.StringN(0, -1, limit).Draw(t, "text")
 	list := rapid.SliceOfN(rapid.Uint16(), 0, limit).Draw(t, "list")
-	life := addr.Life{Node: addr.NodeID(u16), Generation: addr.Generation(u32)}
+	incarnation := addr.Incarnation{Node: addr.NodeID(u16), Generation: addr.Generation(u32)}
 	id := addr.UUID{0: u8, 15: u8}
 	at := time.Unix(0, int64(u64)).UTC()
 	if u64 == 0 {
@@ -42,7 +42,7 @@ func drawField(t *rapid.T) field {
 		{"bool", func(e *codec.Encoder) { e.Bool(u8 > 9) }, func(d *codec.Decoder) bool { return d.Bool() == (u8 > 9) }},
 		{"reserved", func(e *codec.Encoder) { e.Reserved(3) }, func(d *codec.Decoder) bool { d.Reserved(3); return d.OK() }},
 		{"uuid", func(e *codec.Encoder) { e.UUID(id) }, func(d *codec.Decoder) bool { return d.UUID() == id }},
-		{"life", func(e *codec.Encoder) { e.Life(life) }, func(d *codec.Decoder) bool { return d.Life() == life }},
+		{"life", func(e *codec.Encoder) { e.Incarnation(incarnation) }, func(d *codec.Decoder) bool { return d.Incarnation() == incarnation }},
 		{"time", func(e *codec.Encoder) { e.Time(at) }, func(d *codec.Decoder) bool { return d.Time().Equal(at) }},
 		{"fixed", func(e *codec.Encoder) { e.Fixed(raw) }, func(d *codec.Decoder) bool { return bytes.Equal(d.Take(len(raw)), raw) }},
 		{"bytes", func(e *codec.Encoder) { e.Bytes(raw, limit) }, func(d *codec.Decoder) bool { return bytes.Equal(d.Bytes(limit), raw) }},

@@ -120,9 +120,9 @@ func (d *Decoder) UUID() (u addr.UUID) {
 	return u
 }
 
-// Life takes a node ID of two bytes and a generation of four.
-func (d *Decoder) Life() addr.Life {
-	return addr.Life{Node: addr.NodeID(d.U16()), Generation: addr.Generation(d.U32())}
+// Incarnation takes a node ID of two bytes and a generation of four.
+func (d *Decoder) Incarnation() addr.Incarnation {
+	return addr.Incarnation{Node: addr.NodeID(d.U16()), Generation: addr.Generation(d.U32())}
 }
 
 // Time takes Unix nanoseconds, 0 for the zero time.

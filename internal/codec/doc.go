@@ -5,7 +5,7 @@
 // A body is decoded field by field and checked once, at its end:
 //
 //	d := codec.From(body)
-//	m := Message{Life: d.Life(), Name: d.Text(64)}
+//	m := Message{Incarnation: d.Incarnation(), Name: d.Text(64)}
 //	if !d.Whole() {
 //		return Message{}, ErrMalformed
 //	}

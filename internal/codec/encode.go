@@ -85,8 +85,8 @@ func (e *Encoder) Reserved(n int) { e.b = append(e.b, make([]byte, n)...) }
 // UUID appends an identity.
 func (e *Encoder) UUID(u addr.UUID) { e.Fixed(u[:]) }
 
-// Life appends a node ID and a generation.
-func (e *Encoder) Life(l addr.Life) {
+// Incarnation appends a node ID and a generation.
+func (e *Encoder) Incarnation(l addr.Incarnation) {
 	e.U16(uint16(l.Node))
 	e.U32(uint32(l.Generation))
 }

@@ -35,7 +35,7 @@ type Waiter struct {
 
 // A Conn is the memory side of one connection at one end: its windows, those
 // that the peer announced, the operations under way in both directions, and
-// fences. It assumes a lane that keeps the order of frames in each direction,
+// fences. It assumes a stream that keeps the order of frames in each direction,
 // so that operations are applied, and answered, in the order of their numbers.
 // It is not safe for concurrent use.
 type Conn[M any] struct {

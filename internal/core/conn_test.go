@@ -198,7 +198,7 @@ func TestMemoryIsFreedWhenTheLastUseOfItEnds(t *testing.T) {
 		"a write of a between Handle and PayloadDone": func(a, b *end) func() {
 			a.mustWrite(0, 8, nil)
 			a.write(page)
-			if err := b.handle(a.lane[0]); err != nil {
+			if err := b.handle(a.stream[0]); err != nil {
 				t.Fatal(err)
 			}
 			return b.finish
@@ -210,7 +210,7 @@ func TestMemoryIsFreedWhenTheLastUseOfItEnds(t *testing.T) {
 			b.write(page)
 			a.take(b)
 			a.write(page)
-			if err := b.handle(a.lane[0]); err != nil {
+			if err := b.handle(a.stream[0]); err != nil {
 				t.Fatal(err)
 			}
 			return b.finish
@@ -463,9 +463,9 @@ func TestOrderedIsOfTheWriteAndOfTheReadsInitiator(t *testing.T) {
 	}
 	var ordered []bool
 	observe := func(e, peer *end) {
-		for len(peer.lane) > 0 {
-			p := peer.lane[0]
-			peer.lane = peer.lane[1:]
+		for len(peer.stream) > 0 {
+			p := peer.stream[0]
+			peer.stream = peer.stream[1:]
 			if err := e.handle(p); err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ const (
 )
 
 // WorthAnotherTry reports whether a refusal may change by itself: the peer may
-// not have heard of this life yet, or dialed at the same moment.
+// not have heard of this incarnation yet, or dialed at the same moment.
 func WorthAnotherTry(err error) bool {
 	code := status.Of(err)
 	return code != status.Access && code != status.Version && code != status.Reset

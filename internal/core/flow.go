@@ -1,7 +1,7 @@
 package core
 
 // An Inflow accounts for the message bytes of a connection that arrive at one
-// end. The peer never sends more than the window holds, so that its lane is
+// end. The peer never sends more than the window holds, so that its stream is
 // always drained, and learns of new room in quarters of the window. An Inflow
 // is an offer to the holder of the bytes; it does not hold them itself.
 type Inflow struct {
@@ -11,7 +11,7 @@ type Inflow struct {
 	total         uint64 // bytes that the peer sent in all, if ended
 	ended         bool   // the peer has sent total, its last count
 	reset         bool   // the peer's application has not closed in order
-	cut           bool   // the lane has ended
+	cut           bool   // the stream has ended
 	lost          bool   // the connection was cut off
 	muted         bool   // this end has closed: bytes that arrive are dropped
 }
@@ -21,7 +21,7 @@ func NewInflow(window int) Inflow {
 	return Inflow{window: uint64(window), limit: uint64(window)}
 }
 
-// Read and Arrived return the positions of the reader and of the lane, in
+// Read and Arrived return the positions of the reader and of the stream, in
 // bytes since the beginning.
 func (f *Inflow) Read() uint64 { return f.read }
 
@@ -38,7 +38,7 @@ func (f *Inflow) Admits(n int) bool {
 	return end <= f.limit && (!f.ended || end <= f.total)
 }
 
-// Arrive counts n bytes from the lane. It reports false if Admits did not admit them.
+// Arrive counts n bytes from the stream. It reports false if Admits did not admit them.
 func (f *Inflow) Arrive(n int) bool {
 	ok := f.Admits(n)
 	f.arrived += uint64(n)
@@ -48,7 +48,7 @@ func (f *Inflow) Arrive(n int) bool {
 	return ok
 }
 
-// Cut records that the lane has ended. It reports false if the peer has announced
+// Cut records that the stream has ended. It reports false if the peer has announced
 // that there are more bytes.
 func (f *Inflow) Cut() bool {
 	f.cut = true
@@ -118,7 +118,7 @@ func (f *Outflow) Reserve(n int) int {
 	return k
 }
 
-// GiveBack takes back n reserved bytes that were not handed to the lane.
+// GiveBack takes back n reserved bytes that were not handed to the stream.
 func (f *Outflow) GiveBack(n int) { f.sent -= uint64(n) }
 
 // Sent returns how many bytes were accepted in all.

@@ -46,12 +46,12 @@ func TestFlowKeepsTheWindow(t *testing.T) {
 
 func TestInflowRefusesWhatNoPeerMaySend(t *testing.T) {
 	for name, bad := range map[string]func(f *Inflow) bool{
-		"more than the limit":         func(f *Inflow) bool { return f.Arrive(101) },
-		"more than it said":           func(f *Inflow) bool { return f.End(10, false) && f.Arrive(11) },
-		"an end before what came":     func(f *Inflow) bool { return f.Arrive(20) && f.End(19, false) },
-		"an end beyond the limit":     func(f *Inflow) bool { return f.End(101, false) },
-		"a lane that ended too early": func(f *Inflow) bool { return f.Arrive(5) && f.End(6, false) && f.Cut() },
-		"an end after a shorter lane": func(f *Inflow) bool { return f.Arrive(5) && f.Cut() && f.End(6, false) },
+		"more than the limit":           func(f *Inflow) bool { return f.Arrive(101) },
+		"more than it said":             func(f *Inflow) bool { return f.End(10, false) && f.Arrive(11) },
+		"an end before what came":       func(f *Inflow) bool { return f.Arrive(20) && f.End(19, false) },
+		"an end beyond the limit":       func(f *Inflow) bool { return f.End(101, false) },
+		"a stream that ended too early": func(f *Inflow) bool { return f.Arrive(5) && f.End(6, false) && f.Cut() },
+		"an end after a shorter stream": func(f *Inflow) bool { return f.Arrive(5) && f.Cut() && f.End(6, false) },
 	} {
 		if f := NewInflow(100); bad(&f) {
 			t.Errorf("%s is taken: %+v", name, f)

@@ -74,7 +74,7 @@ func (e *end) feed(p []byte) {
 	}
 }
 
-// cutOff ends the connection as an engine does when its lane has ended.
+// cutOff ends the connection as an engine does when its stream has ended.
 func (e *end) cutOff() {
 	e.conn.Fail(status.Reset)
 	if p := e.payload; p != nil {
@@ -107,7 +107,7 @@ func frames(fs ...framer) (b []byte) {
 	return b
 }
 
-// FuzzFramesOfThePeer feeds arbitrary bytes as the peer's operations lane to a
+// FuzzFramesOfThePeer feeds arbitrary bytes as the peer's operations stream to a
 // connection that has windows and operations.
 func FuzzFramesOfThePeer(f *testing.F) {
 	f.Add([]byte{})

@@ -69,7 +69,7 @@ func TestFramesThatBreakTheProtocol(t *testing.T) {
 		"Result of what never began":          wire.Result{Op: 4},
 		"Result of a write":                   wire.Result{Op: 1},
 		"Result of a read":                    wire.Result{Op: 2},
-		"a frame of another lane":             wire.Bye{},
+		"a frame of another stream":           wire.Bye{},
 		"a frame for the engine":              wire.Credit{},
 		"Register of a frame cut short":       raw{byte(wire.TypeRegister), 0, 0, 0, 0, 0, 0, 17},
 		"ReadData of what never began":        wire.ReadData{Op: 4, Length: 1},
@@ -163,7 +163,7 @@ func TestOperationsOutsideWindowsAreRefusedAndTouchNothing(t *testing.T) {
 		{"an atomic beside the window", wire.Atomic{Op: 1, Kind: 1, Width: 8, Offset: page}, status.NoAddress},
 	} {
 		v := newVictim(t, Limits{})
-		v.lane = nil
+		v.stream = nil
 		payload := make([]byte, 0)
 		if f, ok := tt.frame.(wire.Write); ok {
 			payload = make([]byte, f.Length)
@@ -179,10 +179,10 @@ func TestOperationsOutsideWindowsAreRefusedAndTouchNothing(t *testing.T) {
 func wantFail(t *testing.T, v *end, name string, op uint64, code status.Code) {
 	t.Helper()
 	v.write(wire.MaxPayload)
-	if len(v.lane) != 1 {
-		t.Fatalf("%s: %d answers, want one", name, len(v.lane))
+	if len(v.stream) != 1 {
+		t.Fatalf("%s: %d answers, want one", name, len(v.stream))
 	}
-	frame := v.lane[0].frame
+	frame := v.stream[0].frame
 	f, err := wire.ParseFail(frame[1], frame[wire.HeaderLen:])
 	if wire.Type(frame[0]) != wire.TypeFail || err != nil || f.Op != op || f.Code != code {
 		t.Errorf("%s: answered %v %+v, want Fail %d with %v", name, wire.Type(frame[0]), f, op, code)
@@ -198,7 +198,7 @@ func TestProtectionIsCheckedAtTheTarget(t *testing.T) {
 		for _, f := range frames {
 			v, peer := newPair(t, Limits{})
 			v.window(peer, 0, 1, prot)
-			v.lane = nil
+			v.stream = nil
 			var payload []byte
 			if _, ok := f.(wire.Write); ok {
 				payload = []byte{1}
@@ -314,7 +314,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// drain writes the frames that are queued, into nothing, as a lane with a peer that
+// drain writes the frames that are queued, into nothing, as a stream with a peer that
 // reads; segments with memory stay queued.
 func (e *end) drain() {
 	kept := e.queued()[:0]
@@ -323,7 +323,7 @@ func (e *end) drain() {
 			kept = append(kept, s)
 		}
 	}
-	e.queue, e.lane = kept, nil
+	e.queue, e.stream = kept, nil
 }
 
 // wantBounded checks everything in c that a peer can make grow.

@@ -55,7 +55,7 @@ type Reply[M any] struct {
 	Length int64
 }
 
-// Handle applies a frame of the operations lane. If bytes follow the frame it
+// Handle applies a frame of the operations stream. If bytes follow the frame it
 // returns where they belong; the engine reads them, without holding up other
 // calls of this Conn, and then calls PayloadDone. An error means that the peer
 // broke the protocol; the connection is to be failed. After Fail no frame has
@@ -165,7 +165,7 @@ func (c *Conn[M]) releaseAll(spans []rma.Span[M]) {
 }
 
 // PayloadDone reports that p's bytes are in memory, or why not: err is of
-// the memory, not of the lane.
+// the memory, not of the stream.
 func (c *Conn[M]) PayloadDone(p *Payload[M], err error) {
 	c.releaseAll(p.Spans)
 	switch {

@@ -12,11 +12,11 @@ import (
 
 // A Party is one end of a link as a HELLO names it.
 type Party struct {
-	Cluster addr.UUID
-	Life    addr.Life
-	UUID    addr.UUID
-	Epoch   uint64
-	Term    uint64
+	Cluster     addr.UUID
+	Incarnation addr.Incarnation
+	UUID        addr.UUID
+	Epoch       uint64
+	Term        uint64
 }
 
 // NewHello returns the HELLO with which self opens a link to peer.
@@ -24,8 +24,8 @@ func NewHello(self, peer Party) wire.Hello {
 	return wire.Hello{
 		VersionMin: wire.VersionMin, VersionMax: wire.VersionMax,
 		Cluster: self.Cluster, Term: self.Term,
-		From: self.Life, FromUUID: self.UUID, FromEpoch: self.Epoch,
-		To: peer.Life,
+		From: self.Incarnation, FromUUID: self.UUID, FromEpoch: self.Epoch,
+		To: peer.Incarnation,
 	}
 }
 
@@ -56,8 +56,8 @@ type Proof struct {
 
 // CheckHello decides whether self may link with the sender of h, whose
 // certificate proved proven. known is membership's entry
-// for the sender's ID; its Life.Generation is 0 if there is no live node of
-// that ID. It fences both lives: a HELLO from or for any other life is refused.
+// for the sender's ID; its Incarnation.Generation is 0 if there is no live node of
+// that ID. It fences both incarnations: a HELLO from or for any other incarnation is refused.
 func CheckHello(h wire.Hello, self, known Party, proven Proof) error {
 	if _, err := ChooseVersion(wire.VersionMin, wire.VersionMax, h.VersionMin, h.VersionMax); err != nil {
 		return err
@@ -69,12 +69,12 @@ func CheckHello(h wire.Hello, self, known Party, proven Proof) error {
 		return refusal(status.Access, "node %v speaks with the certificate of node %v", h.FromUUID, proven.UUID)
 	case h.From.Node == addr.Host && !proven.Host:
 		return refusal(status.Access, "node %v claims to be the host without a host certificate", h.FromUUID)
-	case h.To != self.Life:
-		return refusal(status.NoDevice, "node %d.%d is not here, this is %v", h.To.Node, h.To.Generation, self.Life)
-	case h.From.Generation < known.Life.Generation:
-		return refusal(status.Reset, "life %v is over, node %d is in generation %d", h.From, h.From.Node, known.Life.Generation)
-	case h.From != known.Life:
-		return refusal(status.NoDevice, "life %v is not in the node table", h.From)
+	case h.To != self.Incarnation:
+		return refusal(status.NoDevice, "node %d.%d is not here, this is %v", h.To.Node, h.To.Generation, self.Incarnation)
+	case h.From.Generation < known.Incarnation.Generation:
+		return refusal(status.Reset, "incarnation %v is over, node %d is in generation %d", h.From, h.From.Node, known.Incarnation.Generation)
+	case h.From != known.Incarnation:
+		return refusal(status.NoDevice, "incarnation %v is not in the node table", h.From)
 	case h.FromUUID != known.UUID:
 		return refusal(status.Access, "ID %d is leased to node %v, not to %v", h.From.Node, known.UUID, h.FromUUID)
 	case h.FromEpoch != known.Epoch:
@@ -104,7 +104,7 @@ func RefusesDialed(self, peer addr.UUID, linked, dialed, dialing bool) bool {
 // PulseTimes are the intervals and bounds of a link's heartbeats. All are positive.
 type PulseTimes struct {
 	Heartbeat time.Duration // between two heartbeats
-	Fence     time.Duration // how long a confirmation of both lives lasts
+	Fence     time.Duration // how long a confirmation of both incarnations lasts
 	Silence   time.Duration // after which silence is reported as evidence
 	Dead      time.Duration // after which the link is given up; > Silence
 }
@@ -112,7 +112,7 @@ type PulseTimes struct {
 // A Pulse judges one link by its heartbeats. Times are readings of one
 // monotonic clock. It serves two questions: is the peer silent, and may we
 // serve it, that is: was it confirmed less than Fence ago that both ends are
-// still the lives that the link joined?
+// still the incarnations that the link joined?
 type Pulse struct {
 	times     PulseTimes
 	heard     time.Duration // the last arrival of anything
@@ -227,11 +227,11 @@ func (p *Pulse) expect(now time.Duration, b Beat) {
 	}
 }
 
-// A Keepalive is the pulse of a link between two lives, with the frames that keep it, which the
-// caller sends. A frame of the peer that names other lives has no effect.
+// A Keepalive is the pulse of a link between two incarnations, with the frames that keep it, which the
+// caller sends. A frame of the peer that names other incarnations has no effect.
 type Keepalive struct {
 	Pulse
-	Self, Peer addr.Life
+	Self, Peer addr.Incarnation
 	nonce      uint64        // of the last probe
 	asked      time.Duration // when it was sent
 	asking     bool          // it has not been answered
@@ -242,7 +242,7 @@ func (k *Keepalive) Heartbeat(seq uint64, now time.Duration) []byte {
 	return wire.Heartbeat{Seq: seq, Sent: uint64(now), From: k.Self, To: k.Peer}.AppendTo(make([]byte, 0, wire.HeartbeatLen))
 }
 
-// Ask returns a Probe for the control lane, which is reliable: it asks the peer for a
+// Ask returns a Probe for the control stream, which is reliable: it asks the peer for a
 // confirmation. It returns nil while one is under way.
 func (k *Keepalive) Ask(now time.Duration) []byte {
 	if k.asking {
@@ -256,7 +256,7 @@ func (k *Keepalive) Ask(now time.Duration) []byte {
 // A Heard is the effect of a frame of the peer; the zero value is none.
 type Heard struct {
 	Reply     []byte        // to send the way that the frame came, if there is one
-	Confirmed bool          // the peer has confirmed both lives
+	Confirmed bool          // the peer has confirmed both incarnations
 	News      bool          // and that is to be reported as evidence
 	Resume    bool          // operations that wait for a confirmation ask again
 	Seq       uint64        // of the heartbeat that was answered; 0: none
@@ -276,7 +276,7 @@ func (k *Keepalive) Datagram(p []byte, now time.Duration) (h Heard) {
 	return h
 }
 
-// Control takes a Probe or a ProbeAck from the control lane.
+// Control takes a Probe or a ProbeAck from the control stream.
 func (k *Keepalive) Control(head wire.Header, body []byte, now time.Duration) (h Heard, err error) {
 	f, err := wire.ParseProbe(head.Flags, body) // a ProbeAck is laid out like one
 	switch {
@@ -290,5 +290,5 @@ func (k *Keepalive) Control(head wire.Header, body []byte, now time.Duration) (h
 	return h, err
 }
 
-// names reports whether a frame from the peer names the two lives of the link.
-func (k *Keepalive) names(from, to addr.Life) bool { return from == k.Peer && to == k.Self }
+// names reports whether a frame from the peer names the two incarnations of the link.
+func (k *Keepalive) names(from, to addr.Incarnation) bool { return from == k.Peer && to == k.Self }

@@ -14,11 +14,11 @@ import (
 
 // here and there are two ends of a link that may be opened.
 var (
-	here  = Party{Cluster: addr.UUID{1}, Life: addr.Life{Node: 3, Generation: 2}, UUID: addr.UUID{3}, Epoch: 30, Term: 1}
-	there = Party{Cluster: addr.UUID{1}, Life: addr.Life{Node: 4, Generation: 7}, UUID: addr.UUID{4}, Epoch: 40, Term: 1}
+	here  = Party{Cluster: addr.UUID{1}, Incarnation: addr.Incarnation{Node: 3, Generation: 2}, UUID: addr.UUID{3}, Epoch: 30, Term: 1}
+	there = Party{Cluster: addr.UUID{1}, Incarnation: addr.Incarnation{Node: 4, Generation: 7}, UUID: addr.UUID{4}, Epoch: 40, Term: 1}
 )
 
-func TestCheckHelloRefusesEveryOtherLife(t *testing.T) {
+func TestCheckHelloRefusesEveryOtherIncarnation(t *testing.T) {
 	type meeting struct {
 		hello wire.Hello
 		known Party
@@ -36,16 +36,16 @@ func TestCheckHelloRefusesEveryOtherLife(t *testing.T) {
 		{"another cluster", func(m *meeting) { m.hello.Cluster[15]++ }, status.Access},
 		{"a UUID that the certificate does not prove", func(m *meeting) { m.proof.UUID[15]++ }, status.Access},
 		{"the host's ID without a host's certificate", func(m *meeting) {
-			m.hello.From.Node, m.known.Life.Node = addr.Host, addr.Host
+			m.hello.From.Node, m.known.Incarnation.Node = addr.Host, addr.Host
 		}, status.Access},
 		{"the host", func(m *meeting) {
-			m.hello.From.Node, m.known.Life.Node, m.proof.Host = addr.Host, addr.Host, true
+			m.hello.From.Node, m.known.Incarnation.Node, m.proof.Host = addr.Host, addr.Host, true
 		}, status.OK},
 		{"for another node", func(m *meeting) { m.hello.To.Node++ }, status.NoDevice},
-		{"for an earlier life of this node", func(m *meeting) { m.hello.To.Generation-- }, status.NoDevice},
-		{"for a later life of this node", func(m *meeting) { m.hello.To.Generation++ }, status.NoDevice},
-		{"from a life that is over", func(m *meeting) { m.hello.From.Generation-- }, status.Reset},
-		{"from a life that is not known yet", func(m *meeting) { m.hello.From.Generation++ }, status.NoDevice},
+		{"for an earlier incarnation of this node", func(m *meeting) { m.hello.To.Generation-- }, status.NoDevice},
+		{"for a later incarnation of this node", func(m *meeting) { m.hello.To.Generation++ }, status.NoDevice},
+		{"from an incarnation that is over", func(m *meeting) { m.hello.From.Generation-- }, status.Reset},
+		{"from an incarnation that is not known yet", func(m *meeting) { m.hello.From.Generation++ }, status.NoDevice},
 		{"from a node that is not known", func(m *meeting) { m.known = Party{Cluster: here.Cluster} }, status.NoDevice},
 		{"with an ID that another node holds", func(m *meeting) { m.known.UUID[0]++ }, status.Access},
 		{"from a process that has started again", func(m *meeting) { m.hello.FromEpoch-- }, status.Reset},
@@ -155,7 +155,7 @@ func TestServingEndsWhenTheConfirmationIsOld(t *testing.T) {
 	}
 	p.Hear(1100 * ms)
 	if p.Serving(1100 * ms) {
-		t.Error("a sign of life confirms the lives")
+		t.Error("a sign of life confirms the incarnations")
 	}
 	p.Confirm(1200*ms, 1300*ms)
 	if !p.Serving(2200*ms) || p.Serving(2201*ms) {
@@ -243,9 +243,9 @@ func TestTimeThatStandsStillOrGoesBack(t *testing.T) {
 	}
 }
 
-// TestPulseTellsOfLifeOnce: evidence against a peer is taken back by the first
+// TestPulseTellsOfIncarnationOnce: evidence against a peer is taken back by the first
 // answer on a link, and by the first after a silence that was reported.
-func TestPulseTellsOfLifeOnce(t *testing.T) {
+func TestPulseTellsOfIncarnationOnce(t *testing.T) {
 	times := PulseTimes{Heartbeat: 250 * time.Millisecond, Fence: time.Second, Silence: 1200 * time.Millisecond, Dead: 2400 * time.Millisecond}
 	p := NewPulse(times, 0, 0)
 	for i, want := range []bool{true, false, false} {
@@ -316,7 +316,7 @@ func TestPulseFindsGapsAtItsOwnPace(t *testing.T) {
 
 // keepalives returns the two ends of a link that was established at 0.
 func keepalives() (a, b *Keepalive) {
-	x, y := addr.Life{Node: 1, Generation: 1}, addr.Life{Node: 2, Generation: 1}
+	x, y := addr.Incarnation{Node: 1, Generation: 1}, addr.Incarnation{Node: 2, Generation: 1}
 	return &Keepalive{Pulse: NewPulse(times, 0, 0), Self: x, Peer: y}, &Keepalive{Pulse: NewPulse(times, 0, 0), Self: y, Peer: x}
 }
 
@@ -371,7 +371,7 @@ func TestOneProbeIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestFramesOfOtherLivesHaveNoEffect(t *testing.T) {
+func TestFramesOfOtherIncarnationsHaveNoEffect(t *testing.T) {
 	a, b := keepalives()
 	old := *b
 	old.Self.Generation = 0

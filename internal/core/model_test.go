@@ -77,7 +77,7 @@ type side struct {
 	receive func()                        // the effect of finish on the model
 	answers map[uint64]status.Code        // to the requests of this side, as the peer's model sees them
 	request uint64                        // the last that this side sent
-	broken  bool                          // its lane
+	broken  bool                          // its stream
 }
 
 // A world is two connected sides.
@@ -779,7 +779,7 @@ func (w *world) write(t *rapid.T, s *side) {
 	}
 	head := s.queue[0]
 	if s.broken || s.failedCode() != status.OK && rapid.Bool().Draw(t, "broken") {
-		s.broken = true // a lane that lost a frame carries none any more
+		s.broken = true // a stream that lost a frame carries none any more
 		s.skip(status.OK)
 		return
 	}
@@ -790,12 +790,12 @@ func (w *world) write(t *rapid.T, s *side) {
 	case head.Reply != nil:
 		seq = head.Reply.Op
 	}
-	before := len(s.lane)
+	before := len(s.stream)
 	s.end.write(rapid.Int64Range(1, 3*page).Draw(t, "at most"))
-	if len(s.lane) == before {
+	if len(s.stream) == before {
 		t.Fatalf("%s: nothing was written", s.name)
 	}
-	got := s.lane[before].payload
+	got := s.stream[before].payload
 	var want []byte
 	switch n := int64(len(got)); {
 	case head.Write != nil:
@@ -812,17 +812,17 @@ func (w *world) write(t *rapid.T, s *side) {
 		op.served += n
 	}
 	if !bytes.Equal(got, want) {
-		t.Fatalf("%s: the payload of a %v is not what the model has", s.name, wire.Type(s.lane[before].frame[0]))
+		t.Fatalf("%s: the payload of a %v is not what the model has", s.name, wire.Type(s.stream[before].frame[0]))
 	}
 }
 
 // deliver handles the oldest packet for s, up to its payload.
 func (w *world) deliver(t *rapid.T, s *side) {
-	if s.payload != nil || len(s.peer.lane) == 0 {
+	if s.payload != nil || len(s.peer.stream) == 0 {
 		return
 	}
-	p := s.peer.lane[0]
-	s.peer.lane = s.peer.lane[1:]
+	p := s.peer.stream[0]
+	s.peer.stream = s.peer.stream[1:]
 	s.receive = nil
 	if s.failedCode() == status.OK {
 		w.apply(s, p)
@@ -896,7 +896,7 @@ func (w *world) applyWrite(s *side, f wire.Write, payload []byte) {
 		w.t.Fatalf("%s: a write of its peer arrives at %#x: %v", s.name, f.Offset, code)
 	}
 	if !s.peer.complete(f.Op - 1) {
-		// Reads are the exception: their answers come when the lane takes them.
+		// Reads are the exception: their answers come when the stream takes them.
 		for seq := uint64(1); seq < f.Op; seq++ {
 			if x := s.peer.ops[seq]; !x.complete && x.kind != OpRead {
 				w.t.Fatalf("%s: operation %d arrives before operation %d is applied", s.name, f.Op, seq)
@@ -990,7 +990,7 @@ func (w *world) quiesce(t *rapid.T) {
 				w.write(t, s)
 				moved = true
 			}
-			for len(s.peer.lane) > 0 || s.payload != nil {
+			for len(s.peer.stream) > 0 || s.payload != nil {
 				w.complete(t, s)
 				w.deliver(t, s)
 				w.complete(t, s)
@@ -1070,7 +1070,7 @@ func (w *world) begin(t *rapid.T) {
 	w.quiesce(t)
 }
 
-// actions returns the actions of applications, lanes and faults, by name, and the
+// actions returns the actions of applications, streams and faults, by name, and the
 // names as often as they are to be drawn.
 func (w *world) actions() (run map[string]func(*rapid.T, *side), names []string) {
 	run = make(map[string]func(*rapid.T, *side))

@@ -5,7 +5,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// Operations of the peer that do not come over the operations lane. They are checked as
+// Operations of the peer that do not come over the operations stream. They are checked as
 // those that do, and counted by the caller that brings them.
 
 // An Announced is a window that the peer has announced.

@@ -33,12 +33,12 @@ func TestPostedAtomicsAreAnsweredByDone(t *testing.T) {
 	if got := binary.LittleEndian.Uint64(mem.bytes); got != 10 {
 		t.Errorf("the word is %d, want 10", got)
 	}
-	for _, p := range b.lane {
+	for _, p := range b.stream {
 		t.Errorf("answered by %v before anything asked for it", wire.Type(p.frame[0]))
 	}
 	for b.write(wire.MaxPayload) {
 	}
-	for _, p := range b.lane {
+	for _, p := range b.stream {
 		if typ := wire.Type(p.frame[0]); typ != wire.TypeDone {
 			t.Errorf("answered by %v, want Done", typ)
 		}

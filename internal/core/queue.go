@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A Segment is a piece of the output that waits for the operations lane: some
+// A Segment is a piece of the output that waits for the operations stream: some
 // encoded frames, the frames and payload of a write, or the answer to a read.
 type Segment[M any] struct {
 	Frames []byte
@@ -38,16 +38,16 @@ func (s Segment[M]) AppendHead(b []byte, off, n int64) []byte {
 	return wire.ReadData{Op: s.Reply.Op, Length: uint32(n), Last: off+n == s.Reply.Length}.AppendTo(b)
 }
 
-// queueMax bounds the frames that wait for a lane, in bytes. An honest peer, whose
+// queueMax bounds the frames that wait for a stream, in bytes. An honest peer, whose
 // open operations are bounded, never makes an end queue so many answers.
 const queueMax = 3 << 18
 
-// A queue holds the segments for the operations lane, in order.
+// A queue holds the segments for the operations stream, in order.
 type queue[M any] struct {
 	segments fifo[Segment[M]]
 	bytes    int          // queued in frames
 	behind   int          // segments that are
-	closed   bool         // nothing more is queued; the lane ends behind the queued segments
+	closed   bool         // nothing more is queued; the stream ends behind the queued segments
 	broken   bool         // nothing more is written
 	spare    []byte       // memory for the next segment's frames
 	wrote    []Segment[M] // memory for Wrote
@@ -182,13 +182,13 @@ func (c *Conn[M]) Break() {
 // Broken reports whether nothing more is written.
 func (c *Conn[M]) Broken() bool { return c.out.broken }
 
-// Writes reports whether something is to be written, or the lane to be ended.
+// Writes reports whether something is to be written, or the stream to be ended.
 func (c *Conn[M]) Writes() bool {
 	return !c.out.broken && (c.out.closed || c.out.segments.len() > 0)
 }
 
-// LaneEnds reports, once, that the lane is to be ended: everything before End is written.
-func (c *Conn[M]) LaneEnds() bool {
+// StreamEnds reports, once, that the stream is to be ended: everything before End is written.
+func (c *Conn[M]) StreamEnds() bool {
 	ends := c.out.closed && c.Writes() && c.out.segments.len() == 0
 	c.out.broken = c.out.broken || ends
 	return ends

@@ -68,20 +68,20 @@ func TestAnswersThatEndSomethingArePreceded(t *testing.T) {
 	}
 }
 
-// The lane ends once, behind the segments queued before End; a lane that breaks does not end
+// The stream ends once, behind the segments queued before End; a stream that breaks does not end
 // in order, and drops its queue.
-func TestTheLaneEndsBehindWhatWasQueued(t *testing.T) {
+func TestTheStreamEndsBehindWhatWasQueued(t *testing.T) {
 	c := NewConn[*memory](Limits{})
 	frame := wire.Credit{Limit: 1}.AppendTo(nil)
 	c.Queue(frame)
 	c.End()
 	c.Queue(frame)
-	if c.LaneEnds() || len(c.Queued()) != 1 {
+	if c.StreamEnds() || len(c.Queued()) != 1 {
 		t.Fatalf("%d segments are queued, want the one before the end", len(c.Queued()))
 	}
 	c.Written(c.Next(), status.OK)
-	if !c.Writes() || !c.LaneEnds() || c.LaneEnds() || c.Writes() {
-		t.Error("the lane does not end once")
+	if !c.Writes() || !c.StreamEnds() || c.StreamEnds() || c.Writes() {
+		t.Error("the stream does not end once")
 	}
 
 	a, b, _, _ := newConnected(t, Limits{})
@@ -91,12 +91,12 @@ func TestTheLaneEndsBehindWhatWasQueued(t *testing.T) {
 	}
 	a.conn.Fail(status.Reset)
 	if a.conn.Effects() != nil {
-		t.Fatal("a write has ended whose memory the lane uses")
+		t.Fatal("a write has ended whose memory the stream uses")
 	}
 	a.conn.Break()
-	a.wantWoken("a write whose lane broke", w, status.Reset)
-	if a.conn.LaneEnds() || a.conn.Writes() || !a.conn.Broken() {
-		t.Error("a lane that broke goes on")
+	a.wantWoken("a write whose stream broke", w, status.Reset)
+	if a.conn.StreamEnds() || a.conn.Writes() || !a.conn.Broken() {
+		t.Error("a stream that broke goes on")
 	}
 	b.conn.Close(status.Reset)
 }

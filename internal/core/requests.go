@@ -54,7 +54,7 @@ func (c *Conn[M]) onRegister(f wire.Register) error {
 
 // onUnregister withdraws a window. Reads that are under way need it until their
 // data have come, and signals that wait will store into it; everything else of
-// this end is on the lane already.
+// this end is on the stream already.
 func (c *Conn[M]) onUnregister(f wire.Unregister) error {
 	if err := c.peer.Withdraw(int64(f.Offset), int64(f.Length)); err != nil {
 		return status.Protocol

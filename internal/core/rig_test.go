@@ -35,13 +35,13 @@ type segment struct {
 // An end is one end of a connection: a Conn and the least engine that it can
 // have. Everything moves only when a test says so.
 type end struct {
-	t     failer
-	conn  *Conn[*memory]
-	queue []segment // queued, not written; see queued
-	lane  []packet  // written, not handled by the peer
-	woken map[*Waiter]int
-	fault error // the memory's error from now on
-	over  bool  // perform has seen the end: nothing is queued or stored any more
+	t      failer
+	conn   *Conn[*memory]
+	queue  []segment // queued, not written; see queued
+	stream []packet  // written, not handled by the peer
+	woken  map[*Waiter]int
+	fault  error // the memory's error from now on
+	over   bool  // perform has seen the end: nothing is queued or stored any more
 
 	payload  *Payload[*memory] // the payload being received
 	bytes    []byte
@@ -184,13 +184,13 @@ func (e *end) write(limit int64) bool {
 	}
 	s := &e.queue[0]
 	if s.Frames != nil {
-		e.lane = append(e.lane, packet{frame: append([]byte(nil), s.Frames...)})
+		e.stream = append(e.stream, packet{frame: append([]byte(nil), s.Frames...)})
 		e.skip(status.OK)
 		return true
 	}
 	spans, buf, length := s.Payload()
 	n := min(limit, length-s.moved, wire.MaxPayload)
-	e.lane = append(e.lane, packet{s.AppendHead(nil, s.moved, n), gather(e.t, spans, buf, s.moved, n)})
+	e.stream = append(e.stream, packet{s.AppendHead(nil, s.moved, n), gather(e.t, spans, buf, s.moved, n)})
 	if s.moved += n; s.moved == length {
 		e.skip(status.OK)
 	}
@@ -244,11 +244,11 @@ func (e *end) finish() {
 
 // take handles the oldest packet of peer. It reports false if there is none.
 func (e *end) take(peer *end) bool {
-	if len(peer.lane) == 0 {
+	if len(peer.stream) == 0 {
 		return false
 	}
-	p := peer.lane[0]
-	peer.lane = peer.lane[1:]
+	p := peer.stream[0]
+	peer.stream = peer.stream[1:]
 	if err := e.handle(p); err != nil {
 		e.t.Fatalf("a frame of an honest peer, %v: %v", wire.Type(p.frame[0]), err)
 	}
@@ -312,9 +312,9 @@ func (e *end) wantRefused(what string, f framer, payload ...byte) {
 func (e *end) sent() (types []wire.Type) {
 	for e.write(wire.MaxPayload) {
 	}
-	for _, p := range e.lane {
+	for _, p := range e.stream {
 		types = append(types, wire.Type(p.frame[0]))
 	}
-	e.lane = nil
+	e.stream = nil
 	return types
 }

@@ -186,7 +186,7 @@ func (d *Daemon) takeAccess(p *access.Policy) {
 
 // barsService returns the rule that keeps a node from serving a name, "" if there is none.
 func (d *Daemon) barsService(n membership.Node, name string) string {
-	decision := d.accessPolicy().Serve(name, access.Caller{Life: n.Life, Name: n.Name(), Labels: n.Labels})
+	decision := d.accessPolicy().Serve(name, access.Caller{Incarnation: n.Incarnation, Name: n.Name(), Labels: n.Labels})
 	if decision.Allowed {
 		return ""
 	}
@@ -199,8 +199,8 @@ func (d *Daemon) auditRefusal(r engine.Refusal) {
 	if r.Bind {
 		event, kind = audit.BindRefused, observe.BindRefused
 	}
-	d.record.Note(flight.Failed, kind, r.Caller.Life, r.Caller.Name, fmt.Sprintf("port %d, rule %q", r.Port, r.By))
-	d.audit.Refused(audit.Refusal{Event: event, Node: r.Node.String(), Name: r.Caller.Name, Incarnation: r.Caller.Life.String(),
+	d.record.Note(flight.Failed, kind, r.Caller.Incarnation, r.Caller.Name, fmt.Sprintf("port %d, rule %q", r.Port, r.By))
+	d.audit.Refused(audit.Refusal{Event: event, Node: r.Node.String(), Name: r.Caller.Name, Incarnation: r.Caller.Incarnation.String(),
 		UID: r.Caller.UID, Port: uint16(r.Port), Rule: r.By})
 }
 

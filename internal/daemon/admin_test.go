@@ -42,7 +42,7 @@ func newFakeSubject() *fakeSubject {
 }
 
 func testNode(id addr.NodeID, generation addr.Generation, name string) membership.Node {
-	return membership.Node{Life: addr.Life{Node: id, Generation: generation},
+	return membership.Node{Incarnation: addr.Incarnation{Node: id, Generation: generation},
 		Identity: verdict.Identity{Claims: testClaims(name, "10.0.0.1:7700")}, State: membership.Alive, Since: time.Now()}
 }
 
@@ -136,7 +136,7 @@ func TestNodesHaveTheFixedForm(t *testing.T) {
 		}
 		r.apply(membership.Event{Kind: membership.EventSelf, Node: testNode(0, 4, "host")}, time.Now())
 		r.apply(membership.Event{Kind: membership.EventAdded, Node: testNode(7, 2, "seven")}, time.Now())
-		r.apply(membership.Event{Kind: membership.EventRemoved, Node: membership.Node{Life: addr.Life{Node: 7, Generation: 2}}, Reason: membership.ReasonCrashed}, time.Now())
+		r.apply(membership.Event{Kind: membership.EventRemoved, Node: membership.Node{Incarnation: addr.Incarnation{Node: 7, Generation: 2}}, Reason: membership.ReasonCrashed}, time.Now())
 		got, err := json.Marshal(r.snapshot(time.Now()))
 		if err != nil {
 			t.Fatal(err)

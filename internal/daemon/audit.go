@@ -95,7 +95,7 @@ func auditToken(c Config, text string) error {
 // auditMembership writes an audit event of membership. It does not block.
 func (d *Daemon) auditMembership(m membership.Audit) {
 	if m.Event == audit.ServeRefused {
-		d.audit.Refused(audit.Refusal{Event: m.Event, Node: m.Node.String(), Name: m.Name, Incarnation: m.Life.String(), Rule: m.Text})
+		d.audit.Refused(audit.Refusal{Event: m.Event, Node: m.Node.String(), Name: m.Name, Incarnation: m.Incarnation.String(), Rule: m.Text})
 		if node, _ := d.rooms(); node != nil {
 			node.ServeRefused(m.Text)
 		}
@@ -103,7 +103,7 @@ func (d *Daemon) auditMembership(m membership.Audit) {
 	}
 	d.audit.Write(auditEvent(m))
 	if m.Event == audit.JoinRefused {
-		d.record.Note(flight.Failed, observe.JoinRefused, addr.Life{}, m.Name, oneLine(m.Text))
+		d.record.Note(flight.Failed, observe.JoinRefused, addr.Incarnation{}, m.Name, oneLine(m.Text))
 	}
 }
 
@@ -122,7 +122,7 @@ func auditEvent(m membership.Audit) audit.Event {
 // auditIncarnation writes that an incarnation began or ended: at the host everybody's, at
 // other nodes their own.
 func (d *Daemon) auditIncarnation(ev membership.Event) {
-	line := audit.Event{Event: audit.Incarnation, Node: ev.Node.UUID.String(), Name: ev.Node.Name(), Incarnation: ev.Node.Life.String()}
+	line := audit.Event{Event: audit.Incarnation, Node: ev.Node.UUID.String(), Name: ev.Node.Name(), Incarnation: ev.Node.Incarnation.String()}
 	switch {
 	case ev.Kind == membership.EventSelf && ev.Reason == "":
 	case ev.Kind == membership.EventAdded && d.cfg.Role == RoleHost:

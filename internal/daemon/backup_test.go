@@ -12,7 +12,7 @@ import (
 
 // TestABackupIsRestoredUnderRunningDaemons: a backup of a running host by its admin
 // socket, then nodes that come and go, then the old file in the place of the state: the
-// node goes on, new ones come, and no life is granted twice.
+// node goes on, new ones come, and no incarnation is granted twice.
 func TestABackupIsRestoredUnderRunningDaemons(t *testing.T) {
 	const seed = 1
 	rng := rand.New(rand.NewPCG(seed, 29))
@@ -23,14 +23,14 @@ func TestABackupIsRestoredUnderRunningDaemons(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "backup")
 	takeBackup(t, hc.Local.AdminSocket, file)
 
-	seen := map[addr.Life]string{}
+	seen := map[addr.Incarnation]string{}
 	note := func(d *Daemon) {
-		life, _ := d.roster.place()
+		incarnation, _ := d.roster.place()
 		who := d.cfg.Name + " " + d.started.String()
-		if other := seen[life]; other != "" && other != who {
-			t.Errorf("life %v is of %s and of %s", life, other, who)
+		if other := seen[incarnation]; other != "" && other != who {
+			t.Errorf("incarnation %v is of %s and of %s", incarnation, other, who)
 		}
-		seen[life] = who
+		seen[incarnation] = who
 	}
 	note(stays)
 	comes := node("comes")

@@ -16,8 +16,8 @@ type toldEngine interface {
 	SetSelf(engine.Self)
 	NodeUp(engine.Peer)
 	NodeUpdate(engine.Peer)
-	NodeLost(life addr.Life, reason string)
-	Retain(lives []addr.Life, reason string)
+	NodeLost(incarnation addr.Incarnation, reason string)
+	Retain(incarnations []addr.Incarnation, reason string)
 	ResetSelf(reason string)
 }
 
@@ -27,34 +27,34 @@ type bridge struct {
 	cluster addr.UUID
 	name    string
 	term    func() uint64
-	lease   func() []byte // signed, of this node's life
+	lease   func() []byte // signed, of this node's incarnation
 	engine  toldEngine
 	meet    func(membership.Event) // gets each event before the engine; nil: none
 	roster  *roster
 	log     zerolog.Logger
 
-	first *firstTable // of a life that the engine does not know yet; else nil
+	first *firstTable // of an incarnation that the engine does not know yet; else nil
 }
 
-// A firstTable is a life of this node whose first table is arriving. When it is complete the engine
-// ends all that it holds of lives that are not in the table.
+// A firstTable is an incarnation of this node whose first table is arriving. When it is complete the engine
+// ends all that it holds of incarnations that are not in the table.
 type firstTable struct {
 	self   membership.Event
 	others []membership.Event // those of the table that are told; the roster hears of them behind self
 }
 
 // handle makes one event happen here. It returns from a removal only when
-// every operation towards the removed life has failed and the applications'
+// every operation towards the removed incarnation has failed and the applications'
 // callbacks are due: the return is the acknowledgement that membership waits
 // for. The roster hears of an event after the engine, so that a reader of
 // a node there can connect to it, and a reader of its loss cannot. This
-// node's own life waits for its first table; see begin.
+// node's own incarnation waits for its first table; see begin.
 func (b *bridge) handle(ev membership.Event) {
 	n := ev.Node
 	if b.meet != nil {
 		b.meet(ev)
 	}
-	log := b.log.With().Stringer("peer", n.Life).Str("name", n.Name()).Logger()
+	log := b.log.With().Stringer("peer", n.Incarnation).Str("name", n.Name()).Logger()
 	switch ev.Kind {
 	case membership.EventSelf:
 		if ev.Reason == "" {
@@ -70,7 +70,7 @@ func (b *bridge) handle(ev membership.Event) {
 		log.Debug().Str("op", "updated").Str("state", n.State.String()).Msg("engine knows the change")
 	case membership.EventRemoved:
 		began := time.Now()
-		b.engine.NodeLost(n.Life, string(ev.Reason))
+		b.engine.NodeLost(n.Incarnation, string(ev.Reason))
 		log.Debug().Str("op", "removed").Str("reason", string(ev.Reason)).Dur("took", time.Since(began)).Msg("engine has ended all towards the node")
 	case membership.EventReset:
 		b.first = nil
@@ -78,7 +78,7 @@ func (b *bridge) handle(ev membership.Event) {
 		b.log.Warn().Str("op", "reset").Str("reason", resetReason(ev)).Msg("the others removed this node; it joins again")
 	case membership.EventLocal:
 		b.setSelf(n)
-		b.log.Warn().Str("op", "local").Stringer("life", n.Life).Msg("no host answers: this node serves the applications of its machine; others cannot be reached")
+		b.log.Warn().Str("op", "local").Stringer("incarnation", n.Incarnation).Msg("no host answers: this node serves the applications of its machine; others cannot be reached")
 	case membership.EventHost:
 		b.log.Debug().Str("op", "host").Str("detail", ev.Detail).Msg("host")
 	}
@@ -90,21 +90,21 @@ func (b *bridge) handle(ev membership.Event) {
 	b.roster.apply(ev, time.Now())
 }
 
-// begin gives this node its life once the life's first table is complete: an application that sees
-// the life can connect to all nodes of the table.
+// begin gives this node its incarnation once the incarnation's first table is complete: an application that sees
+// the incarnation can connect to all nodes of the table.
 func (b *bridge) begin() {
 	ev, others := b.first.self, b.first.others
 	if len(others) < ev.Others {
 		return
 	}
 	b.first = nil
-	lives := make([]addr.Life, 0, len(others))
+	incarnations := make([]addr.Incarnation, 0, len(others))
 	for _, o := range others {
-		lives = append(lives, o.Node.Life)
+		incarnations = append(incarnations, o.Node.Incarnation)
 	}
-	b.engine.Retain(lives, string(membership.ReasonSilent))
+	b.engine.Retain(incarnations, string(membership.ReasonSilent))
 	b.setSelf(ev.Node)
-	b.log.Debug().Str("op", "lease").Stringer("life", ev.Node.Life).Msg("engine knows this node's life")
+	b.log.Debug().Str("op", "lease").Stringer("incarnation", ev.Node.Incarnation).Msg("engine knows this node's incarnation")
 	for _, e := range append([]membership.Event{ev}, others...) {
 		b.roster.apply(e, time.Now())
 	}
@@ -112,7 +112,7 @@ func (b *bridge) begin() {
 
 func (b *bridge) setSelf(n membership.Node) {
 	b.engine.SetSelf(engine.Self{
-		Self:   attach.Self{Cluster: b.cluster, Life: n.Life, Name: b.name},
+		Self:   attach.Self{Cluster: b.cluster, Incarnation: n.Incarnation, Name: b.name},
 		Labels: n.Labels,
 
 		UUID:  n.UUID,
@@ -130,6 +130,6 @@ func resetReason(ev membership.Event) string {
 }
 
 func peerOf(n membership.Node) engine.Peer {
-	return engine.Peer{Life: n.Life, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Labels: n.Labels, Addresses: n.Addresses(),
+	return engine.Peer{Incarnation: n.Incarnation, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Labels: n.Labels, Addresses: n.Addresses(),
 		Providers: n.Providers(), Until: n.Until}
 }

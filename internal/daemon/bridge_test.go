@@ -24,15 +24,17 @@ func (e *fakeEngine) say(format string, args ...any) {
 	e.calls = append(e.calls, fmt.Sprintf(format, args...))
 }
 func (e *fakeEngine) SetSelf(s engine.Self) {
-	e.say("self %v %v epoch %d term %d %q", s.Life, s.UUID, s.Epoch, s.Term, s.Name)
+	e.say("self %v %v epoch %d term %d %q", s.Incarnation, s.UUID, s.Epoch, s.Term, s.Name)
 }
-func (e *fakeEngine) NodeUp(p engine.Peer)                    { e.say("up %v %q %v", p.Life, p.Name, p.Addresses) }
-func (e *fakeEngine) NodeUpdate(p engine.Peer)                { e.say("update %v %v", p.Life, p.Addresses) }
-func (e *fakeEngine) Retain(lives []addr.Life, reason string) { e.say("retain %v %s", lives, reason) }
-func (e *fakeEngine) ResetSelf(reason string)                 { e.say("reset %s", reason) }
-func (e *fakeEngine) NodeLost(life addr.Life, reason string) {
+func (e *fakeEngine) NodeUp(p engine.Peer)     { e.say("up %v %q %v", p.Incarnation, p.Name, p.Addresses) }
+func (e *fakeEngine) NodeUpdate(p engine.Peer) { e.say("update %v %v", p.Incarnation, p.Addresses) }
+func (e *fakeEngine) Retain(incarnations []addr.Incarnation, reason string) {
+	e.say("retain %v %s", incarnations, reason)
+}
+func (e *fakeEngine) ResetSelf(reason string) { e.say("reset %s", reason) }
+func (e *fakeEngine) NodeLost(incarnation addr.Incarnation, reason string) {
 	<-e.release
-	e.say("lost %v %s", life, reason)
+	e.say("lost %v %s", incarnation, reason)
 }
 
 func newTestBridge(e *fakeEngine) *bridge {
@@ -74,10 +76,10 @@ func TestEventsReachTheEngineInOrder(t *testing.T) {
 	}
 }
 
-// TestALifeBeginsWithItsTable: applications see this node's life when the engine
+// TestAnIncarnationBeginsWithItsTable: applications see this node's incarnation when the engine
 // knows all of those that its first table lists, and no others; what the roster
 // showed before a reset is not shown for ever.
-func TestALifeBeginsWithItsTable(t *testing.T) {
+func TestAnIncarnationBeginsWithItsTable(t *testing.T) {
 	e := &fakeEngine{}
 	b := newTestBridge(e)
 	alive := func() (ids []addr.NodeID, self addr.NodeID) {
@@ -144,8 +146,8 @@ func TestARemovalIsHandledWhenTheEngineIsDone(t *testing.T) {
 	})
 }
 
-// TestALateRemovalDoesNotHideTheNextLife keeps two lives of one ID apart.
-func TestALateRemovalDoesNotHideTheNextLife(t *testing.T) {
+// TestALateRemovalDoesNotHideTheNextIncarnation keeps two incarnations of one ID apart.
+func TestALateRemovalDoesNotHideTheNextIncarnation(t *testing.T) {
 	r := newRoster()
 	r.apply(membership.Event{Kind: membership.EventAdded, Node: testNode(4, 2, "four")}, time.Now())
 	r.apply(membership.Event{Kind: membership.EventRemoved, Node: testNode(4, 1, "four")}, time.Now())
@@ -177,5 +179,5 @@ func TestEvidenceKeepsItsMeaning(t *testing.T) {
 		}
 	}
 	var r reporter
-	r.report(addr.Life{Node: 1, Generation: 1}, engine.LinkSilent) // nobody to tell yet
+	r.report(addr.Incarnation{Node: 1, Generation: 1}, engine.LinkSilent) // nobody to tell yet
 }

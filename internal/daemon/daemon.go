@@ -273,7 +273,7 @@ func (d *Daemon) Ready(ctx context.Context) error {
 // the node has no ID.
 func (d *Daemon) newSession(c attach.Credentials) (attach.Session, error) {
 	engine, _ := d.rooms()
-	if engine == nil || engine.Self().Life.Generation == 0 {
+	if engine == nil || engine.Self().Incarnation.Generation == 0 {
 		return nil, fmt.Errorf("the node has no ID yet: %s: %w", d.whyNoID(), status.Again)
 	}
 	return engine.NewSession(c), nil
@@ -468,8 +468,8 @@ func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error
 
 // Self returns the node's place in the cluster.
 func (d *Daemon) Self() attach.Self {
-	life, _ := d.roster.place()
-	return attach.Self{Cluster: d.state.Identity().Cluster, Life: life, Name: d.cfg.Name}
+	incarnation, _ := d.roster.place()
+	return attach.Self{Cluster: d.state.Identity().Cluster, Incarnation: incarnation, Name: d.cfg.Name}
 }
 
 func (d *Daemon) subscribe() *subscription      { return d.roster.subscribe(time.Now()) }

@@ -123,7 +123,7 @@ func sees(t *testing.T, d *Daemon, id addr.NodeID) {
 	})
 }
 
-// TestThreeNodes plays the life of a small cluster on real sockets.
+// TestThreeNodes plays the incarnation of a small cluster on real sockets.
 func TestThreeNodes(t *testing.T) {
 	host, node := testHost(t)
 	one := startTest(t, node("one"))
@@ -155,7 +155,7 @@ func TestThreeNodes(t *testing.T) {
 
 	// Two leaves, and comes back with the same ID and the next generation.
 	left := watchFor(one, func(e NodeEvent) bool { return e.Event == EventRemoved })
-	began, last := time.Now(), two.Self().Life
+	began, last := time.Now(), two.Self().Incarnation
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
 	if err := two.Leave(ctx); err != nil {
@@ -172,7 +172,7 @@ func TestThreeNodes(t *testing.T) {
 	}
 	again := startTest(t, config)
 	if st := again.Status(); st.ID != last.Node || st.Generation != last.Generation+1 {
-		t.Errorf("two is back as %d.%d, want the life after %v", st.ID, st.Generation, last)
+		t.Errorf("two is back as %d.%d, want the incarnation after %v", st.ID, st.Generation, last)
 	}
 	sees(t, one, 2)
 	sees(t, again, 1) // its own ID comes first, the others follow
@@ -223,7 +223,7 @@ func talk(t *testing.T, from, to *Daemon) {
 		}
 		accepted <- ep
 	}()
-	if _, err := dialer.Connect(ctx, addr.Addr{Node: to.Self().Life.Node, Port: 2050}); err != nil {
+	if _, err := dialer.Connect(ctx, addr.Addr{Node: to.Self().Incarnation.Node, Port: 2050}); err != nil {
 		t.Fatal(err)
 	}
 	ep := <-accepted
@@ -248,7 +248,7 @@ func talk(t *testing.T, from, to *Daemon) {
 	if c := from.Status().Counts; c.Links < 1 || c.Conns < 1 || c.Ports < 1 {
 		t.Errorf("%s counts %+v during a connection", from.cfg.Name, c)
 	}
-	if rtt, err := from.Ping(ctx, to.Self().Life.Node); err != nil || rtt <= 0 {
+	if rtt, err := from.Ping(ctx, to.Self().Incarnation.Node); err != nil || rtt <= 0 {
 		t.Errorf("ping: %v, %v", rtt, err)
 	}
 }
@@ -459,7 +459,7 @@ func TestApplicationsAttachOverTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Self(); got.Life != d.Self().Life || got.Name != "host" {
+	if got := s.Self(); got.Incarnation != d.Self().Incarnation || got.Name != "host" {
 		t.Errorf("self %+v, want %+v", got, d.Self())
 	}
 	d.Close()

@@ -5,6 +5,6 @@
 // The components do not know each other. Membership decides which nodes are in
 // the cluster and reports it as events; the daemon turns every event into calls
 // of the engine, one at a time and in order, and acknowledges a removal only when
-// the engine has ended all that went towards the lost life. Observations of the
+// the engine has ended all that went towards the lost incarnation. Observations of the
 // engine's links about their peers go back to membership as evidence.
 package daemon

@@ -98,7 +98,7 @@ func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
 		x.Token = e.Token.String()
 	}
 	if n, ok := d.roster.incarnation(e.UUID); ok {
-		x.ID, x.Generation, x.State = &n.Life.Node, n.Life.Generation, n.State.String()
+		x.ID, x.Generation, x.State = &n.Incarnation.Node, n.Incarnation.Generation, n.State.String()
 	}
 	if !e.Banned.IsZero() {
 		banned := e.Banned.UTC()
@@ -113,7 +113,7 @@ func (d *Daemon) find(agent *membership.Agent, node string) (membership.Enrolmen
 	id, err := strconv.ParseUint(node, 10, 16)
 	for _, e := range agent.Enrolments() {
 		n, there := d.roster.incarnation(e.UUID)
-		if e.Name == node || e.UUID.String() == node || err == nil && there && n.Life.Node == addr.NodeID(id) {
+		if e.Name == node || e.UUID.String() == node || err == nil && there && n.Incarnation.Node == addr.NodeID(id) {
 			return e, true
 		}
 	}

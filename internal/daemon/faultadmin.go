@@ -146,6 +146,6 @@ func ParseNodeFault(text []byte) (NodeFault, error) { return failpoint.Parse(tex
 // A NodeFaultStep is a step of the protocol at which a node can be broken.
 type NodeFaultStep = failpoint.StepInfo
 
-// NodeFaultSteps returns all of them, in the order in which a node's life meets
+// NodeFaultSteps returns all of them, in the order in which a node's incarnation meets
 // them.
 func NodeFaultSteps() []NodeFaultStep { return failpoint.Steps() }

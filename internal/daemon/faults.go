@@ -106,10 +106,10 @@ func (b *breaker) meet(ctx context.Context, ev membership.Event, spawn func(func
 	n := ev.Node
 	switch ev.Kind {
 	case membership.EventSelf, membership.EventLocal:
-		b.plane.Names.SetID(n.UUID, n.Life.Node)
-		b.plane.SetSelf(n.Life.Node)
+		b.plane.Names.SetID(n.UUID, n.Incarnation.Node)
+		b.plane.SetSelf(n.Incarnation.Node)
 	case membership.EventAdded, membership.EventUpdated:
-		b.plane.Names.SetID(n.UUID, n.Life.Node)
+		b.plane.Names.SetID(n.UUID, n.Incarnation.Node)
 		for _, address := range n.Addresses() {
 			b.plane.Names.SetPlace(n.UUID, address)
 			if _, err := netip.ParseAddrPort(address); err != nil {

@@ -30,22 +30,22 @@ func TestLinkFaultsOverTheAdminSocket(t *testing.T) {
 	c = node("node")
 	c.EnableFaults = true
 	d := startTest(t, c)
-	sees(t, host, d.Self().Life.Node)
+	sees(t, host, d.Self().Incarnation.Node)
 
 	// Each knows where the other is: links, control and gossip.
 	for _, pair := range [][2]*Daemon{{host, d}, {d, host}} {
 		from, to := pair[0], pair[1]
 		for _, place := range []string{to.Status().Data[0], to.Status().Gossip} {
 			limit := time.Now().Add(testLimit)
-			for from.links.plane.Names.Place(place) != to.Self().Life.Node {
+			for from.links.plane.Names.Place(place) != to.Self().Incarnation.Node {
 				if time.Now().After(limit) {
 					t.Fatalf("%s does not know who is at %s", from.cfg.Name, place)
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
 		}
-		if self := from.links.plane.Self(); self != from.Self().Life.Node {
-			t.Errorf("%s breaks as node %d, is %d", from.cfg.Name, self, from.Self().Life.Node)
+		if self := from.links.plane.Self(); self != from.Self().Incarnation.Node {
+			t.Errorf("%s breaks as node %d, is %d", from.cfg.Name, self, from.Self().Incarnation.Node)
 		}
 	}
 
@@ -176,7 +176,7 @@ func TestNamesOfNodesAreLookedUp(t *testing.T) {
 	b := &breaker{plane: plane, layer: inject.New(plane), log: zerolog.Nop(), resolving: make(chan struct{}, 1)}
 	defer b.close()
 	var wg sync.WaitGroup
-	n := membership.Node{Life: addr.Life{Node: 7, Generation: 1}, Identity: verdict.Identity{UUID: addr.UUID{7}, Claims: testClaims("seven", "localhost:7700", "10.0.0.7:7700")}}
+	n := membership.Node{Incarnation: addr.Incarnation{Node: 7, Generation: 1}, Identity: verdict.Identity{UUID: addr.UUID{7}, Claims: testClaims("seven", "localhost:7700", "10.0.0.7:7700")}}
 	b.meet(t.Context(), membership.Event{Kind: membership.EventAdded, Node: n}, wg.Go)
 	wg.Wait()
 	for _, at := range []string{"127.0.0.1:7700", "10.0.0.7:7700"} {

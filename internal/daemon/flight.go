@@ -33,7 +33,7 @@ func (d *Daemon) Recorded(seq uint64, from time.Time) []flight.Event {
 
 // recordedEvent returns the line about a recorded event.
 func recordedEvent(e flight.Event) NodeEvent {
-	line := NodeEvent{Time: e.Time, Event: e.Event, Peer: lifeOf(e), Detail: e.Detail}
+	line := NodeEvent{Time: e.Time, Event: e.Event, Peer: incarnationOf(e), Detail: e.Detail}
 	if e.Name != "" {
 		line.Detail = colons(strconv.Quote(e.Name), e.Detail)
 	}
@@ -43,9 +43,9 @@ func recordedEvent(e flight.Event) NodeEvent {
 	return line
 }
 
-// lifeOf returns the life that an event is about, empty for none.
-func lifeOf(e flight.Event) string {
-	if e.Peer == (addr.Life{}) {
+// incarnationOf returns the incarnation that an event is about, empty for none.
+func incarnationOf(e flight.Event) string {
+	if e.Peer == (addr.Incarnation{}) {
 		return ""
 	}
 	return e.Peer.String()

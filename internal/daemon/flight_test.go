@@ -26,7 +26,7 @@ func TestWhatHasHappenedIsKept(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
 	err := c.RecordedEvents(ctx, time.Hour, false, func(e NodeEvent) error { // the last ones are yet to come
-		if got = append(got, e.Event); e.Event == "link-up" && (e.Peer != host.Self().Life.String() || !strings.HasPrefix(e.Detail, "over ")) {
+		if got = append(got, e.Event); e.Event == "link-up" && (e.Peer != host.Self().Incarnation.String() || !strings.HasPrefix(e.Detail, "over ")) {
 			t.Errorf("%+v", e)
 		}
 		if contains(got, want) {

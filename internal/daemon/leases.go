@@ -12,7 +12,7 @@ import (
 )
 
 // leases are the engine's questions to membership about signed leases. Membership reports this
-// node's life to the engine before its start has returned, so questions meanwhile wait for that.
+// node's incarnation to the engine before its start has returned, so questions meanwhile wait for that.
 type leases struct {
 	ctx   context.Context // of the daemon
 	ready chan struct{}   // closed when agent is set
@@ -53,5 +53,5 @@ func (l *leases) prove(lease []byte, peer engine.Peer, proved transport.Identity
 	if agent == nil {
 		return fmt.Errorf("%w: this node ends", status.NoDevice)
 	}
-	return agent.CheckLease(lease, peer.UUID, trust.Pin(proved.Key), peer.Epoch, peer.Life)
+	return agent.CheckLease(lease, peer.UUID, trust.Pin(proved.Key), peer.Epoch, peer.Incarnation)
 }

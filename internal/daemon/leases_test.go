@@ -10,12 +10,12 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// TestLinksShowTheLeaseOfTheirLife: what the engine shows in its HELLOs is what the
-// host has signed for the life that it has now.
-func TestLinksShowTheLeaseOfTheirLife(t *testing.T) {
+// TestLinksShowTheLeaseOfTheirIncarnation: what the engine shows in its HELLOs is what the
+// host has signed for the incarnation that it has now.
+func TestLinksShowTheLeaseOfTheirIncarnation(t *testing.T) {
 	host, node := testHost(t)
 	a := startTest(t, node("a"))
-	sees(t, host, a.engine.Self().Life.Node)
+	sees(t, host, a.engine.Self().Incarnation.Node)
 	var shown [2][]byte
 	for i, d := range []*Daemon{host, a} {
 		self := d.engine.Self()

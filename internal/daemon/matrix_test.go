@@ -27,9 +27,9 @@ func startMany(t *testing.T, hub *mem.Hub, n int) (nodes []*engine.Node) {
 		}
 		node := engine.Start(engine.Config{Providers: []transport.Provider{p}})
 		t.Cleanup(func() { node.Close() })
-		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		node.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1, Term: 1})
-		nodes, peers = append(nodes, node), append(peers, engine.Peer{Life: life, UUID: id.Node, Epoch: 1, Addresses: []string{at}})
+		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
+		node.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Incarnation: incarnation}, UUID: id.Node, Epoch: 1, Term: 1})
+		nodes, peers = append(nodes, node), append(peers, engine.Peer{Incarnation: incarnation, UUID: id.Node, Epoch: 1, Addresses: []string{at}})
 	}
 	for i, node := range nodes {
 		for j, p := range peers {

@@ -187,12 +187,12 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 // observePast adds past events, and since when nodes are suspect.
 func (d *Daemon) observePast(s *observe.Snapshot) {
 	for _, e := range d.record.Last(snapshotEvents) {
-		s.Events = append(s.Events, observe.Event{Time: e.Time, Event: e.Event, Node: lifeOf(e), Name: e.Name, Text: e.Detail, Count: e.Count})
+		s.Events = append(s.Events, observe.Event{Time: e.Time, Event: e.Event, Node: incarnationOf(e), Name: e.Name, Text: e.Detail, Count: e.Count})
 		if e.Event != EventUpdated || e.Detail != membership.Suspect.String() {
 			continue
 		}
 		for i := range s.Nodes {
-			if n := &s.Nodes[i]; n.State == e.Detail && e.Peer == (addr.Life{Node: n.ID, Generation: n.Generation}) {
+			if n := &s.Nodes[i]; n.State == e.Detail && e.Peer == (addr.Incarnation{Node: n.ID, Generation: n.Generation}) {
 				n.Suspect = e.Time
 			}
 		}
@@ -246,7 +246,7 @@ func (d *Daemon) observeEngine(s *observe.Snapshot, e *engine.Node) {
 	services := e.Services()
 	t.Services = len(services)
 	for _, x := range services[:min(len(services), snapshotServices)] {
-		row := observe.Service{Name: x.Name, Node: x.Node, Address: addr.Addr{Node: x.Life.Node, Port: x.Port}.String(), RoundTripUS: -1}
+		row := observe.Service{Name: x.Name, Node: x.Node, Address: addr.Addr{Node: x.Incarnation.Node, Port: x.Port}.String(), RoundTripUS: -1}
 		if x.RoundTrip >= 0 {
 			row.RoundTripUS = x.RoundTrip.Microseconds()
 		}

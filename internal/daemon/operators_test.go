@@ -275,8 +275,8 @@ func TestTokensEndAndAreRevoked(t *testing.T) {
 		if k.Expires == nil || k.Left == nil || *k.Left != left || !k.Usable {
 			t.Fatalf("token %+v: want an end, and %d uses left", k, left)
 		}
-		if life := k.Expires.Sub(k.Created); life < 23*time.Hour || life > 25*time.Hour {
-			t.Errorf("token %+v lives %v, want a day", k, life)
+		if incarnation := k.Expires.Sub(k.Created); incarnation < 23*time.Hour || incarnation > 25*time.Hour {
+			t.Errorf("token %+v lives %v, want a day", k, incarnation)
 		}
 	}
 	if text, err := json.Marshal(all); err != nil || strings.Contains(string(text), made.Token[len(made.Token)-40:]) {

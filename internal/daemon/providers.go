@@ -90,7 +90,7 @@ func streamConfig(d *Daemon, shared *handover, store *trust.Store) stream.Config
 		Identify:  identify,
 		Plaintext: d.cfg.TCPPlaintext,
 		// One link may keep no more than one part of the connections' memory.
-		LaneWindow:    min(8<<20, d.memory.window()),
+		StreamWindow:  min(8<<20, d.memory.window()),
 		SessionWindow: d.memory.window(),
 
 		Known:   d.known.has,

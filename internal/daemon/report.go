@@ -21,9 +21,9 @@ func (r *reporter) to(agent *membership.Agent) {
 	agent.ServesAnew() // it may have asked before
 }
 
-func (r *reporter) report(life addr.Life, e engine.Evidence) {
+func (r *reporter) report(incarnation addr.Incarnation, e engine.Evidence) {
 	if agent := r.agent.Load(); agent != nil {
-		agent.Report(life, evidenceOf(e))
+		agent.Report(incarnation, evidenceOf(e))
 	}
 }
 

@@ -11,14 +11,14 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// NodeInfo is one life of a node, as `fabricd nodes --json` shows it.
+// NodeInfo is one incarnation of a node, as `fabricd nodes --json` shows it.
 type NodeInfo struct {
 	ID         addr.NodeID     `json:"id"`
 	Generation addr.Generation `json:"generation"`
 	Name       string          `json:"name"`
 	State      string          `json:"state"` // alive, suspect, leaving or removed
 	Addresses  []string        `json:"addresses"`
-	Since      time.Time       `json:"since"` // of the state removed; else of the life
+	Since      time.Time       `json:"since"` // of the state removed; else of the incarnation
 }
 
 // Nodes is the output of `fabricd nodes --json`.
@@ -34,9 +34,9 @@ const (
 	EventAdded   = "added"
 	EventRemoved = "removed"
 	EventUpdated = "updated"
-	EventSelf    = "self"  // this node has a (new) life
-	EventLocal   = "local" // this node serves its machine alone, in its last life: no host answers
-	EventReset   = "reset" // this node's life was ended by the others
+	EventSelf    = "self"  // this node has a (new) incarnation
+	EventLocal   = "local" // this node serves its machine alone, in its last incarnation: no host answers
+	EventReset   = "reset" // this node's incarnation was ended by the others
 	EventHost    = "host"  // the host became reachable or lost
 	EventLagging = "lagging"
 )
@@ -55,7 +55,7 @@ type NodeEvent struct {
 }
 
 const (
-	// removedFor is how long a removed life stays in the list, unless its ID
+	// removedFor is how long a removed incarnation stays in the list, unless its ID
 	// comes back: as long as its ID is in quarantine.
 	removedFor = 10 * time.Minute
 	// subscriberQueue bounds the events that wait for one slow reader, which is cut off when it is
@@ -68,9 +68,9 @@ const (
 type roster struct {
 	mu      sync.Mutex // guards the fields below
 	cluster addr.UUID
-	self    addr.Life // Generation 0 without a lease
-	local   bool      // self is the last life, shown to this machine alone: no host has answered
-	told    bool      // the host has sent the node list, since this node started
+	self    addr.Incarnation // Generation 0 without a lease
+	local   bool             // self is the last incarnation, shown to this machine alone: no host has answered
+	told    bool             // the host has sent the node list, since this node started
 	nodes   map[addr.NodeID]membership.Node
 	subs    map[*subscription]struct{}
 	closed  bool
@@ -113,30 +113,30 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 	n, changed := ev.Node, false
 	switch ev.Kind {
 	case membership.EventSelf, membership.EventLocal:
-		if r.self.Generation != 0 && r.self != n.Life {
+		if r.self.Generation != 0 && r.self != n.Incarnation {
 			delete(r.nodes, r.self.Node)
 		}
 		n.State = membership.Alive
-		r.self, r.local = n.Life, ev.Kind == membership.EventLocal
-		r.nodes[n.Life.Node] = n
+		r.self, r.local = n.Incarnation, ev.Kind == membership.EventLocal
+		r.nodes[n.Incarnation.Node] = n
 	case membership.EventReset:
-		// The next life's first table adds the living nodes; removed ones stay.
+		// The next incarnation's first table adds the living nodes; removed ones stay.
 		maps.DeleteFunc(r.nodes, func(_ addr.NodeID, n membership.Node) bool { return n.State != membership.Removed })
 		r.self.Generation, r.local = 0, false
 	case membership.EventHost:
 		r.told = r.told || ev.Detail == membership.HostReachable // it comes behind the host's table
 	case membership.EventAdded, membership.EventUpdated:
-		changed = r.nodes[n.Life.Node].State != n.State
-		r.nodes[n.Life.Node] = n
+		changed = r.nodes[n.Incarnation.Node].State != n.State
+		r.nodes[n.Incarnation.Node] = n
 	case membership.EventRemoved:
 		r.removals[removalReason(ev.Reason)]++
-		known, ok := r.nodes[n.Life.Node]
-		if ok && known.Life == n.Life {
+		known, ok := r.nodes[n.Incarnation.Node]
+		if ok && known.Incarnation == n.Incarnation {
 			n = known // a verdict may know less than we do
 		}
 		n.State, n.Since = membership.Removed, now
-		if !ok || known.Life.Generation <= n.Life.Generation {
-			r.nodes[n.Life.Node] = n
+		if !ok || known.Incarnation.Generation <= n.Incarnation.Generation {
+			r.nodes[n.Incarnation.Node] = n
 		}
 	}
 	e := eventOf(ev, n, now)
@@ -151,12 +151,12 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 
 // keep records an event.
 func (r *roster) keep(e NodeEvent, detail string) {
-	var life addr.Life
+	var incarnation addr.Incarnation
 	name := ""
 	if e.Node != nil {
-		life, name = addr.Life{Node: e.Node.ID, Generation: e.Node.Generation}, e.Node.Name
+		incarnation, name = addr.Incarnation{Node: e.Node.ID, Generation: e.Node.Generation}, e.Node.Name
 	}
-	r.record.Note(flight.Cluster, e.Event, life, name, detail)
+	r.record.Note(flight.Cluster, e.Event, incarnation, name, detail)
 }
 
 // removalReasons are those that incarnations are counted by; the last is of all others.
@@ -258,9 +258,9 @@ func (r *roster) snapshot(now time.Time) Nodes {
 	return all
 }
 
-// place returns this node's own life, and whether that is its last one, which it
+// place returns this node's own incarnation, and whether that is its last one, which it
 // shows to its own machine alone; the generation is 0 while it has none.
-func (r *roster) place() (self addr.Life, local bool) {
+func (r *roster) place() (self addr.Incarnation, local bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.self, r.local
@@ -279,7 +279,7 @@ func (r *roster) incarnation(node addr.UUID) (found membership.Node, ok bool) {
 	return found, ok
 }
 
-// complete reports whether this node has a life and knows the others.
+// complete reports whether this node has an incarnation and knows the others.
 func (r *roster) complete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -305,7 +305,7 @@ func infoOf(n membership.Node) NodeInfo {
 	if addresses == nil {
 		addresses = []string{} // an empty list in JSON, not null
 	}
-	return NodeInfo{n.Life.Node, n.Life.Generation, n.Name(), n.State.String(), addresses, n.Since.UTC()}
+	return NodeInfo{n.Incarnation.Node, n.Incarnation.Generation, n.Name(), n.State.String(), addresses, n.Since.UTC()}
 }
 
 // eventOf returns the line for ev, n being the known state of its node.

@@ -11,22 +11,22 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// TestTheLastLifeIsNeverShownAsJoined follows a node that serves its machine alone
-// until the host answers: at no moment its last life is told as one of the cluster.
-func TestTheLastLifeIsNeverShownAsJoined(t *testing.T) {
+// TestTheLastIncarnationIsNeverShownAsJoined follows a node that serves its machine alone
+// until the host answers: at no moment its last incarnation is told as one of the cluster.
+func TestTheLastIncarnationIsNeverShownAsJoined(t *testing.T) {
 	r := newRoster()
 	last, next := testNode(2, 10, "two"), testNode(2, 11, "two")
 	for _, c := range []struct {
 		kind  membership.EventKind
 		node  membership.Node
-		self  addr.Life
+		self  addr.Incarnation
 		local bool
 	}{
-		{membership.EventLocal, last, last.Life, true},
-		{membership.EventSelf, next, next.Life, false},
-		{membership.EventReset, next, addr.Life{Node: 2}, false},
-		{membership.EventLocal, next, next.Life, true},
-		{membership.EventReset, next, addr.Life{Node: 2}, false},
+		{membership.EventLocal, last, last.Incarnation, true},
+		{membership.EventSelf, next, next.Incarnation, false},
+		{membership.EventReset, next, addr.Incarnation{Node: 2}, false},
+		{membership.EventLocal, next, next.Incarnation, true},
+		{membership.EventReset, next, addr.Incarnation{Node: 2}, false},
 	} {
 		r.apply(membership.Event{Kind: c.kind, Node: c.node}, time.Now())
 		if self, local := r.place(); self != c.self || local != c.local {

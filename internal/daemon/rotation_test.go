@@ -32,7 +32,7 @@ func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor atta
 		}
 		accepted <- ep
 	}()
-	if _, err := dialer.Connect(ctx, addr.Addr{Node: to.Self().Life.Node, Port: port}); err != nil {
+	if _, err := dialer.Connect(ctx, addr.Addr{Node: to.Self().Incarnation.Node, Port: port}); err != nil {
 		t.Fatal(err)
 	}
 	if acceptor = <-accepted; acceptor == nil {
@@ -47,8 +47,8 @@ func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor atta
 func TestTheAuthorityIsRotatedUnderConnections(t *testing.T) {
 	host, node := testHost(t)
 	one, two := startTest(t, node("one")), startTest(t, node("two"))
-	sees(t, one, two.Self().Life.Node)
-	lives := map[*Daemon]addr.Life{one: one.Self().Life, two: two.Self().Life}
+	sees(t, one, two.Self().Incarnation.Node)
+	incarnations := map[*Daemon]addr.Incarnation{one: one.Self().Incarnation, two: two.Self().Incarnation}
 	var sent atomic.Int64
 	stop, done := make(chan struct{}), make(chan struct{}, 2)
 	for i, ends := range [][2]*Daemon{{one, two}, {two, host}} {
@@ -98,8 +98,8 @@ func TestTheAuthorityIsRotatedUnderConnections(t *testing.T) {
 		t.Errorf("%d messages beside the rotations, want traffic all the time", sent.Load())
 	}
 	for _, d := range []*Daemon{one, two} {
-		if l := d.Self().Life; l != lives[d] {
-			t.Errorf("%s lived as %v and lives as %v", d.cfg.Name, lives[d], l)
+		if l := d.Self().Incarnation; l != incarnations[d] {
+			t.Errorf("%s lived as %v and lives as %v", d.cfg.Name, incarnations[d], l)
 		}
 	}
 	token, err := host.CreateToken(0, 0)
@@ -112,6 +112,6 @@ func TestTheAuthorityIsRotatedUnderConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	three := startTest(t, c)
-	sees(t, three, two.Self().Life.Node)
+	sees(t, three, two.Self().Incarnation.Node)
 	talk(t, three, host)
 }

@@ -342,8 +342,8 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		MaxNodes:            d.cfg.MaxNodes,
 		Networks:            d.cfg.AllowedNetworks,
 		Audit:               d.auditMembership,
-		Probe: func(ctx context.Context, life addr.Life) error {
-			_, err := engine.Ping(ctx, life.Node)
+		Probe: func(ctx context.Context, incarnation addr.Incarnation) error {
+			_, err := engine.Ping(ctx, incarnation.Node)
 			if errors.Is(err, status.Version) {
 				return nil // an answer: it lives, only no link with it is to be had
 			}
@@ -355,12 +355,14 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		},
 		Revalidate: engine.Revalidate,
 		Serves:     func() []services.Service { return servicesOf(engine.Serves()) },
-		OnServices: func(life addr.Life, list []services.Service) { engine.NodeServices(life, namedOf(list)) },
-		Bars:       d.barsService,
-		Barred:     engine.Barred,
-		Now:        d.clock.Now,
-		Faults:     d.nodeFaults,
-		Log:        d.log,
+		OnServices: func(incarnation addr.Incarnation, list []services.Service) {
+			engine.NodeServices(incarnation, namedOf(list))
+		},
+		Bars:   d.barsService,
+		Barred: engine.Barred,
+		Now:    d.clock.Now,
+		Faults: d.nodeFaults,
+		Log:    d.log,
 	})
 	d.data.streams, d.gossip = nil, portPair{} // the agent's, also if it failed
 	leases.of(agent)

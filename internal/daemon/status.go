@@ -85,7 +85,7 @@ type Counts struct {
 	// Refused are the connections of peers, since the start, that ended before the peer was
 	// authenticated as one that may talk to this node.
 	Refused uint64 `json:"refused"`
-	// StrayLists are lists of services that this host has passed over: of a life that was
+	// StrayLists are lists of services that this host has passed over: of an incarnation that was
 	// not their sender's.
 	StrayLists uint64 `json:"stray_service_lists,omitempty"`
 	// ConnMemory is how many bytes of memory connections have been promised, of

@@ -58,10 +58,10 @@ func (c *Counts) count(engine *engine.Node) {
 
 // A ServiceRow is a service, as `fabricd services --json` shows it.
 type ServiceRow struct {
-	Name    string    `json:"name"`
-	Node    string    `json:"node"` // its name
-	Life    addr.Life `json:"life"`
-	Address string    `json:"address"`
+	Name        string           `json:"name"`
+	Node        string           `json:"node"` // its name
+	Incarnation addr.Incarnation `json:"life"`
+	Address     string           `json:"address"`
 	// RoundTripUS is how far away the node is; null while it is not known.
 	RoundTripUS *int64 `json:"round_trip_us"`
 	// State is served, or of this node's services also barred by the host.
@@ -71,7 +71,7 @@ type ServiceRow struct {
 func serviceRows(n *engine.Node) []ServiceRow {
 	all := []ServiceRow{}
 	add := func(state string, s attach.Service) {
-		row := ServiceRow{Name: s.Name, Node: s.Node, Life: s.Life, State: state, Address: addr.Addr{Node: s.Life.Node, Port: s.Port}.String()}
+		row := ServiceRow{Name: s.Name, Node: s.Node, Incarnation: s.Incarnation, State: state, Address: addr.Addr{Node: s.Incarnation.Node, Port: s.Port}.String()}
 		if us := s.RoundTrip.Microseconds(); s.RoundTrip >= 0 {
 			row.RoundTripUS = &us
 		}
@@ -82,7 +82,7 @@ func serviceRows(n *engine.Node) []ServiceRow {
 	}
 	self := n.Self()
 	for _, b := range n.BarredServices() {
-		add("barred by the host", attach.Service{Name: b.Name, Port: b.Port, Life: self.Life, Node: self.Name})
+		add("barred by the host", attach.Service{Name: b.Name, Port: b.Port, Incarnation: self.Incarnation, Node: self.Name})
 	}
 	return all
 }

@@ -36,26 +36,26 @@ type listening struct {
 
 // A request is a connect request that waits in a listener's queue.
 type request struct {
-	link  *link
-	frame wire.Connect
-	lane  transport.RecvLane
-	from  access.Caller
-	conn  *conn // set when it is accepted; guarded by the listener's mu
+	link   *link
+	frame  wire.Connect
+	stream transport.RecvStream
+	from   access.Caller
+	conn   *conn // set when it is accepted; guarded by the listener's mu
 }
 
 // refuse notifies the requester. A whole backlog may be refused at once, which the control
-// lane has no room for: each waits for its turn.
+// stream has no room for: each waits for its turn.
 func (r *request) refuse(code status.Code) {
 	r.link.spawn(func() {
 		r.link.sayInTurn(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
-		r.lane.Cancel()
+		r.stream.Cancel()
 	})
 }
 
 // incoming handles a connect request, and then the connection's operations
-// lane if it is accepted. It runs on the lane's reader.
-func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.RecvLane) {
-	req := &request{link: l, frame: f, lane: lane}
+// stream if it is accepted. It runs on the stream's reader.
+func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, stream transport.RecvStream) {
+	req := &request{link: l, frame: f, stream: stream}
 	n.mu.Lock()
 	e := n.listeners[f.To]
 	if !n.servedLocked(e, f.Service) {
@@ -71,18 +71,18 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, lane transport.
 	}
 	n.counters.incoming(incomingResult(code, admitted))
 	if code != status.OK {
-		// Many may ask at once. Their lanes bound them, so this one waits
-		// rather than let the answers overrun the control lane.
+		// Many may ask at once. Their streams bound them, so this one waits
+		// rather than let the answers overrun the control stream.
 		l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: code}.AppendTo(nil))
-		lane.Cancel()
+		stream.Cancel()
 		return
 	}
 	h, body, err := r.Next() // the requester sends nothing before it is accepted
 	if c := e.claim(req); c != nil {
-		c.readOn(r, lane, h, body, err)
+		c.readOn(r, stream, h, body, err)
 		return
 	}
-	lane.Cancel()
+	stream.Cancel()
 	if err == nil {
 		l.violated(fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type))
 	}
@@ -245,7 +245,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 // refuse ends a connection that its requester has not confirmed.
 func (c *conn) refuse(code status.Code) {
 	c.fail("") // or Abort would wait for the requester
-	// The lane's end may overtake a grant; then only this reports it.
+	// The stream's end may overtake a grant; then only this reports it.
 	c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: code}.AppendTo(nil))
 }
 
@@ -327,14 +327,14 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	c.peer = r.frame.Conn
 	c.out.raise(r.frame.Limit)
 	c.mu.Lock()
-	c.opsIn = r.lane
+	c.opsIn = r.stream
 	c.mu.Unlock()
 	e.n.mu.Lock()
 	e.n.ports.Retain(port)
 	e.n.mu.Unlock()
 	e.holdLocked(c)
 	e.state, e.port, e.holds = core.Connected, port, true
-	e.remote = addr.Addr{Node: r.link.peer.Life.Node, Port: r.frame.From}
+	e.remote = addr.Addr{Node: r.link.peer.Incarnation.Node, Port: r.frame.From}
 	if r.link.twin != nil {
 		if twin := r.link.twin.conn(r.frame.Conn); twin != nil {
 			c.twin.Store(twin)
@@ -355,13 +355,13 @@ var errRequesterGone = errors.New("the requester is gone")
 func (c *conn) grantTo(gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), core.AcceptTimeout)
 	defer cancel()
-	lane, err := c.openOps(ctx)
+	stream, err := c.openOps(ctx)
 	if err != nil {
 		return errRequesterGone
 	}
-	lane.SetWriteDeadline(time.Now().Add(core.AcceptTimeout))
-	_, err = lane.Write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: uint64(c.in.window)}.AppendTo(nil))
-	lane.SetWriteDeadline(time.Time{})
+	stream.SetWriteDeadline(time.Now().Add(core.AcceptTimeout))
+	_, err = stream.Write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: uint64(c.in.window)}.AppendTo(nil))
+	stream.SetWriteDeadline(time.Time{})
 	c.mu.Lock()
 	c.ops.busy = false
 	c.mu.Unlock()

@@ -109,13 +109,13 @@ func (n *Node) AccessRules() []RuleCount {
 // Requires mu.
 func (n *Node) callerLocked(l *link, uid uint32) access.Caller {
 	if l.twin != nil {
-		return access.Caller{Life: l.peer.Life, Name: n.self.Name, Labels: n.self.Labels, UID: uid, Local: true}
+		return access.Caller{Incarnation: l.peer.Incarnation, Name: n.self.Name, Labels: n.self.Labels, UID: uid, Local: true}
 	}
 	known := l.peer
-	if p := n.peers[known.Life.Node]; p != nil && p.Life == known.Life {
+	if p := n.peers[known.Incarnation.Node]; p != nil && p.Incarnation == known.Incarnation {
 		known = p.Peer
 	}
-	return access.Caller{Life: known.Life, Name: known.Name, Labels: known.Labels, UID: uid}
+	return access.Caller{Incarnation: known.Incarnation, Name: known.Name, Labels: known.Labels, UID: uid}
 }
 
 // decide returns the decision of the rules and the listener e, nil if there is none,
@@ -139,7 +139,7 @@ func (n *Node) admits(l *link, e *endpoint, port addr.Port, c access.Caller) boo
 		return true
 	}
 	if suppressed, log := n.countRefusal(e, d); log {
-		n.log.Warn().Str("op", "access").Uint16("port", uint16(port)).Stringer("peer", c.Life).Str("name", c.Name).Uint32("uid", c.UID).
+		n.log.Warn().Str("op", "access").Uint16("port", uint16(port)).Stringer("peer", c.Incarnation).Str("name", c.Name).Uint32("uid", c.UID).
 			Str("rule", d.By).Uint64("suppressed", suppressed).Msg("connect refused by an access rule")
 	}
 	if n.cfg.Refused != nil {
@@ -195,7 +195,7 @@ func (e *endpoint) mayBind(port addr.Port) error {
 	if e.n.cfg.Refused != nil {
 		self := e.n.Self()
 		e.n.cfg.Refused(Refusal{Bind: true, Port: port, Node: self.UUID, By: d.By,
-			Caller: access.Caller{Life: self.Life, Name: self.Name, Labels: self.Labels, UID: e.s.cred.UID, Local: true}})
+			Caller: access.Caller{Incarnation: self.Incarnation, Name: self.Name, Labels: self.Labels, UID: e.s.cred.UID, Local: true}})
 	}
 	return fmt.Errorf("%w: port %d, by the access rule %q", status.Access, port, d.By)
 }
@@ -223,7 +223,7 @@ func (e *endpoint) Peer() (attach.Peer, error) {
 	case who == nil: // a connector
 		who = e.acceptor(c)
 	}
-	return attach.Peer{Life: who.Life, Name: who.Name, Labels: who.Labels, UID: who.UID}, nil
+	return attach.Peer{Incarnation: who.Incarnation, Name: who.Name, Labels: who.Labels, UID: who.UID}, nil
 }
 
 // acceptor returns the peer of a connector. Its user is known on this node only.

@@ -270,7 +270,7 @@ func TestPreviewEndsWithItsContextAndItsLink(t *testing.T) {
 			result <- err
 		}()
 		synctest.Wait()
-		fab.nodes[0].NodeLost(fab.peers[1].Life, "crashed")
+		fab.nodes[0].NodeLost(fab.peers[1].Incarnation, "crashed")
 		if err := <-result; !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("the node is lost: %v", err)
 		}
@@ -318,7 +318,7 @@ func TestPeerIsWhoHasConnected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []attach.Peer{{Life: fab.peers[0].Life, UID: 9}, {Life: fab.peers[1].Life, Name: "web-1", UID: 9}} {
+		for i, want := range []attach.Peer{{Incarnation: fab.peers[0].Incarnation, UID: 9}, {Incarnation: fab.peers[1].Incarnation, Name: "web-1", UID: 9}} {
 			from := fab.openAs(i, 9, 0)
 			go from.Connect(context.Background(), addr.Addr{Port: port})
 			to, _, err := l.Accept(context.Background())
@@ -327,7 +327,7 @@ func TestPeerIsWhoHasConnected(t *testing.T) {
 			}
 			fab.named(0, 1, "renamed")
 			got, err := to.Peer()
-			if got.Life != want.Life || got.Name != want.Name || got.UID != want.UID || err != nil {
+			if got.Incarnation != want.Incarnation || got.Name != want.Name || got.UID != want.UID || err != nil {
 				t.Errorf("the acceptor's peer: %+v, %v, want %+v", got, err, want)
 			}
 			fab.named(0, 1, "web-1", "web", "eu")
@@ -339,7 +339,7 @@ func TestPeerIsWhoHasConnected(t *testing.T) {
 					t.Errorf("labels %q", got.Labels)
 				}
 			}
-			if got, err := from.Peer(); got.Life != fab.peers[0].Life || got.UID != uid || err != nil {
+			if got, err := from.Peer(); got.Incarnation != fab.peers[0].Incarnation || got.UID != uid || err != nil {
 				t.Errorf("the connector's peer: %+v, %v, want user %d", got, err, uid)
 			}
 		}
@@ -369,7 +369,7 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 		connects := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := fab.openAs(1, 1, 1).(attach.ServingEndpoint).ConnectService(ctx, addr.Addr{Node: fab.nodes[0].Self().Life.Node, Port: port}, "db")
+			_, err := fab.openAs(1, 1, 1).(attach.ServingEndpoint).ConnectService(ctx, addr.Addr{Node: fab.nodes[0].Self().Incarnation.Node, Port: port}, "db")
 			return err
 		}
 		// fails reports whether one Accept, which waits already, fails because the name is barred.

@@ -70,7 +70,7 @@ func infoOf(r wire.LinkRow) LinkInfo {
 // rowOf is the opposite of infoOf.
 func rowOf(l LinkInfo) wire.LinkRow {
 	cut := func(v int64) uint32 { return uint32(min(max(v, 0), 1<<32-1)) }
-	return wire.LinkRow{Peer: addr.Life{Node: l.Node, Generation: l.Generation}, Carrier: carriers[l.Provider],
+	return wire.LinkRow{Peer: addr.Incarnation{Node: l.Node, Generation: l.Generation}, Carrier: carriers[l.Provider],
 		Fallback: slices.ContainsFunc(l.Considered, func(c Considered) bool { return c.Tried && !c.Chosen }),
 		SilentMS: cut(l.SilentMS), RoundTripUS: cut(l.RoundTripUS), DeviationUS: cut(l.DeviationUS), ShortestUS: cut(l.ShortestUS), Loss: uint16(l.LossPercent * 100)}
 }

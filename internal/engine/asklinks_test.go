@@ -45,8 +45,8 @@ func TestANodeTellsItsLinks(t *testing.T) {
 		if _, err := fab.nodes[0].LinksOf(t.Context(), 0); !errors.Is(err, status.NotSupp) {
 			t.Errorf("of itself: %v", err)
 		}
-		fab.nodes[1].NodeLost(fab.peers[0].Life, "crashed")
-		fab.nodes[0].NodeLost(fab.peers[1].Life, "crashed")
+		fab.nodes[1].NodeLost(fab.peers[0].Incarnation, "crashed")
+		fab.nodes[0].NodeLost(fab.peers[1].Incarnation, "crashed")
 		if _, err := fab.nodes[0].LinksOf(t.Context(), 1); !errors.Is(err, status.NoDevice) {
 			t.Errorf("of a lost node: %v", err)
 		}
@@ -62,7 +62,7 @@ func TestHostilePeerTellsLinks(t *testing.T) {
 		go func() {
 			for hd, body, err := h.ctrlIn.Next(); err == nil; hd, body, err = h.ctrlIn.Next() {
 				if f, err := wire.ParseAskLinks(hd.Flags, body); hd.Type == wire.TypeAskLinks && err == nil && f.Request == 1 {
-					row := wire.LinkRow{Peer: addr.Life{Node: 7, Generation: 1}, SilentMS: 1<<32 - 1, RoundTripUS: 1<<32 - 1, Loss: 10_000, Fallback: true}
+					row := wire.LinkRow{Peer: addr.Incarnation{Node: 7, Generation: 1}, SilentMS: 1<<32 - 1, RoundTripUS: 1<<32 - 1, Loss: 10_000, Fallback: true}
 					h.write(wire.Links{Request: 99}.AppendTo(nil))
 					h.write(wire.Links{Request: f.Request, Rows: []wire.LinkRow{row}}.AppendTo(nil))
 				}

@@ -17,7 +17,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// The benchmarks compare connections between two nodes with the bare lanes of
+// The benchmarks compare connections between two nodes with the bare streams of
 // the provider below, in one process. Run them with -count and compare medians.
 
 // benchProviders returns two providers.
@@ -55,10 +55,10 @@ func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Confi
 		change(&cfg)
 		n := engine.Start(cfg)
 		t.Cleanup(func() { n.Close() })
-		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: life}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})
+		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
+		n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Incarnation: incarnation}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})
 		f.nodes = append(f.nodes, n)
-		f.peers = append(f.peers, engine.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}})
+		f.peers = append(f.peers, engine.Peer{Incarnation: incarnation, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}})
 	}
 	f.nodes[0].NodeUp(f.peers[1])
 	f.nodes[1].NodeUp(f.peers[0])
@@ -81,7 +81,7 @@ func overEach(b *testing.B, f func(b *testing.B, here, there io.ReadWriter)) {
 		b.Run(name+"/bare", func(b *testing.B) {
 			pa, pb := providers(b)
 			b.Cleanup(func() { pa.Close(); pb.Close() })
-			here, there := transporttest.Lanes(b, pa, pb)
+			here, there := transporttest.Streams(b, pa, pb)
 			f(b, here, there)
 		})
 		b.Run(name+"/conn", func(b *testing.B) {
@@ -119,7 +119,7 @@ func benchWindows(b *testing.B, pa, pb transport.Provider, near, far rma.Prot) (
 }
 
 // BenchmarkWrite writes to the peer's window and waits until the bytes are
-// there; compare with BenchmarkPingPong and BenchmarkBulk of bare lanes.
+// there; compare with BenchmarkPingPong and BenchmarkBulk of bare streams.
 func BenchmarkWrite(b *testing.B) {
 	const depth = 4 // writes under way, of the large ones
 	for provider, providers := range benchProviders {

@@ -54,7 +54,7 @@ func (c *conn) asError(code status.Code) error {
 	return code
 }
 
-// cutOff fails the connection because a lane of it has broken, with err if that is
+// cutOff fails the connection because a stream of it has broken, with err if that is
 // known. With a session that has ended, the whole link fails: it knows the cause.
 func (c *conn) cutOff(err error) {
 	if closeError(err) != nil || c.link.sess.Err() != nil {

@@ -33,7 +33,7 @@ import (
 //   - delivered bytes are a prefix of the sent ones, and all after an orderly close;
 //   - after a fence or a signal the bytes before it are in the target's memory;
 //   - no window gets a byte that its own connection did not send;
-//   - when NodeLost returns no call towards that life goes on;
+//   - when NodeLost returns no call towards that incarnation goes on;
 //   - nothing hangs and nothing is left.
 type chaos struct {
 	t    *testing.T
@@ -51,23 +51,23 @@ type chaos struct {
 	regions map[*countedRegion]struct{}
 }
 
-// A chaosNode is one life of a node.
+// A chaosNode is one incarnation of a node.
 type chaosNode struct {
 	*engine.Node
 	peer engine.Peer
 	dead bool
 }
 
-// A call is one of an application of from towards the life to.
+// A call is one of an application of from towards the incarnation to.
 type call struct {
-	from, to addr.Life
+	from, to addr.Incarnation
 	what     string
 }
 
 // A convo is one connection as the two applications at its ends know it.
 type convo struct {
 	id       uint64
-	from, to addr.Life
+	from, to addr.Incarnation
 	sent     []byte // that the client's node has accepted
 	closed   bool   // the client has closed in order
 	region   *countedRegion
@@ -158,18 +158,18 @@ func newChaos(t *testing.T, s uint64, network chaosNet) *chaos {
 
 func (c *chaos) rand(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(c.seed, stream)) }
 
-// boot starts a life of node i and tells everybody.
+// boot starts an incarnation of node i and tells everybody.
 func (c *chaos) boot(i int, gen addr.Generation) {
 	p, err := c.net.provider(i)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	life := addr.Life{Node: addr.NodeID(i), Generation: gen}
+	incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: gen}
 	n := &chaosNode{
 		Node: engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()}),
-		peer: engine.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: uint64(gen), Addresses: []string{p.Addr()}},
+		peer: engine.Peer{Incarnation: incarnation, UUID: uuid(byte(i + 1)), Epoch: uint64(gen), Addresses: []string{p.Addr()}},
 	}
-	n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: life}, UUID: n.peer.UUID, Epoch: uint64(gen), Term: 1})
+	n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Incarnation: incarnation}, UUID: n.peer.UUID, Epoch: uint64(gen), Term: 1})
 	c.mu.Lock()
 	c.nodes[i] = n
 	others := append([]*chaosNode(nil), c.nodes...)
@@ -192,18 +192,18 @@ func (c *chaos) boot(i int, gen addr.Generation) {
 func (c *chaos) watchEvents(n *chaosNode) {
 	last := make(map[addr.NodeID]attach.Event)
 	n.NewSession(attach.Credentials{}).Watch(func(ev attach.Event) {
-		before, seen := last[ev.Life.Node]
-		last[ev.Life.Node] = ev
+		before, seen := last[ev.Incarnation.Node]
+		last[ev.Incarnation.Node] = ev
 		switch {
 		case !seen:
-		case ev.Kind == before.Kind, ev.Kind == attach.NodeAdded && ev.Life.Generation <= before.Life.Generation,
-			ev.Kind == attach.NodeRemoved && ev.Life != before.Life:
-			c.t.Errorf("node %v: %+v after %+v", n.peer.Life, ev, before)
+		case ev.Kind == before.Kind, ev.Kind == attach.NodeAdded && ev.Incarnation.Generation <= before.Incarnation.Generation,
+			ev.Kind == attach.NodeRemoved && ev.Incarnation != before.Incarnation:
+			c.t.Errorf("node %v: %+v after %+v", n.peer.Incarnation, ev, before)
 		}
 	})
 }
 
-// crash ends a life of node i without a word to the others.
+// crash ends an incarnation of node i without a word to the others.
 func (c *chaos) crash(i int, rng *rand.Rand) {
 	n := c.nodes[i]
 	n.dead = true
@@ -211,22 +211,22 @@ func (c *chaos) crash(i int, rng *rand.Rand) {
 	n.Close()
 }
 
-// remove tells node i that a life is over, and checks that this is true for
+// remove tells node i that an incarnation is over, and checks that this is true for
 // its applications when NodeLost returns.
-func (c *chaos) remove(n *chaosNode, life addr.Life) {
-	n.NodeLost(life, "test")
+func (c *chaos) remove(n *chaosNode, incarnation addr.Incarnation) {
+	n.NodeLost(incarnation, "test")
 	synctest.Wait() // they have been woken; let them return
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for call, k := range c.calls {
-		if k > 0 && call.from == n.peer.Life && call.to == life {
-			c.t.Errorf("%s of node %v goes on after node %v was lost", call.what, call.from, life)
+		if k > 0 && call.from == n.peer.Incarnation && call.to == incarnation {
+			c.t.Errorf("%s of node %v goes on after node %v was lost", call.what, call.from, incarnation)
 		}
 	}
 }
 
 // during counts a call while it runs.
-func (c *chaos) during(what string, from, to addr.Life, f func()) {
+func (c *chaos) during(what string, from, to addr.Incarnation, f func()) {
 	k := call{from, to, what}
 	c.mu.Lock()
 	c.calls[k]++
@@ -253,21 +253,21 @@ func (c *chaos) run(d time.Duration) {
 			for _, k := range rng.Perm(chaosNodes) {
 				if k != i {
 					time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
-					c.remove(c.nodes[k], c.nodes[i].peer.Life)
+					c.remove(c.nodes[k], c.nodes[i].peer.Incarnation)
 				}
 			}
-			c.boot(i, c.nodes[i].peer.Life.Generation+1)
+			c.boot(i, c.nodes[i].peer.Incarnation.Generation+1)
 		case 4: // removed while alive: it learns that and comes back
 			n := c.nodes[i]
 			for _, k := range rng.Perm(chaosNodes) {
 				if k != i {
-					c.remove(c.nodes[k], n.peer.Life)
+					c.remove(c.nodes[k], n.peer.Incarnation)
 				}
 			}
 			n.dead = true
 			n.ResetSelf("removed")
 			n.Close()
-			c.boot(i, n.peer.Life.Generation+1)
+			c.boot(i, n.peer.Incarnation.Generation+1)
 		}
 	}
 	c.net.heal()
@@ -389,7 +389,7 @@ func (c *chaos) receive(n *chaosNode, v *convo, ep attach.Endpoint, rng *rand.Ra
 	var err error
 	for err == nil && len(got) < stopAt {
 		var k int
-		c.during("Recv", n.peer.Life, v.from, func() { k, err = ep.Recv(context.Background(), buf) })
+		c.during("Recv", n.peer.Incarnation, v.from, func() { k, err = ep.Recv(context.Background(), buf) })
 		got = append(got, buf[:k]...)
 	}
 	v.mu.Lock()
@@ -434,7 +434,7 @@ func (c *chaos) expose(n *chaosNode, v *convo, ep attach.Endpoint) {
 	}
 	for { // the client sends a byte for each signal it has asked for
 		var page [1]byte
-		c.during("Recv", n.peer.Life, v.from, func() { _, err = ep.Recv(context.Background(), page[:]) })
+		c.during("Recv", n.peer.Incarnation, v.from, func() { _, err = ep.Recv(context.Background(), page[:]) })
 		if err != nil {
 			return
 		}
@@ -467,7 +467,7 @@ func (c *chaos) client(n *chaosNode, rng *rand.Rand) {
 		}
 		c.converse(n, ep, addr.NodeID(rng.IntN(chaosNodes)), rng)
 		ep.Close()
-		if n.Self().Life.Generation == 0 {
+		if n.Self().Incarnation.Generation == 0 {
 			return
 		}
 	}
@@ -480,7 +480,7 @@ func (c *chaos) converse(n *chaosNode, ep attach.Endpoint, to addr.NodeID, rng *
 	if rng.IntN(8) == 0 {
 		time.AfterFunc(time.Duration(rng.IntN(3000))*time.Microsecond, cancel)
 	}
-	before := c.lifeOf(to)
+	before := c.incarnationOf(to)
 	begun := time.Now()
 	if _, err := ep.Connect(ctx, addr.Addr{Node: to, Port: chaosPort}); err != nil {
 		if d := time.Since(begun); d > 11*time.Second {
@@ -489,11 +489,11 @@ func (c *chaos) converse(n *chaosNode, ep attach.Endpoint, to addr.NodeID, rng *
 		c.tally.refused.Add(1)
 		return
 	}
-	life := c.lifeOf(to)
-	if life != before {
+	incarnation := c.incarnationOf(to)
+	if incarnation != before {
 		return // not clear which of the two it reached
 	}
-	v := &convo{id: rng.Uint64() | 1, from: n.peer.Life, to: life}
+	v := &convo{id: rng.Uint64() | 1, from: n.peer.Incarnation, to: incarnation}
 	c.mu.Lock()
 	c.convos[v.id] = v
 	c.mu.Unlock()
@@ -509,13 +509,13 @@ func (c *chaos) converse(n *chaosNode, ep attach.Endpoint, to addr.NodeID, rng *
 	}
 }
 
-func (c *chaos) lifeOf(id addr.NodeID) addr.Life {
+func (c *chaos) incarnationOf(id addr.NodeID) addr.Incarnation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.nodes[id] == nil { // at the very beginning
-		return addr.Life{}
+		return addr.Incarnation{}
 	}
-	return c.nodes[id].peer.Life
+	return c.nodes[id].peer.Incarnation
 }
 
 // send sends a stream and closes.

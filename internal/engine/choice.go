@@ -132,9 +132,9 @@ func (n *Node) tellFallback(l *link) {
 			return
 		}
 		if p.Reason != reasonNotOffered {
-			n.log.Warn().Str("op", "link").Stringer("peer", l.peer.Life).Str("provider", p.Provider).Str("reason", p.Reason).
+			n.log.Warn().Str("op", "link").Stringer("peer", l.peer.Incarnation).Str("provider", p.Provider).Str("reason", p.Reason).
 				Msg("link falls back to " + l.provider)
-			n.noteLink("link-fallback", l.peer.Life, "from %s to %s: %s", p.Provider, l.provider, p.Reason)
+			n.noteLink("link-fallback", l.peer.Incarnation, "from %s to %s: %s", p.Provider, l.provider, p.Reason)
 		}
 	}
 }

@@ -73,13 +73,13 @@ func dials(t *testing.T, broken map[string]error, offered []string, names ...str
 		}
 		n := Start(Config{Providers: providers})
 		defer n.Close()
-		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		n.SetSelf(Self{Self: attach.Self{Cluster: cluster, Life: life}, UUID: addr.UUID{byte(i + 1)}, Epoch: 1})
+		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
+		n.SetSelf(Self{Self: attach.Self{Cluster: cluster, Incarnation: incarnation}, UUID: addr.UUID{byte(i + 1)}, Epoch: 1})
 		nodes = append(nodes, n)
 	}
 	for i, n := range nodes {
 		other := 1 - i
-		n.NodeUp(Peer{Life: addr.Life{Node: addr.NodeID(other), Generation: 1}, UUID: addr.UUID{byte(other + 1)}, Epoch: 1,
+		n.NodeUp(Peer{Incarnation: addr.Incarnation{Node: addr.NodeID(other), Generation: 1}, UUID: addr.UUID{byte(other + 1)}, Epoch: 1,
 			Addresses: []string{[]string{"a", "b"}[other]}, Providers: offered})
 	}
 	_, err = nodes[0].linkTo(t.Context(), 1)
@@ -207,8 +207,8 @@ func TestAddressesOfAPeerAreBounded(t *testing.T) {
 			p := &named{Provider: inner, name: "mem", broken: errors.New("refused")}
 			n := Start(Config{Providers: []transport.Provider{p}})
 			defer n.Close()
-			n.SetSelf(Self{Self: attach.Self{Cluster: addr.UUID{1}, Life: addr.Life{Generation: 1}}, UUID: addr.UUID{1}, Epoch: 1})
-			n.NodeUp(Peer{Life: addr.Life{Node: 7, Generation: 1}, UUID: addr.UUID{7}, Epoch: 1, Addresses: make([]string, count)})
+			n.SetSelf(Self{Self: attach.Self{Cluster: addr.UUID{1}, Incarnation: addr.Incarnation{Generation: 1}}, UUID: addr.UUID{1}, Epoch: 1})
+			n.NodeUp(Peer{Incarnation: addr.Incarnation{Node: 7, Generation: 1}, UUID: addr.UUID{7}, Epoch: 1, Addresses: make([]string, count)})
 			if _, err := n.Ping(t.Context(), 7); !errors.Is(err, status.NoDevice) || !strings.Contains(err.Error(), want.reason) {
 				t.Errorf("%d addresses: %v, want %q", count, err, want.reason)
 			}
@@ -219,7 +219,7 @@ func TestAddressesOfAPeerAreBounded(t *testing.T) {
 	}
 }
 
-// TestEndsOfLinksAreShownWithinBounds: ten a minute of each life.
+// TestEndsOfLinksAreShownWithinBounds: ten a minute of each incarnation.
 func TestEndsOfLinksAreShownWithinBounds(t *testing.T) {
 	var e perMinute
 	shown := 0

@@ -220,7 +220,7 @@ func TestRegisterOnALostConnectionKeepsNoMemory(t *testing.T) {
 			if close {
 				a.Close()
 			} else {
-				fab.nodes[0].NodeLost(addr.Life{Node: 1, Generation: 1}, "test")
+				fab.nodes[0].NodeLost(addr.Incarnation{Node: 1, Generation: 1}, "test")
 			}
 			if err := <-ended; err == nil {
 				t.Error("registered on a connection that is lost")
@@ -239,17 +239,17 @@ func TestNodeLostReturnsAfterTheCallThatBeganIt(t *testing.T) {
 		s := fab.nodes[0].NewSession(attach.Credentials{})
 		var events []attach.Event
 		s.Watch(func(ev attach.Event) { events = append(events, ev) })
-		life := addr.Life{Node: 1, Generation: 1}
+		incarnation := addr.Incarnation{Node: 1, Generation: 1}
 		for range 3 {
-			go fab.nodes[0].NodeLost(life, "test")
+			go fab.nodes[0].NodeLost(incarnation, "test")
 		}
 		next := fab.peers[1]
-		next.Life.Generation = 2
+		next.Incarnation.Generation = 2
 		go fab.nodes[0].NodeUp(next)
 		go fab.nodes[0].NodeUp(next)
 		synctest.Wait()
-		if len(events) != 2 || events[0].Kind != attach.NodeRemoved || events[0].Life != life ||
-			events[1].Kind != attach.NodeAdded || events[1].Life != next.Life {
+		if len(events) != 2 || events[0].Kind != attach.NodeRemoved || events[0].Incarnation != incarnation ||
+			events[1].Kind != attach.NodeAdded || events[1].Incarnation != next.Incarnation {
 			t.Errorf("events %+v, want one removal and one addition", events)
 		}
 	})
@@ -372,7 +372,7 @@ func TestCloseTakesAsLongAsThereIsProgress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				fab := newFabricOn(t, mem.Config{Delay: 100 * time.Millisecond, LaneBuffer: 64 << 10}, 2, engine.Config{})
+				fab := newFabricOn(t, mem.Config{Delay: 100 * time.Millisecond, StreamBuffer: 64 << 10}, 2, engine.Config{})
 				a, b := fab.pair(0, 1)
 				const n = 16 << 20
 				am, bm := alloc(t, fab, n), alloc(t, fab, n)

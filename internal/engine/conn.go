@@ -14,24 +14,24 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// A conn is one end of a connection: an operations lane and a message lane in
+// A conn is one end of a connection: an operations stream and a message stream in
 // each direction, on one link.
 //
-// Closing is a handshake on the operations lanes. The closing side sends Close
+// Closing is a handshake on the operations streams. The closing side sends Close
 // with the number of message bytes it sent; the other end answers with its own
 // Close once those bytes have all arrived. An end that has both sent and
-// received Close ends its operations lane.
+// received Close ends its operations stream.
 type conn struct {
 	link *link
 	ep   *endpoint
 	id   wire.ConnID // this end's
-	peer wire.ConnID // the other end's; set before any lane is opened
+	peer wire.ConnID // the other end's; set before any stream is opened
 	in   *inbox
 	out  *outbox
 
 	twin     atomic.Pointer[conn] // the other end, if it is on this node
 	released atomic.Bool          // release was called
-	moved    atomic.Uint64        // large pieces that a lane has taken or brought
+	moved    atomic.Uint64        // large pieces that a stream has taken or brought
 
 	withdrawals withdrawals // of the peer's windows, for applications that use them directly
 	path        connPath
@@ -39,19 +39,19 @@ type conn struct {
 
 	mu   connLock // guards core and ops; taken after endpoint.mu, never before
 	core *core.Conn[memory]
-	ops  opsLane
+	ops  opsStream
 
 	first chan struct{} // closed at the connector's first frame, or when the conn ends
 	once  sync.Once     // guards closing first
-	ended chan struct{} // closed when the peer's operations lane has ended
+	ended chan struct{} // closed when the peer's operations stream has ended
 	bye   closeHandshake
 
 	// Guarded by mu.
-	failed   bool               // cut off: no handshake any more
-	label    string             // its two ends, for events; "" until an application has it
-	cause    string             // why the connection was lost; set once
-	opsIn    transport.RecvLane // the peer's operations lane, once known
-	messages transport.RecvLane // the peer's message lane, once known
+	failed   bool                 // cut off: no handshake any more
+	label    string               // its two ends, for events; "" until an application has it
+	cause    string               // why the connection was lost; set once
+	opsIn    transport.RecvStream // the peer's operations stream, once known
+	messages transport.RecvStream // the peer's message stream, once known
 	fill     payloadFill
 }
 
@@ -102,35 +102,35 @@ func (l *connLock) do(e *core.Effects[memory]) {
 	e.Clear()
 }
 
-// openOps opens this end's operations lane, which is busy until the peer has granted, or the
+// openOps opens this end's operations stream, which is busy until the peer has granted, or the
 // grant is written.
-func (c *conn) openOps(ctx context.Context) (transport.SendLane, error) {
-	lane, err := c.link.sess.OpenLane(ctx)
+func (c *conn) openOps(ctx context.Context) (transport.SendStream, error) {
+	stream, err := c.link.sess.OpenStream(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
-	c.ops.lane, c.ops.busy = lane, true
+	c.ops.stream, c.ops.busy = stream, true
 	failed := c.failed
 	c.mu.Unlock()
-	if failed { // before it had the lane to cancel
-		lane.Cancel()
+	if failed { // before it had the stream to cancel
+		stream.Cancel()
 		return nil, status.Reset
 	}
-	return lane, nil
+	return stream, nil
 }
 
-// openMessages opens this end's message lane.
-func (c *conn) openMessages(ctx context.Context) (transport.SendLane, error) {
-	lane, err := c.link.sess.OpenLane(ctx)
+// openMessages opens this end's message stream.
+func (c *conn) openMessages(ctx context.Context) (transport.SendStream, error) {
+	stream, err := c.link.sess.OpenStream(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := lane.Write(wire.Stream{Peer: c.peer}.AppendTo(nil)); err != nil {
-		lane.Cancel()
+	if _, err := stream.Write(wire.Stream{Peer: c.peer}.AppendTo(nil)); err != nil {
+		stream.Cancel()
 		return nil, err
 	}
-	return lane, nil
+	return stream, nil
 }
 
 // grant sends the peer its new limit.
@@ -139,50 +139,50 @@ func (c *conn) grant(limit uint64) {
 	c.say(wire.Credit{Limit: limit}.AppendTo(b[:0]))
 }
 
-// readMessages is the reader of the peer's message lane, of which there is one.
-func (c *conn) readMessages(r *wire.Reader, lane transport.RecvLane) error {
+// readMessages is the reader of the peer's message stream, of which there is one.
+func (c *conn) readMessages(r *wire.Reader, stream transport.RecvStream) error {
 	c.mu.Lock()
 	known := c.messages != nil
 	if !known {
-		c.messages = lane
+		c.messages = stream
 	}
 	failed := c.failed
 	c.mu.Unlock()
 	switch {
 	case known:
-		return fmt.Errorf("%w: a second message lane", status.Protocol)
+		return fmt.Errorf("%w: a second message stream", status.Protocol)
 	case failed:
-		lane.Cancel()
+		stream.Cancel()
 		return nil
 	}
-	// The end of the lane before that of the messages loses some, unless this
+	// The end of the stream before that of the messages loses some, unless this
 	// end has closed and drops them anyway.
 	if err := c.in.fill(r); err != nil && !c.in.done() {
-		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
-			Msg("message lane cut off")
+		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Incarnation).
+			Msg("message stream cut off")
 		c.cutOff(err)
 		if errors.Is(err, status.Protocol) {
 			return err
 		}
 	}
-	lane.Cancel()
+	stream.Cancel()
 	return nil
 }
 
-// readOps is the reader of the peer's operations lane.
-func (c *conn) readOps(r *wire.Reader, lane transport.RecvLane) {
+// readOps is the reader of the peer's operations stream.
+func (c *conn) readOps(r *wire.Reader, stream transport.RecvStream) {
 	h, body, err := r.Next()
-	c.readOn(r, lane, h, body, err)
+	c.readOn(r, stream, h, body, err)
 }
 
 // readOn is readOps after a first Next.
-func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, body []byte, err error) {
+func (c *conn) readOn(r *wire.Reader, stream transport.RecvStream, h wire.Header, body []byte, err error) {
 	if err = c.serve(r, h, body, err); err != nil {
-		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Life).
-			Msg("operations lane cut off")
+		c.link.n.log.Debug().Err(err).Uint64("conn", uint64(c.id)).Stringer("peer", c.link.peer.Incarnation).
+			Msg("operations stream cut off")
 		c.cutOff(err)
 	}
-	lane.Cancel() // whatever has come behind the end
+	stream.Cancel() // whatever has come behind the end
 	c.endRMAPaths()
 	close(c.ended)
 	c.once.Do(func() { close(c.first) })
@@ -191,7 +191,7 @@ func (c *conn) readOn(r *wire.Reader, lane transport.RecvLane, h wire.Header, bo
 	}
 }
 
-// serve applies frames until the lane ends. It returns nil if it ended in order.
+// serve applies frames until the stream ends. It returns nil if it ended in order.
 func (c *conn) serve(r *wire.Reader, h wire.Header, body []byte, err error) error {
 	for n := 1; ; n++ {
 		if err != nil {
@@ -244,7 +244,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 		return c.applyRMA(h, body)
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that
-		// both ends are still the lives that the link joined.
+		// both ends are still the incarnations that the link joined.
 		if err := c.link.awaitServing(); err != nil {
 			return err
 		}
@@ -308,8 +308,8 @@ func (c *conn) fail(cause string) {
 		c.blame(cause)
 		c.failed = true
 		c.core.Fail(status.Reset)
-		if (!c.core.Broken() || c.ops.writing) && c.ops.lane != nil {
-			c.ops.lane.Cancel()
+		if (!c.core.Broken() || c.ops.writing) && c.ops.stream != nil {
+			c.ops.stream.Cancel()
 		}
 		c.core.Break()
 	}
@@ -321,16 +321,16 @@ func (c *conn) fail(cause string) {
 	lost := attach.Lost(cause)
 	c.out.abort(lost)
 	c.in.lose(lost)
-	for _, lane := range []transport.RecvLane{opsIn, messages} {
-		if lane != nil {
-			lane.Cancel() // ends its reader
+	for _, stream := range []transport.RecvStream{opsIn, messages} {
+		if stream != nil {
+			stream.Cancel() // ends its reader
 		}
 	}
 	c.ep.disconnected(c)
 	c.once.Do(func() { close(c.first) })
 }
 
-// quiet waits until the writer of the operations lane of a failed conn uses no memory
+// quiet waits until the writer of the operations stream of a failed conn uses no memory
 // any more: then every operation has ended.
 func (c *conn) quiet() {
 	c.mu.Lock()

@@ -121,7 +121,7 @@ func (e *endpoint) begin(dst addr.Addr, async bool) (*attempt, error) {
 func (n *Node) knows(id addr.NodeID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if id == n.self.Life.Node && n.self.Life.Generation != 0 && !n.closed {
+	if id == n.self.Incarnation.Node && n.self.Incarnation.Generation != 0 && !n.closed {
 		return nil
 	}
 	_, err := n.liveLocked(id)
@@ -153,10 +153,10 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	if err == nil {
 		c.noteOpen()
 	} else {
-		e.n.cfg.Record.Note(flight.Failed, "connect-failed", addr.Life{Node: dst.Node}, "", fmt.Sprintf("to %v: %v", dst, err))
+		e.n.cfg.Record.Note(flight.Failed, "connect-failed", addr.Incarnation{Node: dst.Node}, "", fmt.Sprintf("to %v: %v", dst, err))
 	}
 	if err != nil && c != nil {
-		c.fail("") // ends the lane: the peer drops the request
+		c.fail("") // ends the stream: the peer drops the request
 		c.link.forget(c)
 		c.release()
 	}
@@ -200,7 +200,7 @@ func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*con
 // endedUnder reports whether a request could not be written, for err, because the
 // link has ended. By then the node has forgotten the link.
 func (l *link) endedUnder(ctx context.Context, err error) bool {
-	// A lane may have its session's end before the session reports it.
+	// A stream may have its session's end before the session reports it.
 	if closeError(err) == nil && l.sess.Err() == nil || ctx.Err() != nil {
 		return false
 	}
@@ -235,9 +235,9 @@ func (e *endpoint) withdraw(c *conn) bool {
 	return true
 }
 
-// send opens the lane of c and writes the request.
+// send opens the stream of c and writes the request.
 func (e *endpoint) send(ctx context.Context, a *attempt, c *conn, dst addr.Addr) error {
-	lane, err := c.openOps(ctx)
+	stream, err := c.openOps(ctx)
 	if err != nil {
 		return linkError(ctx, err)
 	}
@@ -256,7 +256,7 @@ func (e *endpoint) send(ctx context.Context, a *attempt, c *conn, dst addr.Addr)
 	if c.link.version >= serviceVersion {
 		frame.Service = a.service
 	}
-	if _, err := lane.Write(frame.AppendTo(nil)); err != nil {
+	if _, err := stream.Write(frame.AppendTo(nil)); err != nil {
 		return linkError(ctx, err)
 	}
 	if err := e.n.cfg.Faults.Hit(failpoint.ConnectSent); err != nil {
@@ -327,7 +327,7 @@ func (e *endpoint) awaitVerdict(ctx context.Context, a *attempt, c *conn) error 
 
 // granted makes c the endpoint's connection. It reports false if the endpoint
 // has given up on it.
-func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool {
+func (e *endpoint) granted(c *conn, f wire.Accept, stream transport.RecvStream) bool {
 	if e.n.cfg.Faults.Hit(failpoint.ConnectGranted) != nil {
 		return false
 	}
@@ -342,7 +342,7 @@ func (e *endpoint) granted(c *conn, f wire.Accept, lane transport.RecvLane) bool
 		e.mu.Unlock()
 		return false
 	}
-	c.opsIn = lane
+	c.opsIn = stream
 	// The first frame reports to the acceptor that the grant has arrived.
 	c.core.Queue(wire.Credit{Limit: uint64(c.in.window)}.AppendTo(nil))
 	c.ops.busy = false

@@ -66,7 +66,7 @@ func TestConnectCompletesAtAcceptAndTimesOutWithoutIt(t *testing.T) {
 }
 
 // TestALinkCarriesSoManyConnections: one more is refused at once, with a word on
-// why, instead of waiting for a lane that is never given up, whichever node asked.
+// why, instead of waiting for a stream that is never given up, whichever node asked.
 func TestALinkCarriesSoManyConnections(t *testing.T) {
 	for name, from := range map[string][4]int{"one way": {0, 0, 0, 0}, "both ways": {0, 1, 0, 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -288,7 +288,7 @@ func (f *fabric) refuses(t *testing.T, m wire.HelloRefuse) <-chan error {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	f.nodes[0].NodeUp(engine.Peer{Life: addr.Life{Node: 9, Generation: 1}, UUID: uuid(9), Epoch: 1, Addresses: []string{"refuses"}})
+	f.nodes[0].NodeUp(engine.Peer{Incarnation: addr.Incarnation{Node: 9, Generation: 1}, UUID: uuid(9), Epoch: 1, Addresses: []string{"refuses"}})
 	ended := make(chan error, 1)
 	go func() {
 		sess, err := p.Accept(context.Background())
@@ -322,7 +322,7 @@ func TestAnotherVersionIsNoEvidence(t *testing.T) {
 	})
 }
 
-func TestPauseOfTheLinkSuspendsOperationsUntilBothLivesAreConfirmed(t *testing.T) {
+func TestPauseOfTheLinkSuspendsOperationsUntilBothIncarnationsAreConfirmed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, b := fab.pair(0, 1)
@@ -381,7 +381,7 @@ func TestPing(t *testing.T) {
 }
 
 // TestManyRefusalsLeaveTheLinkAlone closes listeners with more requests waiting than
-// the control lane has room for, while that does not move: each requester is refused,
+// the control stream has room for, while that does not move: each requester is refused,
 // and the link lives.
 func TestManyRefusalsLeaveTheLinkAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -421,8 +421,8 @@ func TestManyRefusalsLeaveTheLinkAlone(t *testing.T) {
 	})
 }
 
-// A controlGate holds up writes to the first lane of each session, the control
-// lane, while it is shut and until open is closed.
+// A controlGate holds up writes to the first stream of each session, the control
+// stream, while it is shut and until open is closed.
 type controlGate struct {
 	shut atomic.Bool
 	open chan struct{}
@@ -457,22 +457,22 @@ type gatedSession struct {
 	first atomic.Bool
 }
 
-func (s *gatedSession) OpenLane(ctx context.Context) (transport.SendLane, error) {
-	l, err := s.Session.OpenLane(ctx)
+func (s *gatedSession) OpenStream(ctx context.Context) (transport.SendStream, error) {
+	l, err := s.Session.OpenStream(ctx)
 	if err != nil || s.first.Swap(true) {
 		return l, err
 	}
-	return &gatedLane{l, s.g}, nil
+	return &gatedStream{l, s.g}, nil
 }
 
-type gatedLane struct {
-	transport.SendLane
+type gatedStream struct {
+	transport.SendStream
 	g *controlGate
 }
 
-func (l *gatedLane) Write(p []byte) (int, error) {
+func (l *gatedStream) Write(p []byte) (int, error) {
 	if l.g.shut.Load() {
 		<-l.g.open
 	}
-	return l.SendLane.Write(p)
+	return l.SendStream.Write(p)
 }

@@ -161,7 +161,7 @@ func incomingResult(code status.Code, admitted bool) string {
 	return ConnectNoListener
 }
 
-// causeNodeRemoved begins the cause of connections to a life that has ended.
+// causeNodeRemoved begins the cause of connections to an incarnation that has ended.
 const causeNodeRemoved = "node removed: "
 
 // resetKinds are the names of the causes that are counted apart.

@@ -104,8 +104,8 @@ func TestBytesOfPathsNeverFall(t *testing.T) {
 	if before.Received < sent {
 		t.Errorf("%+v while it is there", before)
 	}
-	p.nodes[0].NodeLost(p.peers[1].Life, "crashed")
-	p.nodes[1].NodeLost(p.peers[0].Life, "crashed")
+	p.nodes[0].NodeLost(p.peers[1].Incarnation, "crashed")
+	p.nodes[1].NodeLost(p.peers[0].Incarnation, "crashed")
 	after, again := p.nodes[1].Counters().MessagePaths, p.nodes[1].Counters().MessagePaths
 	if after.Received < before.Received || after.Received > before.Received+sent/2 || after != again {
 		t.Errorf("%+v, then %+v and %+v", before, after, again)

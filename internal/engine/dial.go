@@ -39,7 +39,7 @@ var errNoLink = unreachable{errors.New("the node was not reached in time")}
 func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 	for bounded := false; ; {
 		n.mu.Lock()
-		if id == n.self.Life.Node && n.self.Life.Generation != 0 && !n.closed {
+		if id == n.self.Incarnation.Node && n.self.Incarnation.Generation != 0 && !n.closed {
 			defer n.mu.Unlock()
 			return n.loopLocked(), nil
 		}
@@ -56,8 +56,8 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 		if dialing == nil && welcomed == nil {
 			dialing = make(chan struct{})
 			p.dialing = dialing
-			life := p.Life
-			n.work.run(func() { n.dial(p, life) })
+			incarnation := p.Incarnation
+			n.work.run(func() { n.dial(p, incarnation) })
 		}
 		n.mu.Unlock()
 		if !bounded { // a peer that dials us and is not heard, again and again, ends no dial of ours
@@ -94,9 +94,9 @@ func (n *Node) loopLocked() *link {
 	}
 	id := transport.Identity{Cluster: n.self.Cluster, Node: n.self.UUID}
 	a, b := mem.Pair(id, id)
-	self := Peer{Life: n.self.Life, UUID: n.self.UUID, Epoch: n.self.Epoch, Name: n.self.Name}
-	n.loop = newLink(n, "loopback", self.Life, self, a, n.now())
-	other := newLink(n, "loopback", self.Life, self, b, n.now())
+	self := Peer{Incarnation: n.self.Incarnation, UUID: n.self.UUID, Epoch: n.self.Epoch, Name: n.self.Name}
+	n.loop = newLink(n, "loopback", self.Incarnation, self, a, n.now())
+	other := newLink(n, "loopback", self.Incarnation, self, b, n.now())
 	n.loop.dialed = true
 	n.loop.twin, other.twin = other, n.loop
 	for _, l := range []*link{n.loop, other} {
@@ -113,7 +113,7 @@ func (n *Node) linkDown(l *link) {
 		n.loop = nil
 	}
 	level := zerolog.InfoLevel
-	if p := n.peers[l.peer.Life.Node]; p != nil && p.Life == l.peer.Life {
+	if p := n.peers[l.peer.Incarnation.Node]; p != nil && p.Incarnation == l.peer.Incarnation {
 		p.links = slices.DeleteFunc(p.links, func(o *link) bool { return o == l })
 		if !p.ends.shown(n.now(), endsShown) {
 			level = zerolog.DebugLevel
@@ -121,15 +121,15 @@ func (n *Node) linkDown(l *link) {
 	}
 	n.mu.Unlock()
 	if l.twin == nil {
-		n.log.WithLevel(level).Stringer("peer", l.peer.Life).Str("provider", l.provider).Str("cause", l.why()).
+		n.log.WithLevel(level).Stringer("peer", l.peer.Incarnation).Str("provider", l.provider).Str("cause", l.why()).
 			Str("age", time.Since(l.since).Round(time.Millisecond).String()).Msg("link down")
 		if level == zerolog.InfoLevel {
-			n.noteLink("link-down", l.peer.Life, "over %s: %s", l.provider, l.why())
+			n.noteLink("link-down", l.peer.Incarnation, "over %s: %s", l.provider, l.why())
 		}
 	}
 }
 
-// endsShown is how many ends of links with one life a minute are logged at info level:
+// endsShown is how many ends of links with one incarnation a minute are logged at info level:
 // a peer can dial and close as often as it likes. The others are debug.
 const endsShown = 10
 
@@ -142,8 +142,8 @@ func (n *Node) forgetLink(l *link) {
 
 // dial tries to establish the link to p, until DialTimeout, and reports how that
 // ended.
-func (n *Node) dial(p *peerState, life addr.Life) {
-	err := n.dialGuarded(p, life, func(ctx context.Context) error { return n.dialInRounds(ctx, p) })
+func (n *Node) dial(p *peerState, incarnation addr.Incarnation) {
+	err := n.dialGuarded(p, incarnation, func(ctx context.Context) error { return n.dialInRounds(ctx, p) })
 	n.mu.Lock()
 	p.dialErr = err
 	up := len(p.links) > 0
@@ -153,22 +153,22 @@ func (n *Node) dial(p *peerState, life addr.Life) {
 	if err == nil || up || isClosed(p.lost) || isClosed(n.done) {
 		return
 	}
-	n.log.Info().Stringer("peer", life).Err(err).Msg("link could not be established")
-	n.noteLink("link-failed", life, "%v", err)
+	n.log.Info().Stringer("peer", incarnation).Err(err).Msg("link could not be established")
+	n.noteLink("link-failed", incarnation, "%v", err)
 	switch status.Of(err) {
 	case status.Version: // it lives: it answered, and will never answer otherwise
 	case status.Reset:
-		n.report(life, LinkFenced)
+		n.report(incarnation, LinkFenced)
 	default:
-		n.report(life, LinkRefused)
+		n.report(incarnation, LinkRefused)
 	}
 }
 
-// dialGuarded runs dial, which dials a life of p, until DialTimeout or the end of that life.
+// dialGuarded runs dial, which dials an incarnation of p, until DialTimeout or the end of that incarnation.
 // A panic is an error.
-func (n *Node) dialGuarded(p *peerState, life addr.Life, dial func(context.Context) error) (err error) {
+func (n *Node) dialGuarded(p *peerState, incarnation addr.Incarnation, dial func(context.Context) error) (err error) {
 	defer guard.Recover(func(e error, stack []byte) {
-		n.panicked(life, e, stack)
+		n.panicked(incarnation, e, stack)
 		err = fmt.Errorf("%w: %w", status.Protocol, e)
 	})
 	ctx, cancel := context.WithTimeout(contextUntil(p.lost), n.cfg.DialTimeout)
@@ -269,7 +269,7 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 	begun, self := n.now(), n.Self()
 	var sess transport.Session
 	defer guard.Recover(func(e error, stack []byte) {
-		n.panicked(peer.Life, e, stack)
+		n.panicked(peer.Incarnation, e, stack)
 		if err = fmt.Errorf("%w: %w", status.Protocol, e); sess != nil {
 			sess.Close(transport.CodeProtocol, e.Error())
 		}
@@ -279,7 +279,7 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 	}
 	ctrl, o, err := n.sayHello(ctx, sess, self, peer, c.beside())
 	if err == nil {
-		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
+		l := newLink(n, provider.Name(), self.Incarnation, peer, sess, begun)
 		l.dialed, l.beside, l.weighed, l.version = true, c.beside(), c.chose(provider.Name()), o.version
 		if err = n.adopt(p, l); err == nil {
 			n.tellFallback(l)
@@ -297,16 +297,16 @@ func (n *Node) adopt(p *peerState, l *link) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case n.closed || n.peers[p.Life.Node] != p:
-		return fmt.Errorf("%w: life %v is over", status.Reset, p.Life)
-	case n.self.Life != l.self:
+	case n.closed || n.peers[p.Incarnation.Node] != p:
+		return fmt.Errorf("%w: incarnation %v is over", status.Reset, p.Incarnation)
+	case n.self.Incarnation != l.self:
 		return fmt.Errorf("%w: this is not %v any more", status.NoDevice, l.self)
 	case slices.ContainsFunc(p.links, func(o *link) bool { return !l.beside || o.provider == l.provider }):
 		return fmt.Errorf("%w: the pair has a link", status.IsConn)
 	}
 	p.links = append(p.links, l)
 	if !p.ends.spent(n.now(), endsShown) {
-		n.noteLink("link-up", p.Life, "over %s: %s", l.provider, why(l.weighed))
+		n.noteLink("link-up", p.Incarnation, "over %s: %s", l.provider, why(l.weighed))
 	}
 	p.backAt = n.now() + backEvery
 	n.links[l] = struct{}{}
@@ -320,17 +320,17 @@ func (n *Node) adopt(p *peerState, l *link) error {
 
 // party returns the identity that core compares a HELLO with.
 func (s Self) party() core.Party {
-	return core.Party{Cluster: s.Cluster, Life: s.Life, UUID: s.UUID, Epoch: s.Epoch, Term: s.Term}
+	return core.Party{Cluster: s.Cluster, Incarnation: s.Incarnation, UUID: s.UUID, Epoch: s.Epoch, Term: s.Term}
 }
 
 func (p Peer) party(cluster addr.UUID) core.Party {
-	return core.Party{Cluster: cluster, Life: p.Life, UUID: p.UUID, Epoch: p.Epoch}
+	return core.Party{Cluster: cluster, Incarnation: p.Incarnation, UUID: p.UUID, Epoch: p.Epoch}
 }
 
 func proof(id transport.Identity) core.Proof { return core.Proof{UUID: id.Node, Host: id.Host} }
 
-// sayHello opens the control lane to a dialed peer and waits for its answer.
-func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer, beside bool) (transport.SendLane, *opening, error) {
+// sayHello opens the control stream to a dialed peer and waits for its answer.
+func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer, beside bool) (transport.SendStream, *opening, error) {
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
 		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
 	}
@@ -340,7 +340,7 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 	if err != nil {
 		return nil, nil, err
 	}
-	ctrl, err := sess.OpenLane(ctx)
+	ctrl, err := sess.OpenStream(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -377,14 +377,14 @@ func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []b
 	return err
 }
 
-// firstFrame reads the first frame of the first lane that the peer opens.
+// firstFrame reads the first frame of the first stream that the peer opens.
 func firstFrame(ctx context.Context, sess transport.Session) (*opening, wire.Header, []byte, error) {
-	lane, err := sess.AcceptLane(ctx)
+	stream, err := sess.AcceptStream(ctx)
 	if err != nil {
 		return nil, wire.Header{}, nil, err
 	}
-	undo := deadlineOnDone(ctx, lane.SetReadDeadline)
-	o := &opening{lane: lane, r: wire.NewReader(lane)}
+	undo := deadlineOnDone(ctx, stream.SetReadDeadline)
+	o := &opening{stream: stream, r: wire.NewReader(stream)}
 	h, body, err := o.r.Next()
 	undo()
 	if err == io.EOF {

@@ -253,7 +253,7 @@ func (e *endpoint) disconnected(c *conn) {
 }
 
 func (e *endpoint) LocalAddr() addr.Addr {
-	self := e.n.Self().Life.Node
+	self := e.n.Self().Incarnation.Node
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return addr.Addr{Node: self, Port: e.port}

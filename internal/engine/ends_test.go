@@ -43,13 +43,13 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 			cause: func(*ended) string { return attach.CauseDied }},
 		"its node leaves":    {end: func(e *ended) { e.fab.nodes[e.j].Leave(context.Background()) }, whole: true, across: true, cause: stopped},
 		"its node is closed": {end: func(e *ended) { e.fab.nodes[e.j].Close() }, across: true, cause: stopped},
-		"its node is removed": {end: func(e *ended) { e.fab.nodes[0].NodeLost(addr.Life{Node: 1, Generation: 1}, "crashed") }, across: true,
+		"its node is removed": {end: func(e *ended) { e.fab.nodes[0].NodeLost(addr.Incarnation{Node: 1, Generation: 1}, "crashed") }, across: true,
 			cause: func(*ended) string { return "node removed: crashed" }},
-		"its node begins a new life": {end: func(e *ended) {
+		"its node begins a new incarnation": {end: func(e *ended) {
 			self := e.fab.nodes[1].Self()
-			self.Life.Generation++
+			self.Incarnation.Generation++
 			e.fab.nodes[1].SetSelf(self)
-		}, across: true, cause: func(*ended) string { return "this node has a new life" }},
+		}, across: true, cause: func(*ended) string { return "this node has a new incarnation" }},
 		"its way is cut": {end: func(e *ended) { e.fab.hub.Cut("node0.1", "node1.1") }, across: true,
 			cause: func(*ended) string { return "silent" }},
 	} {

@@ -86,16 +86,16 @@ func (f *fabric) add(i int, gen addr.Generation) {
 	}
 	cfg := f.base
 	cfg.Providers, cfg.Log = []transport.Provider{p}, zerolog.New(zerolog.NewTestWriter(f.t))
-	cfg.Report = func(_ addr.Life, e engine.Evidence) {
+	cfg.Report = func(_ addr.Incarnation, e engine.Evidence) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.seen[i] = append(f.seen[i], e)
 	}
 	n := engine.Start(cfg)
-	life := addr.Life{Node: addr.NodeID(i), Generation: gen}
-	n.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: uint64(gen), Term: 1})
+	incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: gen}
+	n.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Incarnation: incarnation}, UUID: id.Node, Epoch: uint64(gen), Term: 1})
 	f.nodes = append(f.nodes, n)
-	f.peers = append(f.peers, engine.Peer{Life: life, UUID: id.Node, Epoch: uint64(gen), Addresses: []string{address}})
+	f.peers = append(f.peers, engine.Peer{Incarnation: incarnation, UUID: id.Node, Epoch: uint64(gen), Addresses: []string{address}})
 }
 
 func (f *fabric) close() {

@@ -9,7 +9,7 @@ import (
 // error ends the connection.
 func (c *conn) hit(s failpoint.Step) error { return c.link.n.cfg.Faults.Hit(s) }
 
-// frameSteps are the steps at which a frame of the operations lane is: before
+// frameSteps are the steps at which a frame of the operations stream is: before
 // it is applied, after that and before the answer can go out, and when the
 // answer is on its way (of several, the last). Most frames have none, at the cost of an unarmed step.
 var frameSteps = [256]struct{ arrived, applied, answered failpoint.Step }{

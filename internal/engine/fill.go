@@ -40,7 +40,7 @@ func (c *conn) payloadDone(p *core.Payload[memory], err error) {
 }
 
 // fillTime bounds how long closeWindows waits for bytes that are on their way: those
-// of one frame, which are on the lane together. A link that has stopped is mostly
+// of one frame, which are on the stream together. A link that has stopped is mostly
 // given up earlier, and with it they are.
 const fillTime = 3 * time.Second
 

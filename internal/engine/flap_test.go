@@ -29,16 +29,16 @@ func newFabricOver(t *testing.T, n int, net chaosNet, cfg engine.Config) *fabric
 			t.Fatal(err)
 		}
 		cfg.Providers, cfg.Log = []transport.Provider{p}, zerolog.New(zerolog.NewTestWriter(t))
-		cfg.Report = func(_ addr.Life, e engine.Evidence) {
+		cfg.Report = func(_ addr.Incarnation, e engine.Evidence) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.seen[i] = append(f.seen[i], e)
 		}
 		node := engine.Start(cfg)
-		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		node.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: life}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})
+		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
+		node.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Incarnation: incarnation}, UUID: uuid(byte(i + 1)), Epoch: 1, Term: 1})
 		f.nodes = append(f.nodes, node)
-		f.peers = append(f.peers, engine.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}})
+		f.peers = append(f.peers, engine.Peer{Incarnation: incarnation, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}})
 	}
 	for i, node := range f.nodes {
 		for j, p := range f.peers {

@@ -24,9 +24,9 @@ import (
 type hostile struct {
 	t      *testing.T
 	sess   transport.Session
-	ctrl   transport.SendLane
+	ctrl   transport.SendStream
 	ctrlIn *wire.Reader
-	ops    transport.SendLane
+	ops    transport.SendStream
 	opsIn  *wire.Reader
 	victim attach.Endpoint
 	conn   wire.ConnID // the victim's
@@ -47,15 +47,15 @@ func newHostileOn(t *testing.T, fab *fabric, limit uint64, version uint16) *host
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	self, victim := addr.Life{Node: 9, Generation: 1}, addr.Life{Node: 0, Generation: 1}
-	fab.nodes[0].NodeUp(engine.Peer{Life: self, UUID: uuid(9), Epoch: 1, Addresses: []string{"hostile"}})
+	self, victim := addr.Incarnation{Node: 9, Generation: 1}, addr.Incarnation{Node: 0, Generation: 1}
+	fab.nodes[0].NodeUp(engine.Peer{Incarnation: self, UUID: uuid(9), Epoch: 1, Addresses: []string{"hostile"}})
 	h := &hostile{t: t}
 	if h.sess, err = p.Dial(ctx, "node0.1"); err != nil {
 		t.Fatal(err)
 	}
 	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: version, Cluster: uuid(0xCC), Term: 1,
 		From: self, FromUUID: uuid(9), FromEpoch: 1, To: victim}
-	h.ctrl = h.lane(wire.Lease{}.AppendTo(hello.AppendTo(nil)))
+	h.ctrl = h.stream(wire.Lease{}.AppendTo(hello.AppendTo(nil)))
 	hd, r := h.next()
 	if hd.Type != wire.TypeHello {
 		t.Fatalf("answered with %v", hd.Type)
@@ -70,7 +70,7 @@ func newHostileOn(t *testing.T, fab *fabric, limit uint64, version uint16) *host
 		ep, _, _ := l.Accept(ctx)
 		accepted <- ep
 	}()
-	h.ops = h.lane(wire.Connect{Conn: 1, From: 2000, To: at.Port, Limit: limit}.AppendTo(nil))
+	h.ops = h.stream(wire.Connect{Conn: 1, From: 2000, To: at.Port, Limit: limit}.AppendTo(nil))
 	hd, r = h.next()
 	if hd.Type != wire.TypeAccept {
 		t.Fatalf("answered with %v", hd.Type)
@@ -81,31 +81,31 @@ func newHostileOn(t *testing.T, fab *fabric, limit uint64, version uint16) *host
 	return h
 }
 
-// lane opens a lane that begins with p.
-func (h *hostile) lane(p []byte) transport.SendLane {
-	lane, err := h.open(p)
+// stream opens a stream that begins with p.
+func (h *hostile) stream(p []byte) transport.SendStream {
+	stream, err := h.open(p)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return lane
+	return stream
 }
 
-// open is lane for other goroutines than the test's.
-func (h *hostile) open(p []byte) (transport.SendLane, error) {
-	lane, err := h.sess.OpenLane(context.Background())
+// open is stream for other goroutines than the test's.
+func (h *hostile) open(p []byte) (transport.SendStream, error) {
+	stream, err := h.sess.OpenStream(context.Background())
 	if err == nil {
-		_, err = lane.Write(p)
+		_, err = stream.Write(p)
 	}
-	return lane, err
+	return stream, err
 }
 
-// next returns the first frame of the next lane that the victim opens.
+// next returns the first frame of the next stream that the victim opens.
 func (h *hostile) next() (wire.Header, *wire.Reader) {
-	lane, err := h.sess.AcceptLane(context.Background())
+	stream, err := h.sess.AcceptStream(context.Background())
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	r := wire.NewReader(lane)
+	r := wire.NewReader(stream)
 	hd, body, err := r.Next()
 	if err != nil {
 		h.t.Fatal(err)
@@ -122,8 +122,8 @@ func (h *hostile) say(p []byte) error {
 	return err
 }
 
-func (h *hostile) stream() transport.SendLane {
-	return h.lane(wire.Stream{Peer: h.conn}.AppendTo(nil))
+func (h *hostile) messageStream() transport.SendStream {
+	return h.stream(wire.Stream{Peer: h.conn}.AppendTo(nil))
 }
 
 // wantReset checks that the victim's connection ends at once, and whether the
@@ -147,27 +147,27 @@ func TestHostilePeer(t *testing.T) {
 		session bool // it costs the hostile peer its session
 		do      func(h *hostile)
 	}{
-		{"opens a second message lane", true, func(h *hostile) { h.stream().Write([]byte("x")); h.stream() }},
-		{"sends more than it may", true, func(h *hostile) { h.stream().Write(make([]byte, 1<<20)) }},
+		{"opens a second message stream", true, func(h *hostile) { h.messageStream().Write([]byte("x")); h.messageStream() }},
+		{"sends more than it may", true, func(h *hostile) { h.messageStream().Write(make([]byte, 1<<20)) }},
 		{"cancels its messages", false, func(h *hostile) {
-			lane := h.stream()
-			lane.Write([]byte("x"))
+			stream := h.messageStream()
+			stream.Write([]byte("x"))
 			synctest.Wait()
-			lane.Cancel()
+			stream.Cancel()
 		}},
 		{"ends its messages before the number it names", false, func(h *hostile) {
-			lane := h.stream()
-			lane.Write([]byte("x"))
-			lane.Close()
+			stream := h.messageStream()
+			stream.Write([]byte("x"))
+			stream.Close()
 			synctest.Wait()
 			h.say(wire.Close{Sent: 2}.AppendTo(nil))
 		}},
 		{"names a number and ends before", true, func(h *hostile) {
-			lane := h.stream()
+			stream := h.messageStream()
 			h.say(wire.Close{Sent: 2}.AppendTo(nil))
 			synctest.Wait()
-			lane.Write([]byte("x"))
-			lane.Close()
+			stream.Write([]byte("x"))
+			stream.Close()
 		}},
 		{"asks and does not read the answers", false, func(h *hostile) {
 			questions := bytes.Repeat(wire.Mark{Request: 7}.AppendTo(nil), 1000)
@@ -204,7 +204,7 @@ func TestUnlimitedCreditCostsBoundedMemory(t *testing.T) {
 			accepted += n
 			synctest.Wait()
 		}
-		if accepted > 1<<20 { // the window, and the bytes in the lane
+		if accepted > 1<<20 { // the window, and the bytes in the stream
 			t.Errorf("%d bytes wait for a peer that reads nothing", accepted)
 		}
 	})

@@ -29,7 +29,7 @@ const (
 
 // An inbox holds the message bytes that have arrived on a connection and that
 // the application has not read. Its bound is the window: the peer is never
-// allowed to send more, so that its lane is always drained, and a receiver that
+// allowed to send more, so that its stream is always drained, and a receiver that
 // reads nothing holds up no other connection.
 type inbox struct {
 	window int                // a power of two
@@ -52,10 +52,10 @@ func newInbox(window int, credit func(uint64), notify func()) *inbox {
 		full: make(chan struct{}), lost: status.Reset, flow: core.NewInflow(window)}
 }
 
-// fill reads lane until it ends: the body of a connection's message reader. It
+// fill reads stream until it ends: the body of a connection's message reader. It
 // returns status.Protocol if the peer sends more than it was allowed to. While
 // the window is full it does not read: an honest peer has nothing to send then.
-func (b *inbox) fill(lane io.Reader) error {
+func (b *inbox) fill(stream io.Reader) error {
 	for {
 		p := b.space()
 		if p == nil {
@@ -66,12 +66,12 @@ func (b *inbox) fill(lane io.Reader) error {
 				return nil
 			}
 		}
-		n, err := lane.Read(p)
+		n, err := stream.Read(p)
 		if n > 0 && !b.arrived(n) {
 			return status.Protocol
 		}
 		if err == io.EOF {
-			return b.close() // Close, on the operations lane, has the total to compare with
+			return b.close() // Close, on the operations stream, has the total to compare with
 		}
 		if err != nil {
 			return err
@@ -79,7 +79,7 @@ func (b *inbox) fill(lane io.Reader) error {
 	}
 }
 
-// close records that the lane has ended. It returns status.Protocol if the
+// close records that the stream has ended. It returns status.Protocol if the
 // peer has announced more bytes.
 func (b *inbox) close() error {
 	b.mu.Lock()
@@ -90,7 +90,7 @@ func (b *inbox) close() error {
 	return nil
 }
 
-// done reports whether the end of the lane does not matter any more.
+// done reports whether the end of the stream does not matter any more.
 func (b *inbox) done() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// A chunked is a lane that delivers its bytes in chunks.
+// A chunked is a stream that delivers its bytes in chunks.
 type chunked struct {
 	chunks chan []byte
 	rest   []byte
@@ -37,14 +37,14 @@ func (l *chunked) Read(p []byte) (int, error) {
 
 // A tube is an inbox with a sender that keeps to its credit.
 type tube struct {
-	in    *inbox
-	lane  *chunked
-	limit atomic.Uint64
-	more  gate // limit has grown
+	in     *inbox
+	stream *chunked
+	limit  atomic.Uint64
+	more   gate // limit has grown
 }
 
 func newTube(window int) *tube {
-	u := &tube{lane: &chunked{chunks: make(chan []byte, 4)}, more: newGate()}
+	u := &tube{stream: &chunked{chunks: make(chan []byte, 4)}, more: newGate()}
 	u.limit.Store(uint64(window))
 	u.in = newInbox(window, u.raise, func() {})
 	return u
@@ -74,9 +74,9 @@ func (u *tube) send(t *testing.T, random *rand.Rand, total, most int) {
 		if sent += len(c); random.IntN(8) == 0 {
 			time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
 		}
-		u.lane.chunks <- c
+		u.stream.chunks <- c
 	}
-	close(u.lane.chunks)
+	close(u.stream.chunks)
 	if !u.in.end(uint64(total), nil) {
 		t.Error("the end does not fit")
 	}
@@ -92,7 +92,7 @@ func TestAStreamIsReadInItsOrder(t *testing.T) {
 				var both sync.WaitGroup
 				both.Go(func() { u.send(t, rand.New(rand.NewPCG(seed, 2)), total, window/4) })
 				both.Go(func() {
-					if err := u.in.fill(u.lane); err != nil {
+					if err := u.in.fill(u.stream); err != nil {
 						t.Error(err)
 					}
 				})
@@ -163,7 +163,7 @@ func TestReadersShareAStream(t *testing.T) {
 			}
 			all.Go(func() { u.send(t, rand.New(rand.NewPCG(seed, 2)), total, 60) })
 			all.Go(func() {
-				if err := u.in.fill(u.lane); err != nil {
+				if err := u.in.fill(u.stream); err != nil {
 					t.Error(err)
 				}
 			})

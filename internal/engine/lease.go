@@ -17,16 +17,16 @@ func (s Self) greet(h wire.Hello) ([]byte, error) {
 	var lease []byte
 	if s.Lease != nil {
 		if lease = s.Lease(); len(lease) == 0 {
-			return nil, unreachable{fmt.Errorf("%v has no lease to show", s.Life)}
+			return nil, unreachable{fmt.Errorf("%v has no lease to show", s.Incarnation)}
 		}
 	}
 	b := wire.Lease{Length: uint32(len(lease))}.AppendTo(h.AppendTo(nil))
 	return append(b, lease...), nil
 }
 
-// An opening is the control lane of a peer, read as far as its HELLO.
+// An opening is the control stream of a peer, read as far as its HELLO.
 type opening struct {
-	lane    transport.RecvLane
+	stream  transport.RecvStream
 	r       *wire.Reader
 	version uint16 // that the answer to a HELLO has chosen
 }
@@ -37,7 +37,7 @@ func (o *opening) lease(ctx context.Context, h wire.Hello) ([]byte, error) {
 	if _, err := core.ChooseVersion(wire.VersionMin, wire.VersionMax, h.VersionMin, h.VersionMax); err != nil {
 		return nil, nil
 	}
-	defer deadlineOnDone(ctx, o.lane.SetReadDeadline)()
+	defer deadlineOnDone(ctx, o.stream.SetReadDeadline)()
 	head, body, err := o.r.Next()
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (o *opening) lease(ctx context.Context, h wire.Hello) ([]byte, error) {
 }
 
 // prove decides whether a peer that the certificate of its session names is the
-// life that peer says: the host has leased it to that key. The error is
+// incarnation that peer says: the host has leased it to that key. The error is
 // status.Access.
 func (n *Node) prove(lease []byte, peer Peer, proved transport.Identity) error {
 	if n.cfg.ProveLease == nil {
@@ -68,5 +68,5 @@ func (n *Node) prove(lease []byte, peer Peer, proved transport.Identity) error {
 	if err == nil || errors.Is(err, status.Access) {
 		return err
 	}
-	return fmt.Errorf("%w: the lease of %v proves nothing: %w", status.Access, peer.Life, err)
+	return fmt.Errorf("%w: the lease of %v proves nothing: %w", status.Access, peer.Incarnation, err)
 }

@@ -46,7 +46,7 @@ func (n *notary) String() string {
 func (n *notary) prove(lease []byte, peer engine.Peer, proved transport.Identity) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.shown = append(n.shown, fmt.Sprintf("%d bytes for %v of %x", len(lease), peer.Life, proved.Node[0]))
+	n.shown = append(n.shown, fmt.Sprintf("%d bytes for %v of %x", len(lease), peer.Incarnation, proved.Node[0]))
 	if !bytes.HasPrefix(lease, []byte(peer.Name)) {
 		return errors.New("signed by a stranger")
 	}
@@ -70,10 +70,10 @@ func leased(t *testing.T, leases [2][]byte, until ...time.Time) (nodes [2]*engin
 		no := &notary{}
 		notaries[i] = no
 		nodes[i] = engine.Start(engine.Config{Providers: []transport.Provider{p}, ProveLease: no.prove, Log: zerolog.New(no)})
-		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		nodes[i].SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1,
+		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
+		nodes[i].SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Incarnation: incarnation}, UUID: id.Node, Epoch: 1,
 			Lease: func() []byte { return leases[i] }})
-		peers[i] = engine.Peer{Life: life, UUID: id.Node, Epoch: 1, Name: name, Addresses: []string{name}}
+		peers[i] = engine.Peer{Incarnation: incarnation, UUID: id.Node, Epoch: 1, Name: name, Addresses: []string{name}}
 	}
 	nodes[0].NodeUp(peers[1])
 	nodes[1].NodeUp(peers[0])
@@ -81,7 +81,7 @@ func leased(t *testing.T, leases [2][]byte, until ...time.Time) (nodes [2]*engin
 }
 
 // TestLinksProveTheLeaseOfBothEnds: a certificate names the owner of a key, and only the
-// lease that the host has given it that this life is that node's.
+// lease that the host has given it that this incarnation is that node's.
 func TestLinksProveTheLeaseOfBothEnds(t *testing.T) {
 	long := append([]byte("a"), make([]byte, wire.MaxLease-1)...)
 	for name, c := range map[string]struct {
@@ -187,7 +187,7 @@ func TestALinkThatEndsSaysWhy(t *testing.T) {
 		if _, err := nodes[0].Ping(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		nodes[0].NodeLost(peers[1].Life, "banned")
+		nodes[0].NodeLost(peers[1].Incarnation, "banned")
 		synctest.Wait()
 		for i, no := range notaries {
 			var down string

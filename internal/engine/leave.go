@@ -67,7 +67,7 @@ func (n *Node) closeSessions(ctx context.Context) {
 	for _, s := range sessions {
 		closing.run(func() {
 			s.CloseWindows() // Close notifies the application of its end, long before it is through
-			s.end(attach.CauseStopped(s.n.Self().Life.Node))
+			s.end(attach.CauseStopped(s.n.Self().Incarnation.Node))
 		})
 	}
 	closed := make(chan struct{})

@@ -20,18 +20,18 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// A link is an authenticated association with one life of a peer, established
+// A link is an authenticated association with one incarnation of a peer, established
 // by a HELLO round trip. A node's link with itself is two links, one for each
 // end of its connections.
 //
-// Goroutines, all ended by fail and counted in work: one accepts lanes and
-// starts a reader for each, one reads the control lane, one writes it, one
+// Goroutines, all ended by fail and counted in work: one accepts streams and
+// starts a reader for each, one reads the control stream, one writes it, one
 // reads datagrams; further ones are spawned for writing and for failing. The
 // node knows a link that has failed until the last of them has ended, so that
-// the removal of a life can wait for them.
+// the removal of an incarnation can wait for them.
 type link struct {
 	n        *Node
-	self     addr.Life // this end
+	self     addr.Incarnation // this end
 	peer     Peer
 	provider string // its name
 	weighed  []Considered
@@ -42,7 +42,7 @@ type link struct {
 	twin     *link     // of a link with this node itself, the other end; else nil
 	since    time.Time // wall clock, for people
 
-	control chan []byte // frames for the control lane; full means a stuck peer
+	control chan []byte // frames for the control stream; full means a stuck peer
 	end     linkEnd
 	work    group
 
@@ -82,11 +82,11 @@ type arrivals struct {
 	at    time.Duration
 }
 
-// controlQueue bounds the frames that wait for the control lane. They are
+// controlQueue bounds the frames that wait for the control stream. They are
 // small and answer the peer; one that does not read them is cut off.
 const controlQueue = 1024
 
-func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport.Session, begun time.Duration) *link {
+func newLink(n *Node, provider string, self addr.Incarnation, peer Peer, sess transport.Session, begun time.Duration) *link {
 	l := &link{
 		n: n, provider: provider, self: self, peer: peer, sess: sess, since: time.Now(), version: wire.VersionMax,
 		control: make(chan []byte, controlQueue), end: linkEnd{down: make(chan struct{})},
@@ -94,20 +94,20 @@ func newLink(n *Node, provider string, self addr.Life, peer Peer, sess transport
 	}
 	now := n.now()
 	l.used, l.quality.arrived.at = now, now
-	l.pulse = core.Keepalive{Pulse: core.NewPulse(n.pulseTimes(), begun, now), Self: self, Peer: peer.Life}
+	l.pulse = core.Keepalive{Pulse: core.NewPulse(n.pulseTimes(), begun, now), Self: self, Peer: peer.Incarnation}
 	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
 	return l
 }
 
-// start starts the link's goroutines. ctrl and in are the two control lanes
+// start starts the link's goroutines. ctrl and in are the two control streams
 // after HELLO; both are nil on a loop.
-func (l *link) start(ctrl transport.SendLane, in *wire.Reader) {
+func (l *link) start(ctrl transport.SendStream, in *wire.Reader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end.begun { // removed while it was being set up
 		return
 	}
-	l.spawn(l.acceptLanes)
+	l.spawn(l.acceptStreams)
 	l.spawn(func() { l.writeControl(ctrl) })
 	if l.twin == nil {
 		l.spawn(func() { l.readControl(in) })
@@ -135,12 +135,12 @@ func (l *link) spawn(f func()) {
 
 // panicked ends the link: a goroutine that serves it has panicked.
 func (l *link) panicked(err error, stack []byte) {
-	l.n.panicked(l.peer.Life, err, stack)
+	l.n.panicked(l.peer.Incarnation, err, stack)
 	l.fail(transport.CodeProtocol, err)
 }
 
 // panicked logs, within bounds, a panic of a goroutine that serves a peer.
-func (n *Node) panicked(peer addr.Life, err error, stack []byte) {
+func (n *Node) panicked(peer addr.Incarnation, err error, stack []byte) {
 	n.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
 }
 
@@ -174,7 +174,7 @@ func (l *link) allConns() []*conn {
 	return slices.Collect(maps.Values(l.conns.all))
 }
 
-func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Life) }
+func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Incarnation) }
 
 // sessionEnded fails the link and reports the evidence in the end of its session, if
 // the link did not end it. err is a goroutine's error: it may see the end before
@@ -189,12 +189,12 @@ func (l *link) sessionEnded(err error) {
 	switch ce := closeError(err); {
 	case ce == nil:
 	case ce.Remote && ce.Code == transport.CodeFenced:
-		l.n.report(l.peer.Life, LinkFenced)
-	case l.n.hears(l.peer.Life): // over another link
+		l.n.report(l.peer.Incarnation, LinkFenced)
+	case l.n.hears(l.peer.Incarnation): // over another link
 	case ce.Reset:
-		l.n.report(l.peer.Life, LinkReset)
+		l.n.report(l.peer.Incarnation, LinkReset)
 	case ce.Timeout:
-		l.n.report(l.peer.Life, LinkSilent)
+		l.n.report(l.peer.Incarnation, LinkSilent)
 	}
 }
 
@@ -310,15 +310,15 @@ func (l *link) forget(c *conn) {
 	}
 }
 
-// lanesMax bounds the lanes that wait for their first frame.
-const lanesMax = 1024
+// streamsMax bounds the streams that wait for their first frame.
+const streamsMax = 1024
 
-// acceptLanes starts a reader for every lane that the peer opens.
-func (l *link) acceptLanes() {
+// acceptStreams starts a reader for every stream that the peer opens.
+func (l *link) acceptStreams() {
 	ctx := contextUntil(l.end.down)
-	fresh := make(chan struct{}, lanesMax)
+	fresh := make(chan struct{}, streamsMax)
 	for {
-		lane, err := l.sess.AcceptLane(ctx)
+		stream, err := l.sess.AcceptStream(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				l.sessionEnded(err)
@@ -331,14 +331,14 @@ func (l *link) acceptLanes() {
 			return
 		}
 		l.spawn(func() {
-			r := wire.NewReader(lane)
+			r := wire.NewReader(stream)
 			h, body, err := r.Next()
 			<-fresh
 			if err == nil {
-				err = l.open(r, lane, h, body)
+				err = l.open(r, stream, h, body)
 			}
 			if err != nil {
-				lane.Cancel()
+				stream.Cancel()
 				l.violated(err)
 			}
 		})
@@ -348,13 +348,13 @@ func (l *link) acceptLanes() {
 // violated ends the link if err is a violation of the protocol by the peer.
 func (l *link) violated(err error) {
 	if isViolation(err) {
-		l.n.log.Warn().Err(err).Stringer("peer", l.peer.Life).Msg("peer broke the protocol")
+		l.n.log.Warn().Err(err).Stringer("peer", l.peer.Incarnation).Msg("peer broke the protocol")
 		l.fail(transport.CodeProtocol, err)
 	}
 }
 
-// open handles a lane's first frame and then the lane.
-func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body []byte) error {
+// open handles a stream's first frame and then the stream.
+func (l *link) open(r *wire.Reader, stream transport.RecvStream, h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeConnect:
 		f, err := wire.ParseConnect(h.Flags, body)
@@ -362,7 +362,7 @@ func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body
 			return err
 		}
 		l.use()
-		l.n.incoming(l, f, r, lane)
+		l.n.incoming(l, f, r, stream)
 		return nil
 	case wire.TypeAccept:
 		f, err := wire.ParseAccept(h.Flags, body)
@@ -370,11 +370,11 @@ func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body
 			return err
 		}
 		c := l.conn(f.Peer)
-		if c == nil || !c.ep.granted(c, f, lane) {
-			lane.Cancel() // the connector gave up
+		if c == nil || !c.ep.granted(c, f, stream) {
+			stream.Cancel() // the connector gave up
 			return nil
 		}
-		c.readOps(r, lane)
+		c.readOps(r, stream)
 		return nil
 	case wire.TypeStream:
 		f, err := wire.ParseStream(h.Flags, body)
@@ -383,25 +383,25 @@ func (l *link) open(r *wire.Reader, lane transport.RecvLane, h wire.Header, body
 		}
 		c := l.conn(f.Peer)
 		if c == nil {
-			lane.Cancel() // closed meanwhile
+			stream.Cancel() // closed meanwhile
 			return nil
 		}
-		return c.readMessages(r, lane)
+		return c.readMessages(r, stream)
 	}
-	return fmt.Errorf("%w: a lane begins with %v", status.Protocol, h.Type)
+	return fmt.Errorf("%w: a stream begins with %v", status.Protocol, h.Type)
 }
 
-// say queues a frame for the control lane.
+// say queues a frame for the control stream.
 func (l *link) say(frame []byte) {
 	select {
 	case l.control <- frame:
 	case <-l.end.down:
 	default:
-		l.fail(transport.CodeProtocol, fmt.Errorf("%w: control lane is not read", status.NoBufs))
+		l.fail(transport.CodeProtocol, fmt.Errorf("%w: control stream is not read", status.NoBufs))
 	}
 }
 
-// sayInTurn is say for a lane's reader: it waits while the queue is full.
+// sayInTurn is say for a stream's reader: it waits while the queue is full.
 func (l *link) sayInTurn(frame []byte) {
 	select {
 	case l.control <- frame:
@@ -409,9 +409,9 @@ func (l *link) sayInTurn(frame []byte) {
 	}
 }
 
-// writeControl writes the control lane. On a loop its control lane has no
+// writeControl writes the control stream. On a loop its control stream has no
 // reader: it hands the frames over itself.
-func (l *link) writeControl(ctrl transport.SendLane) {
+func (l *link) writeControl(ctrl transport.SendStream) {
 	for {
 		select {
 		case frame := <-l.control:
@@ -446,7 +446,7 @@ func (l *link) readControl(r *wire.Reader) {
 	}
 }
 
-// onControl handles a frame of the control lane.
+// onControl handles a frame of the control stream.
 func (l *link) onControl(h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeRefuse:
@@ -496,5 +496,5 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeByeAck:
 		return l.onByeAck()
 	}
-	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
+	return fmt.Errorf("%w: %v on the control stream", status.Protocol, h.Type)
 }

@@ -137,7 +137,7 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 			}
 		}
 		defer fab.nodes[0].NewSession(attach.Credentials{}).Watch(func(ev attach.Event) {
-			if ev.Kind != attach.NodeRemoved || ev.Reason != "crashed" || ev.Life.Node != 1 {
+			if ev.Kind != attach.NodeRemoved || ev.Reason != "crashed" || ev.Incarnation.Node != 1 {
 				t.Errorf("event %+v", ev)
 			}
 			for i, c := range calls { // whatever is begun now fails too
@@ -148,7 +148,7 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 			told.Store(true)
 		})()
 		began := time.Now()
-		fab.nodes[0].NodeLost(addr.Life{Node: 1, Generation: 1}, "crashed")
+		fab.nodes[0].NodeLost(addr.Incarnation{Node: 1, Generation: 1}, "crashed")
 		synctest.Wait()
 		if took := time.Since(began); took != 0 || !told.Load() {
 			t.Errorf("it took %v, told: %v; want that nothing waits for anything", took, told.Load())

@@ -38,7 +38,7 @@ const stageLen = 64 << 10
 var stages = sync.Pool{New: func() any { return new([stageLen]byte) }}
 
 // receive reads the bytes behind a frame into p's memory. memErr is of the
-// memory, and the bytes have been read all the same; err is of the lane.
+// memory, and the bytes have been read all the same; err is of the stream.
 func receive(r *wire.Reader, p *core.Payload[memory]) (memErr, err error) {
 	switch {
 	case p.Buf != nil:

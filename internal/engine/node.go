@@ -32,7 +32,7 @@ import (
 	"github.com/fabricd/fabricd/portmap"
 )
 
-// Evidence is a link's report about the life at its other end. The numbers
+// Evidence is a link's report about the incarnation at its other end. The numbers
 // are those of membership's evidence.
 type Evidence uint8
 
@@ -40,7 +40,7 @@ const (
 	LinkAlive   Evidence = iota + 1 // it answered
 	LinkSilent                      // nothing came for the silence bound
 	LinkReset                       // a stateless reset: the process lost its state
-	LinkFenced                      // it reports that our life, or its own that we asked for, is over
+	LinkFenced                      // it reports that our incarnation, or its own that we asked for, is over
 	LinkRefused                     // it could not be dialed
 )
 
@@ -65,7 +65,7 @@ type Config struct {
 	// Heartbeat is the time between two heartbeats on a link, at most 2/5 of
 	// Fence; default 250 ms.
 	Heartbeat time.Duration
-	// Fence is how long a confirmation of both lives lasts before operations
+	// Fence is how long a confirmation of both incarnations lasts before operations
 	// of the peer wait for a new one; default 1 s.
 	Fence time.Duration
 	// SilenceBound is the silence on a link that is reported as evidence;
@@ -89,13 +89,13 @@ type Config struct {
 	// Limits bound operations, windows and requests of a connection.
 	Limits core.Limits
 	// MaxEndpoints bounds the endpoints of one session; default 16384, as many
-	// connections as a link has lanes for. Applications that attach have a
+	// connections as a link has streams for. Applications that attach have a
 	// smaller quota of their own (server.Limits): their endpoints cost this process
 	// a socket each.
 	MaxEndpoints int
 	// MaxConns bounds the connections of one link; default 16000. Each takes two
-	// lanes in each direction once it is used, of which the providers have 32768
-	// by default: one more would connect, and then wait for a lane to send on.
+	// streams in each direction once it is used, of which the providers have 32768
+	// by default: one more would connect, and then wait for a stream to send on.
 	MaxConns int
 	// ConnMemory returns how many bytes the connections of the node may take in
 	// all, each at its maximum: see costOf. While half of them are free
@@ -107,14 +107,14 @@ type Config struct {
 	Paths *PathNetwork
 
 	// ProveLease returns why the signed lease behind a HELLO does not prove that peer
-	// has that life; proved is the identity in its session's certificate. It may
+	// has that incarnation; proved is the identity in its session's certificate. It may
 	// take a moment. Nil: every lease is accepted, as in tests without leases.
 	ProveLease func(lease []byte, peer Peer, proved transport.Identity) error
 	// Now is the wall clock, for the ends of certificates. Nil: the machine's.
 	Now func() time.Time
 
 	// Report gets evidence about lives. It must not block.
-	Report func(addr.Life, Evidence)
+	Report func(addr.Incarnation, Evidence)
 
 	// ServesAnew is called after each change of [Node.Serves]. It must not block, nor
 	// call a method about an endpoint. Nil: no notification.
@@ -172,21 +172,21 @@ type Self struct {
 	UUID  addr.UUID
 	Epoch uint64
 	Term  uint64
-	// Lease returns the signed lease that proves Life, to be shown in each HELLO:
+	// Lease returns the signed lease that proves Incarnation, to be shown in each HELLO:
 	// it changes with the host's term and authority. It may take a moment, and is
 	// called with no lock held. Nil: there is none to show.
 	Lease func() []byte
 }
 
-// A Peer is a live life of another node.
+// A Peer is a live incarnation of another node.
 type Peer struct {
-	Life      addr.Life
-	UUID      addr.UUID
-	Epoch     uint64
-	Name      string
-	Labels    []string // that the host has given it; must not be changed
-	Addresses []string // in the form that the providers dial
-	Providers []string // names of the providers that reach it; empty: not known
+	Incarnation addr.Incarnation
+	UUID        addr.UUID
+	Epoch       uint64
+	Name        string
+	Labels      []string // that the host has given it; must not be changed
+	Addresses   []string // in the form that the providers dial
+	Providers   []string // names of the providers that reach it; empty: not known
 	// Until is when its newest certificate ends, by Config.Now; zero: not known.
 	Until time.Time
 }
@@ -237,7 +237,7 @@ type peerState struct {
 	dialing chan struct{} // closed when the attempt under way has ended; nil if none
 	backAt  time.Duration // Node.now from which a preferred provider is tried again
 	dialErr error         // of the last attempt
-	lost    chan struct{} // closed when the life is over
+	lost    chan struct{} // closed when the incarnation is over
 	ends    perMinute     // of links with it
 
 	serves    []Named       // must not be changed
@@ -278,9 +278,9 @@ func Start(cfg Config) *Node {
 // now is the node's monotonic clock.
 func (n *Node) now() time.Duration { return time.Since(n.birth) }
 
-func (n *Node) report(life addr.Life, e Evidence) {
+func (n *Node) report(incarnation addr.Incarnation, e Evidence) {
 	if n.cfg.Report != nil {
-		n.cfg.Report(life, e)
+		n.cfg.Report(incarnation, e)
 	}
 }
 
@@ -291,16 +291,16 @@ func (n *Node) Self() Self {
 	return n.self
 }
 
-// SetSelf gives the node its life. A life other than the one before ends every
+// SetSelf gives the node its incarnation. An incarnation other than the one before ends every
 // connection.
 func (n *Node) SetSelf(self Self) {
 	n.mu.Lock()
-	before := n.self.Life
+	before := n.self.Incarnation
 	n.self = self
 	n.announceLocked()
 	n.mu.Unlock()
-	if before.Generation != 0 && before != self.Life {
-		n.failLinks(transport.CodeFenced, errors.New("this node has a new life"), func(l *link) bool { return l.self == before })
+	if before.Generation != 0 && before != self.Incarnation {
+		n.failLinks(transport.CodeFenced, errors.New("this node has a new incarnation"), func(l *link) bool { return l.self == before })
 	}
 }
 
@@ -312,103 +312,103 @@ func (n *Node) announceLocked() {
 	n.services.notes.Send()
 }
 
-// NodeUp makes a life live: it can be connected to, and sessions see
-// NodeAdded. An older life of the same node must have been lost before; if it
+// NodeUp makes an incarnation live: it can be connected to, and sessions see
+// NodeAdded. An older incarnation of the same node must have been lost before; if it
 // was not, NodeUp does that.
 func (n *Node) NodeUp(p Peer) {
 	for {
 		n.mu.Lock()
-		old, removing := n.peers[p.Life.Node], n.removing[p.Life.Node]
+		old, removing := n.peers[p.Incarnation.Node], n.removing[p.Incarnation.Node]
 		switch {
 		case removing != nil: // events of one node keep their order
 			n.mu.Unlock()
 			<-removing
 			continue
-		case old != nil && old.Life == p.Life:
+		case old != nil && old.Incarnation == p.Incarnation:
 			n.mu.Unlock()
 			n.NodeUpdate(p)
 			return
 		case old != nil:
 			n.mu.Unlock()
-			n.NodeLost(old.Life, "restarted")
+			n.NodeLost(old.Incarnation, "restarted")
 			continue
 		}
-		n.peers[p.Life.Node] = &peerState{Peer: p, lost: make(chan struct{})}
+		n.peers[p.Incarnation.Node] = &peerState{Peer: p, lost: make(chan struct{})}
 		n.announceLocked()
 		// Under the lock, or a removal at the same moment could be reported first.
-		n.publishLocked(attach.Event{Kind: attach.NodeAdded, Life: p.Life, Name: p.Name})
+		n.publishLocked(attach.Event{Kind: attach.NodeAdded, Incarnation: p.Incarnation, Name: p.Name})
 		n.mu.Unlock()
 		return
 	}
 }
 
-// NodeUpdate changes the addresses or the name of a live life.
+// NodeUpdate changes the addresses or the name of a live incarnation.
 func (n *Node) NodeUpdate(p Peer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s := n.peers[p.Life.Node]; s != nil && s.Life == p.Life {
+	if s := n.peers[p.Incarnation.Node]; s != nil && s.Incarnation == p.Incarnation {
 		s.Peer = p
 		n.announceLocked()
 	}
 }
 
-// NodeLost ends a life. In this order: no new connection reaches it, its link
+// NodeLost ends an incarnation. In this order: no new connection reaches it, its link
 // is fenced, every operation and blocked call towards it ends, windows are
 // released by the rules, and then sessions see NodeRemoved. NodeLost returns
-// when all of this has happened, also where another call began it. A life that is not live is
+// when all of this has happened, also where another call began it. An incarnation that is not live is
 // ignored.
-func (n *Node) NodeLost(life addr.Life, reason string) {
+func (n *Node) NodeLost(incarnation addr.Incarnation, reason string) {
 	n.mu.Lock()
-	p := n.peers[life.Node]
-	if p == nil || p.Life != life {
-		removing := n.removing[life.Node]
+	p := n.peers[incarnation.Node]
+	if p == nil || p.Incarnation != incarnation {
+		removing := n.removing[incarnation.Node]
 		n.mu.Unlock()
 		if removing != nil {
 			<-removing
 		}
 		return
 	}
-	delete(n.peers, life.Node)
+	delete(n.peers, incarnation.Node)
 	close(p.lost)
 	n.announceLocked()
 	done := make(chan struct{})
-	n.removing[life.Node] = done
+	n.removing[incarnation.Node] = done
 	n.mu.Unlock()
 	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)
 	n.failLinks(transport.CodeFenced, errors.New(causeNodeRemoved+reason),
-		func(l *link) bool { return l.peer.Life == life && l.twin == nil })
-	n.paths.cut(life)
+		func(l *link) bool { return l.peer.Incarnation == incarnation && l.twin == nil })
+	n.paths.cut(incarnation)
 	_ = n.cfg.Faults.Hit(failpoint.LostFenced)
-	n.log.Debug().Stringer("peer", life).Str("reason", reason).Msg("node removed")
+	n.log.Debug().Stringer("peer", incarnation).Str("reason", reason).Msg("node removed")
 	n.mu.Lock()
-	n.publishLocked(attach.Event{Kind: attach.NodeRemoved, Life: life, Name: p.Name, Reason: reason})
-	delete(n.removing, life.Node)
+	n.publishLocked(attach.Event{Kind: attach.NodeRemoved, Incarnation: incarnation, Name: p.Name, Reason: reason})
+	delete(n.removing, incarnation.Node)
 	n.mu.Unlock()
 	close(done)
 }
 
-// Retain ends the lives that are not among those: while this node had no life of
+// Retain ends the incarnations that are not among those: while this node had no incarnation of
 // its own it got no notice of their end.
-func (n *Node) Retain(lives []addr.Life, reason string) {
+func (n *Node) Retain(incarnations []addr.Incarnation, reason string) {
 	n.mu.Lock()
-	var over []addr.Life
+	var over []addr.Incarnation
 	for _, p := range n.peers {
-		if !slices.Contains(lives, p.Life) {
-			over = append(over, p.Life)
+		if !slices.Contains(incarnations, p.Incarnation) {
+			over = append(over, p.Incarnation)
 		}
 	}
 	n.mu.Unlock()
-	for _, life := range over {
-		n.NodeLost(life, reason)
+	for _, incarnation := range over {
+		n.NodeLost(incarnation, reason)
 	}
 }
 
 // ResetSelf ends every connection of this node's applications: the others have
-// removed it. The node has no life until SetSelf; before that, NodeUp and Retain
-// report the lives of that time.
+// removed it. The node has no incarnation until SetSelf; before that, NodeUp and Retain
+// report the incarnations of that time.
 func (n *Node) ResetSelf(reason string) {
 	n.mu.Lock()
-	n.self.Life.Generation = 0
+	n.self.Incarnation.Generation = 0
 	n.announceLocked()
 	n.mu.Unlock()
 	n.failLinks(transport.CodeFenced, errors.New(reason), everyLink)
@@ -452,7 +452,7 @@ func (n *Node) Close() error {
 	n.closed = true
 	close(n.done)
 	n.mu.Unlock()
-	n.failLinks(transport.CodeLeaving, errors.New(attach.CauseStopped(n.Self().Life.Node)), everyLink)
+	n.failLinks(transport.CodeLeaving, errors.New(attach.CauseStopped(n.Self().Incarnation.Node)), everyLink)
 	n.closeSessions(context.Background())
 	for _, p := range n.cfg.Providers {
 		p.Close()
@@ -465,7 +465,7 @@ func (n *Node) Close() error {
 
 // live returns the state of a live peer. The caller holds mu.
 func (n *Node) liveLocked(id addr.NodeID) (*peerState, error) {
-	if n.self.Life.Generation == 0 || n.closed {
+	if n.self.Incarnation.Generation == 0 || n.closed {
 		return nil, status.NoDevice
 	}
 	p := n.peers[id]

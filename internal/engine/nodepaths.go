@@ -49,12 +49,12 @@ func (p *nodePaths) left() {
 // An endingPath is a path whose application has closed its connection to peer. whole: the
 // socket has all bytes that it has sent.
 type endingPath struct {
-	peer  addr.Life
+	peer  addr.Incarnation
 	whole bool
 }
 
 // finish notes f as an endingPath, until finished.
-func (p *nodePaths) finish(f *os.File, peer addr.Life, whole bool) {
+func (p *nodePaths) finish(f *os.File, peer addr.Incarnation, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ending == nil {
@@ -63,8 +63,8 @@ func (p *nodePaths) finish(f *os.File, peer addr.Life, whole bool) {
 	p.ending[f] = endingPath{peer, whole}
 }
 
-// cut ends the paths to a life that is removed.
-func (p *nodePaths) cut(peer addr.Life) {
+// cut ends the paths to an incarnation that is removed.
+func (p *nodePaths) cut(peer addr.Incarnation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for f, e := range p.ending {

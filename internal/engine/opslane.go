@@ -13,21 +13,21 @@ type segment = core.Segment[memory]
 // one is left to a goroutine so that an asynchronous call stays one.
 const inlineMax = 64 << 10
 
-// An opsLane writes the queue of a connection's core to its operations lane. A
-// goroutine that finds the lane idle writes; while one does, others only queue.
-type opsLane struct {
+// An opsStream writes the queue of a connection's core to its operations stream. A
+// goroutine that finds the stream idle writes; while one does, others only queue.
+type opsStream struct {
 	spawn func(func()) // runs something; the link waits for it
 	begin func()       // runs the writer; the link waits for it
 
 	// Guarded by the connection's mu.
-	lane    transport.SendLane
+	stream  transport.SendStream
 	busy    bool          // a goroutine writes
 	writing bool          // the writer does, and uses the memory of segments
 	idle    chan struct{} // closed when writing becomes false; nil while no goroutine waits
 	small   []byte        // memory for gather
 }
 
-// kick gets the queue written: at once if the lane takes it without
+// kick gets the queue written: at once if the stream takes it without
 // blocking, by the caller if inline, else by a goroutine. The caller does not
 // hold mu.
 func (c *conn) kick(inline bool) {
@@ -71,7 +71,7 @@ func (c *conn) start(inline bool) deferred {
 	if c.core.Fill() > 1 {
 		return toFail
 	}
-	if o.busy || o.lane == nil || !c.core.Writes() {
+	if o.busy || o.stream == nil || !c.core.Writes() {
 		return nothing
 	}
 	if c.tryFront(); !c.core.Writes() {
@@ -85,7 +85,7 @@ func (c *conn) start(inline bool) deferred {
 	return nothing
 }
 
-// tryFront hands the segments at the front to the lane as long as they are
+// tryFront hands the segments at the front to the stream as long as they are
 // small and it does not block, as few packets as possible. The caller holds mu
 // and is the writer.
 func (c *conn) tryFront() {
@@ -94,7 +94,7 @@ func (c *conn) tryFront() {
 		if n == 0 {
 			return
 		}
-		if ok, err := c.ops.lane.TryWrite(p); !ok || err != nil {
+		if ok, err := c.ops.stream.TryWrite(p); !ok || err != nil {
 			return // write finds the error again
 		}
 		c.core.Wrote(n)
@@ -179,8 +179,8 @@ func (c *conn) write() {
 		close(o.idle)
 		o.idle = nil
 	}
-	if c.core.LaneEnds() {
-		o.lane.Close()
+	if c.core.StreamEnds() {
+		o.stream.Close()
 	}
 }
 
@@ -207,7 +207,7 @@ func replyCode(err error) status.Code {
 
 func (c *conn) writeSegment(s segment) error {
 	if s.Frames != nil {
-		_, err := c.ops.lane.Write(s.Frames)
+		_, err := c.ops.stream.Write(s.Frames)
 		return err
 	}
 	return c.writePayload(s)
@@ -246,9 +246,9 @@ func (c *conn) writePayload(s segment) error {
 
 // writePlain writes a frame with a contiguous payload.
 func (c *conn) writePlain(head, payload []byte) error {
-	_, err := c.ops.lane.Write(head)
+	_, err := c.ops.stream.Write(head)
 	if err == nil {
-		_, err = c.ops.lane.Write(payload)
+		_, err = c.ops.stream.Write(payload)
 	}
 	c.moved.Add(1)
 	return err
@@ -264,6 +264,6 @@ func (c *conn) writeStaged(head []byte, spans []span, plain []byte, n int64) err
 		return memoryError{err}
 	}
 	c.moved.Add(1)
-	_, err := c.ops.lane.Write(head[:end])
+	_, err := c.ops.stream.Write(head[:end])
 	return err
 }

@@ -12,31 +12,31 @@ import (
 )
 
 // An outbox sends the message bytes of a connection, never more than the peer
-// has room for. Bytes go straight from the caller to the lane; only bytes that a
+// has room for. Bytes go straight from the caller to the stream; only bytes that a
 // non-blocking send could not hand over wait in a buffer, which the peer's
 // limit bounds.
 type outbox struct {
-	open   func(context.Context) (transport.SendLane, error) // opens the lane on first use
-	notify func()                                            // the endpoint may have become writable
-	begin  func()                                            // runs flushRest; the link waits for it
-	broke  func()                                            // the lane broke: cut the connection off
-	keep   int                                               // bound of rest, in bytes
-	more   gate                                              // the limit was raised or the end has come
-	token  chan struct{}                                     // held by the writing goroutine
+	open   func(context.Context) (transport.SendStream, error) // opens the stream on first use
+	notify func()                                              // the endpoint may have become writable
+	begin  func()                                              // runs flushRest; the link waits for it
+	broke  func()                                              // the stream broke: cut the connection off
+	keep   int                                                 // bound of rest, in bytes
+	more   gate                                                // the limit was raised or the end has come
+	token  chan struct{}                                       // held by the writing goroutine
 
-	mu    sync.Mutex         // guards the fields below
-	lane  transport.SendLane // set once, with token and mu held
-	flow  core.Outflow       // of the bytes accepted from callers
-	rest  []byte             // accepted by a non-blocking send and not yet written, at most keep
-	inUse bool               // a blocking send writes to the lane
-	flush bool               // flush has the token, and will write the bytes added to rest
-	full  time.Time          // since when a send has found no room at the peer; zero: it has
-	err   error              // why nothing more is accepted
-	ended bool               // the lane has ended behind the accepted bytes
-	cut   bool               // the connection is gone: nothing more is written either
+	mu     sync.Mutex           // guards the fields below
+	stream transport.SendStream // set once, with token and mu held
+	flow   core.Outflow         // of the bytes accepted from callers
+	rest   []byte               // accepted by a non-blocking send and not yet written, at most keep
+	inUse  bool                 // a blocking send writes to the stream
+	flush  bool                 // flush has the token, and will write the bytes added to rest
+	full   time.Time            // since when a send has found no room at the peer; zero: it has
+	err    error                // why nothing more is accepted
+	ended  bool                 // the stream has ended behind the accepted bytes
+	cut    bool                 // the connection is gone: nothing more is written either
 }
 
-func newOutbox(limit uint64, keep int, open func(context.Context) (transport.SendLane, error), notify func()) *outbox {
+func newOutbox(limit uint64, keep int, open func(context.Context) (transport.SendStream, error), notify func()) *outbox {
 	o := &outbox{open: open, notify: notify, broke: func() {}, keep: keep,
 		more: newGate(), token: make(chan struct{}, 1)}
 	o.flow.Raise(limit)
@@ -73,7 +73,7 @@ func (o *outbox) stop(err error) {
 	if o.err == nil {
 		o.err = err
 		if o.inUse {
-			o.lane.SetWriteDeadline(longAgo)
+			o.stream.SetWriteDeadline(longAgo)
 		}
 	}
 	o.mu.Unlock()
@@ -161,23 +161,23 @@ func (o *outbox) acquire(ctx context.Context) error {
 
 func (o *outbox) release() { <-o.token }
 
-// write hands p to the lane; the caller holds the token. If stoppable, stop
+// write hands p to the stream; the caller holds the token. If stoppable, stop
 // ends it.
 func (o *outbox) write(ctx context.Context, p []byte, stoppable bool) (int, error) {
-	if o.lane == nil {
+	if o.stream == nil {
 		if ctx.Err() != nil { // a send that need not block succeeds even so
 			ctx = context.WithoutCancel(ctx)
 		}
-		lane, err := o.open(ctx)
+		stream, err := o.open(ctx)
 		if err != nil {
 			return 0, o.failure(ctx, err)
 		}
-		if !o.adopt(lane) {
+		if !o.adopt(stream) {
 			return 0, o.failure(ctx, status.Reset)
 		}
 	}
 	if len(p) <= tryMax {
-		if ok, err := o.lane.TryWrite(p); ok && err == nil {
+		if ok, err := o.stream.TryWrite(p); ok && err == nil {
 			return len(p), nil
 		}
 	}
@@ -188,9 +188,9 @@ func (o *outbox) write(ctx context.Context, p []byte, stoppable bool) (int, erro
 		defer o.unuse()
 	}
 	if ctx.Done() != nil {
-		defer deadlineOnDone(ctx, o.lane.SetWriteDeadline)()
+		defer deadlineOnDone(ctx, o.stream.SetWriteDeadline)()
 	}
-	n, err := o.lane.Write(p)
+	n, err := o.stream.Write(p)
 	if err != nil {
 		err = o.failure(ctx, err)
 	}
@@ -205,30 +205,30 @@ func (o *outbox) use() error {
 	return o.err
 }
 
-// unuse clears the deadline that stop may have set on the lane, which still has to
+// unuse clears the deadline that stop may have set on the stream, which still has to
 // carry the bytes accepted before.
 func (o *outbox) unuse() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.inUse = false
 	if o.err != nil {
-		o.lane.SetWriteDeadline(time.Time{})
+		o.stream.SetWriteDeadline(time.Time{})
 	}
 }
 
-// adopt takes the lane into use, unless the connection has gone meanwhile.
-func (o *outbox) adopt(lane transport.SendLane) bool {
+// adopt takes the stream into use, unless the connection has gone meanwhile.
+func (o *outbox) adopt(stream transport.SendStream) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.cut {
-		lane.Cancel()
+		stream.Cancel()
 		return false
 	}
-	o.lane = lane
+	o.stream = stream
 	return true
 }
 
-// deadlineOnDone makes a blocked call on a lane end when ctx is done. The
+// deadlineOnDone makes a blocked call on a stream end when ctx is done. The
 // returned function undoes it and must be called after the call.
 func deadlineOnDone(ctx context.Context, set func(time.Time) error) (undo func()) {
 	done := make(chan struct{})
@@ -244,8 +244,8 @@ func deadlineOnDone(ctx context.Context, set func(time.Time) error) (undo func()
 	}
 }
 
-// failure returns why a lane did not take bytes: the context, the connection's
-// end, or, if the lane itself broke, a reset.
+// failure returns why a stream did not take bytes: the context, the connection's
+// end, or, if the stream itself broke, a reset.
 func (o *outbox) failure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -260,13 +260,13 @@ func (o *outbox) failure(ctx context.Context, err error) error {
 	return status.Reset
 }
 
-// tryMax is the largest piece that is offered to a lane without blocking, in bytes.
+// tryMax is the largest piece that is offered to a stream without blocking, in bytes.
 // A QUIC stream sends such bytes together with those that come behind them; a write that
 // waits costs ten microseconds. From three packets on waiting costs no more, and bytes that
 // a stream has taken are copied once more for each packet.
 const tryMax = 3 << 10
 
-// trySend accepts the bytes that the peer has room for. Those that the lane does not take
+// trySend accepts the bytes that the peer has room for. Those that the stream does not take
 // at once are kept and written by a goroutine.
 func (o *outbox) trySend(p []byte) (int, error) {
 	for {
@@ -291,7 +291,7 @@ func (o *outbox) tryAlone(p []byte) (int, error) {
 	o.mu.Lock()
 	o.rest = append(o.rest, p[:k]...)
 	o.mu.Unlock()
-	if k <= tryMax && o.lane != nil && o.tryRest() {
+	if k <= tryMax && o.stream != nil && o.tryRest() {
 		o.release()
 		return k, nil
 	}
@@ -322,7 +322,7 @@ func (o *outbox) tryAppend(p []byte) (n int, free bool, err error) {
 func (o *outbox) tryRest() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	ok, err := o.lane.TryWrite(o.rest)
+	ok, err := o.stream.TryWrite(o.rest)
 	if !ok || err != nil {
 		return false
 	}
@@ -356,29 +356,29 @@ func (o *outbox) flushRest() {
 	}
 }
 
-// finish ends the lane after everything accepted and returns how many bytes
+// finish ends the stream after everything accepted and returns how many bytes
 // that is. The caller has called stop.
 func (o *outbox) finish(ctx context.Context) (sent uint64, err error) {
 	if err := o.acquire(ctx); err != nil {
 		return 0, err
 	}
 	defer o.release()
-	return o.endLane()
+	return o.endStream()
 }
 
-// endLane is finish for the holder of the token.
-func (o *outbox) endLane() (sent uint64, err error) {
+// endStream is finish for the holder of the token.
+func (o *outbox) endStream() (sent uint64, err error) {
 	o.mu.Lock()
-	lane, sent, ended := o.lane, o.flow.Sent(), o.ended
+	stream, sent, ended := o.stream, o.flow.Sent(), o.ended
 	o.ended = true
 	o.mu.Unlock()
-	if lane != nil && !ended {
-		err = lane.Close()
+	if stream != nil && !ended {
+		err = stream.Close()
 	}
 	return sent, err
 }
 
-// shut stops the outbox and ends the lane behind the accepted bytes, once: first is false if
+// shut stops the outbox and ends the stream behind the accepted bytes, once: first is false if
 // that was done.
 func (o *outbox) shut() (sent uint64, first bool, err error) {
 	if err := o.acquire(context.Background()); err != nil {
@@ -395,22 +395,22 @@ func (o *outbox) shut() (sent uint64, first bool, err error) {
 		return 0, false, stopped
 	}
 	o.stop(errShut)
-	sent, err = o.endLane()
+	sent, err = o.endStream()
 	return sent, err == nil, err
 }
 
 // errShut is the error of a send behind a CloseWrite.
 var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
 
-// abort drops the lane and the unwritten bytes: the connection is gone.
+// abort drops the stream and the unwritten bytes: the connection is gone.
 func (o *outbox) abort(err error) {
 	o.stop(err)
 	o.mu.Lock()
-	lane := o.lane
+	stream := o.stream
 	o.cut = true
 	o.mu.Unlock()
-	if lane != nil {
-		lane.Cancel()
+	if stream != nil {
+		stream.Cancel()
 	}
 }
 

@@ -8,16 +8,16 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A slowLane takes nothing at once: all bytes written to it go through flush.
-type slowLane struct {
-	transport.SendLane
+// A slowStream takes nothing at once: all bytes written to it go through flush.
+type slowStream struct {
+	transport.SendStream
 	got    []byte
 	during func() // is called in the middle of a Write
 }
 
-func (l *slowLane) TryWrite([]byte) (bool, error) { return false, nil }
+func (l *slowStream) TryWrite([]byte) (bool, error) { return false, nil }
 
-func (l *slowLane) Write(p []byte) (int, error) {
+func (l *slowStream) Write(p []byte) (int, error) {
 	if l.during != nil {
 		l.during()
 	}
@@ -25,13 +25,13 @@ func (l *slowLane) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *slowLane) SetWriteDeadline(time.Time) error { return nil }
+func (l *slowStream) SetWriteDeadline(time.Time) error { return nil }
 
 // TestTrySendBesideAFlush: while the rest of an earlier one is written, and at the
 // very end of that, a non-blocking send is accepted if there is room, and comes
 // behind it. Behind a blocking send it is not.
 func TestTrySendBesideAFlush(t *testing.T) {
-	lane := &slowLane{}
+	stream := &slowStream{}
 	var o *outbox
 	try := func(what, p string, want int) {
 		t.Helper()
@@ -40,37 +40,37 @@ func TestTrySendBesideAFlush(t *testing.T) {
 		}
 	}
 	notified := 0
-	o = newOutbox(1<<20, 1<<20, func(context.Context) (transport.SendLane, error) { return lane, nil }, func() {
+	o = newOutbox(1<<20, 1<<20, func(context.Context) (transport.SendStream, error) { return stream, nil }, func() {
 		if notified++; notified == 1 {
 			try("when the flush tells that it has ended", "c", 1)
 		}
 	})
 	o.begin = o.flushRest
-	lane.during = func() {
-		lane.during = nil
+	stream.during = func() {
+		stream.during = nil
 		try("while the flush writes", "b", 1)
 	}
 	try("alone", "a", 1)
-	if string(lane.got) != "abc" {
-		t.Errorf("written %q, want abc", lane.got)
+	if string(stream.got) != "abc" {
+		t.Errorf("written %q, want abc", stream.got)
 	}
-	lane.during = func() {
-		lane.during = nil
+	stream.during = func() {
+		stream.during = nil
 		try("beside a blocking send", "x", 0)
 	}
 	if n, err := o.send(t.Context(), []byte("d")); n != 1 || err != nil {
 		t.Errorf("send: %d, %v", n, err)
 	}
-	if string(lane.got) != "abcd" || o.total() != 4 {
-		t.Errorf("written %q, counted %d", lane.got, o.total())
+	if string(stream.got) != "abcd" || o.total() != 4 {
+		t.Errorf("written %q, counted %d", stream.got, o.total())
 	}
 }
 
 // TestTrySendNeverMissesTheEndOfAFlush: a send that finds a flush at work and, a
 // moment later, at its end is accepted all the same.
 func TestTrySendNeverMissesTheEndOfAFlush(t *testing.T) {
-	lane := &slowLane{}
-	o := newOutbox(1<<30, 1<<20, func(context.Context) (transport.SendLane, error) { return lane, nil }, func() {})
+	stream := &slowStream{}
+	o := newOutbox(1<<30, 1<<20, func(context.Context) (transport.SendStream, error) { return stream, nil }, func() {})
 	const sends = 20000
 	ended := make(chan struct{}, sends)
 	o.begin = func() {
@@ -88,12 +88,12 @@ func TestTrySendNeverMissesTheEndOfAFlush(t *testing.T) {
 	for o.token <- struct{}{}; len(ended) > 0; {
 		<-ended
 	}
-	for i, b := range lane.got {
+	for i, b := range stream.got {
 		if b != byte(i) {
 			t.Fatalf("byte %d is %d", i, b)
 		}
 	}
-	if len(lane.got) != sends {
-		t.Errorf("%d bytes of %d", len(lane.got), sends)
+	if len(stream.got) != sends {
+		t.Errorf("%d bytes of %d", len(stream.got), sends)
 	}
 }

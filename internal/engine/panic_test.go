@@ -52,14 +52,14 @@ type trapped struct {
 	p *trap
 }
 
-func (s *trapped) OpenLane(ctx context.Context) (transport.SendLane, error) {
-	s.p.spring("open a lane")
-	return s.Session.OpenLane(ctx)
+func (s *trapped) OpenStream(ctx context.Context) (transport.SendStream, error) {
+	s.p.spring("open a stream")
+	return s.Session.OpenStream(ctx)
 }
 
-func (s *trapped) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
-	s.p.spring("accept a lane")
-	return s.Session.AcceptLane(ctx)
+func (s *trapped) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
+	s.p.spring("accept a stream")
+	return s.Session.AcceptStream(ctx)
 }
 
 func (s *trapped) ReceiveDatagram(ctx context.Context) ([]byte, error) {
@@ -74,7 +74,7 @@ func (s *trapped) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 // of the others, and the node, go on.
 func TestAPanicEndsTheLinkAndNothingElse(t *testing.T) {
 	guard.Catch(t)
-	for _, at := range []string{"dial", "open a lane", "accept a lane", "datagram"} {
+	for _, at := range []string{"dial", "open a stream", "accept a stream", "datagram"} {
 		for _, side := range []int{1, 2} { // the node with the trap: node 1 is dialed by node 2
 			if at == "dial" && side == 1 {
 				continue
@@ -100,10 +100,10 @@ func testTrap(t *testing.T, at string, side int) {
 		p := &trap{Provider: inner}
 		n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.New(log)})
 		defer n.Close()
-		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
-		n.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1})
+		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
+		n.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Incarnation: incarnation}, UUID: id.Node, Epoch: 1})
 		nodes, traps = append(nodes, n), append(traps, p)
-		peers = append(peers, engine.Peer{Life: life, UUID: id.Node, Epoch: 1, Addresses: []string{string(rune('a' + i))}})
+		peers = append(peers, engine.Peer{Incarnation: incarnation, UUID: id.Node, Epoch: 1, Addresses: []string{string(rune('a' + i))}})
 	}
 	for i, n := range nodes {
 		for j, p := range peers {

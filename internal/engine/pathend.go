@@ -176,7 +176,7 @@ func (c *conn) finishPath() {
 		c.closePath(s, freed)
 		return
 	}
-	n.paths.finish(f, c.link.peer.Life, len(rest) == 0) // before Leave looks
+	n.paths.finish(f, c.link.peer.Incarnation, len(rest) == 0) // before Leave looks
 	n.work.run(func() {
 		defer c.closePath(s, freed)
 		defer f.Close()
@@ -192,7 +192,7 @@ func (c *conn) finishPath() {
 				path.Reset(f)
 				return
 			}
-			n.paths.finish(f, c.link.peer.Life, true)
+			n.paths.finish(f, c.link.peer.Incarnation, true)
 		}
 		drainSocket(ctx, f)
 		awaitAcknowledged(ctx, f)

@@ -38,11 +38,11 @@ func newPathHostile(t *testing.T, version uint16) *pathHostile {
 	return h
 }
 
-// frames counts the frames that the victim sends on its operations lane, until that ends.
+// frames counts the frames that the victim sends on its operations stream, until that ends.
 func (h *pathHostile) frames() (count func() map[wire.Type]int) {
 	var mu sync.Mutex
 	got := make(map[wire.Type]int)
-	go func() { // ends with the lane, which ends with the test
+	go func() { // ends with the stream, which ends with the test
 		for {
 			hd, _, err := h.opsIn.Next()
 			if err != nil {

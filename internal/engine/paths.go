@@ -154,7 +154,7 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 	return ask, nil
 }
 
-// queueFrame puts a frame on the operations lane, for a caller that holds path.mu and
+// queueFrame puts a frame on the operations stream, for a caller that holds path.mu and
 // then kicks.
 func (c *conn) queueFrame(frame []byte) {
 	c.mu.Lock()

@@ -114,7 +114,7 @@ func TestAPathJoinsTheTwoApplications(t *testing.T) {
 // that are sent later, by a peer that goes on sending.
 func TestAPathEndsWithItsConnection(t *testing.T) {
 	for name, end := range map[string]func(p *pathed, a, b attach.Endpoint){
-		"node removed": func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].NodeLost(p.peers[1].Life, "crashed") },
+		"node removed": func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].NodeLost(p.peers[1].Incarnation, "crashed") },
 		"aborted":      func(_ *pathed, a, _ attach.Endpoint) { a.Abort("the application died") },
 		"node closes":  func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].Close() },
 		"path broken":  func(_ *pathed, a, _ attach.Endpoint) { a.(attach.PathEndpoint).NoPath("broken", true) },
@@ -243,7 +243,7 @@ func TestARestOfAHostileApplication(t *testing.T) {
 	if err := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), false) }); err != nil {
 		t.Fatal(err)
 	}
-	p.nodes[0].NodeLost(p.peers[1].Life, "banned")
+	p.nodes[0].NodeLost(p.peers[1].Incarnation, "banned")
 	if n, err := c[0].Write([]byte("after")); err == nil {
 		t.Errorf("the application has sent %d bytes after the removal", n)
 	}

@@ -60,7 +60,7 @@ func (n *Node) endExpired(now time.Time) {
 	n.mu.Lock()
 	var over []*link
 	for l := range n.links {
-		p := n.peers[l.peer.Life.Node]
+		p := n.peers[l.peer.Incarnation.Node]
 		if l.twin != nil || p == nil || !slices.Contains(p.links, l) || p.Until.IsZero() {
 			continue
 		}
@@ -129,17 +129,17 @@ const (
 // another one: the silence of one of two links is not the node's. It is
 // reported later, when the other one is silent too or has ended.
 func (l *link) tellSilence() {
-	if l.silence.Load() == silent && !l.n.hears(l.peer.Life) && l.silence.CompareAndSwap(silent, silentTold) {
-		l.n.report(l.peer.Life, LinkSilent)
+	if l.silence.Load() == silent && !l.n.hears(l.peer.Incarnation) && l.silence.CompareAndSwap(silent, silentTold) {
+		l.n.report(l.peer.Incarnation, LinkSilent)
 	}
 }
 
-// hears reports whether there is a link with a life that is not silent.
-func (n *Node) hears(life addr.Life) bool {
+// hears reports whether there is a link with an incarnation that is not silent.
+func (n *Node) hears(incarnation addr.Incarnation) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.peers[life.Node]
-	return p != nil && p.Life == life && slices.ContainsFunc(p.links, func(l *link) bool { return l.silence.Load() == heard })
+	p := n.peers[incarnation.Node]
+	return p != nil && p.Incarnation == incarnation && slices.ContainsFunc(p.links, func(l *link) bool { return l.silence.Load() == heard })
 }
 
 // silentFor is why a link ends over which nothing has come for d.
@@ -203,10 +203,10 @@ func (l *link) take(frame func(now time.Duration) (core.Heard, error)) (reply []
 	h, smoothed, err := l.took(frame, now)
 	if h.Seq > 0 {
 		l.pings.answer(h.Seq, now-h.Sent)
-		l.n.measured(l.peer.Life, smoothed)
+		l.n.measured(l.peer.Incarnation, smoothed)
 	}
 	if h.News { // earlier evidence about the link, or the one before it, is void
-		l.n.report(l.peer.Life, LinkAlive)
+		l.n.report(l.peer.Incarnation, LinkAlive)
 	}
 	return h.Reply, err
 }
@@ -247,7 +247,9 @@ func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error
 }
 
 // mayPass reports whether a request that failed with l, which has ended, may use another link.
-func (n *Node) mayPass(l *link) bool { return anotherLinkMayDo(l.end.err) || n.hears(l.peer.Life) }
+func (n *Node) mayPass(l *link) bool {
+	return anotherLinkMayDo(l.end.err) || n.hears(l.peer.Incarnation)
+}
 
 // ping measures a round trip. The error is errLinkDown if the link ends first.
 func (l *link) ping(ctx context.Context) (time.Duration, error) {

@@ -32,7 +32,7 @@ func (c *conn) note(event, why string) {
 	if why != "" {
 		label += ": " + why
 	}
-	c.link.n.cfg.Record.Note(flight.Conn, event, c.link.peer.Life, "", label)
+	c.link.n.cfg.Record.Note(flight.Conn, event, c.link.peer.Incarnation, "", label)
 }
 
 // noteEnd records the end of a connection, with its cause if it was lost.
@@ -45,6 +45,6 @@ func (c *conn) noteEnd() {
 }
 
 // noteLink records an event of a link, or of the attempt to have one.
-func (n *Node) noteLink(event string, peer addr.Life, format string, args ...any) {
+func (n *Node) noteLink(event string, peer addr.Incarnation, format string, args ...any) {
 	n.cfg.Record.Note(flight.Link, event, peer, "", fmt.Sprintf(format, args...))
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // A watched is a provider with sessions that the test can end. Its sessions report
-// their end late, if asked: a reader of a lane gets it before, as with
+// their end late, if asked: a reader of a stream gets it before, as with
 // QUIC.
 type watched struct {
 	transport.Provider
@@ -225,7 +225,7 @@ func passes(t *testing.T, a, b attach.Endpoint) {
 }
 
 // TestAResetNodeKeepsNoGhosts: the applications are notified of nodes that ended while
-// theirs had no life when it has one again, once; of live nodes they are not.
+// theirs had no incarnation when it has one again, once; of live nodes they are not.
 func TestAResetNodeKeepsNoGhosts(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
@@ -240,13 +240,13 @@ func TestAResetNodeKeepsNoGhosts(t *testing.T) {
 		n := fab.nodes[0]
 		n.ResetSelf("removed by the others")
 		n.NodeUp(fab.peers[1])
-		n.Retain([]addr.Life{fab.peers[1].Life}, "silent")
-		n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: addr.Life{Node: 0, Generation: 2}}, UUID: uuid(1), Epoch: 1, Term: 1})
+		n.Retain([]addr.Incarnation{fab.peers[1].Incarnation}, "silent")
+		n.SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Incarnation: addr.Incarnation{Node: 0, Generation: 2}}, UUID: uuid(1), Epoch: 1, Term: 1})
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if len(events) != 1 || events[0].Kind != attach.NodeRemoved || events[0].Life != fab.peers[2].Life || events[0].Reason != "silent" {
-			t.Errorf("the application heard %+v, want that %v was removed", events, fab.peers[2].Life)
+		if len(events) != 1 || events[0].Kind != attach.NodeRemoved || events[0].Incarnation != fab.peers[2].Incarnation || events[0].Reason != "silent" {
+			t.Errorf("the application heard %+v, want that %v was removed", events, fab.peers[2].Incarnation)
 		}
 		if ids, self, err := s.Nodes(); err != nil || self != 0 || !slices.Equal(ids, []addr.NodeID{0, 1}) {
 			t.Errorf("nodes %v of node %d, %v", ids, self, err)

@@ -392,7 +392,7 @@ func (c *conn) passAnswers() {
 	for s := c.core.NextBehind(); s != nil; s = c.core.NextBehind() {
 		frame, ok := c.passed()
 		if !ok {
-			c.ops.lane.Cancel()
+			c.ops.stream.Cancel()
 			c.core.Break()
 			return
 		}
@@ -422,7 +422,7 @@ func (p *rmaPath) movedLocked() {
 	}
 }
 
-// passTime is how long the reader of the operations lane waits for operations that the
+// passTime is how long the reader of the operations stream waits for operations that the
 // peer's application has written to its RMA path, without progress.
 var passTime = 10 * time.Second
 

@@ -330,7 +330,7 @@ func TestThePeersCallsComeBehindThePath(t *testing.T) {
 // although the initiator goes on.
 func TestNothingIsAppliedBehindTheEnd(t *testing.T) {
 	for name, end := range map[string]func(f *farMemory){
-		"node removed": func(f *farMemory) { f.nodes[1].NodeLost(f.peers[0].Life, "crashed") },
+		"node removed": func(f *farMemory) { f.nodes[1].NodeLost(f.peers[0].Incarnation, "crashed") },
 		"closed":       func(f *farMemory) { f.b.Close() },
 		"unregistered": func(f *farMemory) { f.b.Unregister(f.off, int64(len(f.mem))) },
 		"aborted":      func(f *farMemory) { f.b.Abort("the application died") },

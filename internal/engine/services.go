@@ -136,17 +136,17 @@ func (n *Node) servesLocked() []Named {
 }
 
 // portOfLocked returns the port at which e listens. The caller holds mu, and e.mu does not
-// have to be held: a listener keeps its port for life.
+// have to be held: a listener keeps its port for incarnation.
 func (n *Node) portOfLocked(e *endpoint) (addr.Port, bool) {
 	return e.listening.port, e.listening.port != 0 && n.listeners[e.listening.port] == e
 }
 
-// NodeServices sets the services of a live life. For another life it is ignored: that one
+// NodeServices sets the services of a live incarnation. For another incarnation it is ignored: that one
 // cannot be connected to.
-func (n *Node) NodeServices(life addr.Life, serves []Named) {
+func (n *Node) NodeServices(incarnation addr.Incarnation, serves []Named) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if p := n.peers[life.Node]; p != nil && p.Life == life {
+	if p := n.peers[incarnation.Node]; p != nil && p.Incarnation == incarnation {
 		p.serves = serves
 		n.services.notes.Send()
 	}
@@ -190,10 +190,10 @@ func (n *Node) servedLocked(e *endpoint, service string) bool {
 }
 
 // measured notes how far away a peer is: it is known beyond the link.
-func (n *Node) measured(life addr.Life, roundTrip time.Duration) {
+func (n *Node) measured(incarnation addr.Incarnation, roundTrip time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if p := n.peers[life.Node]; p != nil && p.Life == life && roundTrip > 0 {
+	if p := n.peers[incarnation.Node]; p != nil && p.Incarnation == incarnation && roundTrip > 0 {
 		p.roundTrip = roundTrip
 	}
 }
@@ -210,21 +210,21 @@ func (n *Node) Services() []attach.Service {
 	})
 	n.mu.Unlock() // before they are sorted, which takes long where there are thousands
 	slices.SortFunc(all, func(a, b attach.Service) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Life.Node, b.Life.Node))
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Incarnation.Node, b.Incarnation.Node))
 	})
 	return all
 }
 
-// eachLocked calls f for this node, if it has a life, and for each live peer, with its
+// eachLocked calls f for this node, if it has an incarnation, and for each live peer, with its
 // services. The caller holds mu.
 func (n *Node) eachLocked(f func(at attach.Service, serves []Named)) {
-	if n.self.Life.Generation == 0 {
+	if n.self.Incarnation.Generation == 0 {
 		return
 	}
 	own := slices.DeleteFunc(n.servesLocked(), func(s Named) bool { return n.services.barred[s.Name] })
-	f(attach.Service{Life: n.self.Life, Node: n.self.Name}, own)
+	f(attach.Service{Incarnation: n.self.Incarnation, Node: n.self.Name}, own)
 	for _, p := range n.peers {
-		f(attach.Service{Life: p.Life, Node: p.Name, RoundTrip: p.distance()}, p.serves)
+		f(attach.Service{Incarnation: p.Incarnation, Node: p.Name, RoundTrip: p.distance()}, p.serves)
 	}
 }
 
@@ -243,7 +243,7 @@ func (n *Node) Resolve(service, node string) ([]attach.Service, error) {
 	var found []attach.Service
 	known := false
 	n.eachLocked(func(at attach.Service, serves []Named) {
-		if node != "" && !(byID && at.Life.Node == id || !byID && at.Node == node) {
+		if node != "" && !(byID && at.Incarnation.Node == id || !byID && at.Node == node) {
 			return
 		}
 		known = true

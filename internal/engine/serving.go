@@ -11,7 +11,7 @@ func (l *link) settle() {
 }
 
 // Revalidate drops the confirmations of all links: this process noticed that it
-// stood still. Frames that arrive wait until each peer has confirmed both lives anew.
+// stood still. Frames that arrive wait until each peer has confirmed both incarnations anew.
 func (n *Node) Revalidate() {
 	for _, l := range n.allLinks() {
 		l.mu.Lock()
@@ -21,7 +21,7 @@ func (n *Node) Revalidate() {
 	}
 }
 
-// awaitServing waits until both lives have been confirmed freshly. After a
+// awaitServing waits until both incarnations have been confirmed freshly. After a
 // pause of this process or of the peer, nothing that arrives is applied before
 // a round trip has shown that neither was replaced.
 func (l *link) awaitServing() error {

@@ -57,7 +57,7 @@ func (s *session) Self() attach.Self { return s.n.Self().Self }
 func (s *session) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	s.n.mu.Lock()
 	defer s.n.mu.Unlock()
-	self := s.n.self.Life
+	self := s.n.self.Incarnation
 	if self.Generation == 0 {
 		return nil, addr.NoNode, nil // no lease yet
 	}

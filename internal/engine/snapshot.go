@@ -29,17 +29,17 @@ type PortInfo struct {
 
 // ConnInfo is one connection's end at this node.
 type ConnInfo struct {
-	ID       uint64 `json:"id"`
-	State    string `json:"state"`
-	Local    string `json:"local"`  // node:port
-	Remote   string `json:"remote"` // node:port
-	Life     string `json:"life"`   // of the peer, node.generation
-	Provider string `json:"provider"`
-	PID      int32  `json:"pid"`
-	Unread   int    `json:"unread"` // message bytes that wait for the application
-	Sent     uint64 `json:"sent"`   // message bytes
-	Received uint64 `json:"received"`
-	Windows  int    `json:"windows"`
+	ID          uint64 `json:"id"`
+	State       string `json:"state"`
+	Local       string `json:"local"`  // node:port
+	Remote      string `json:"remote"` // node:port
+	Incarnation string `json:"life"`   // of the peer, node.generation
+	Provider    string `json:"provider"`
+	PID         int32  `json:"pid"`
+	Unread      int    `json:"unread"` // message bytes that wait for the application
+	Sent        uint64 `json:"sent"`   // message bytes
+	Received    uint64 `json:"received"`
+	Windows     int    `json:"windows"`
 	// Unsent are message bytes that wait because the peer does not take them, WaitingMS for
 	// how long already; 0: the connection waits for nothing.
 	Unsent    uint64 `json:"unsent"`
@@ -106,7 +106,7 @@ type LinkInfo struct {
 	Conns      int             `json:"conns"`
 	Since      time.Time       `json:"since"`
 	SilentMS   int64           `json:"silent_ms"` // since something came
-	Serving    bool            `json:"serving"`   // both lives confirmed lately
+	Serving    bool            `json:"serving"`   // both incarnations confirmed lately
 
 	// Bytes of packets, see [transport.Traffic].
 	SentBytes     uint64 `json:"sent_bytes"`
@@ -175,7 +175,7 @@ func (n *Node) Ports() []PortInfo {
 // connected calls f for every endpoint that has a connection, open or ended by
 // the peer, in the order of their addresses.
 func (n *Node) connected(f func(e *endpoint, c *conn, state core.State, local, remote addr.Addr)) {
-	self := n.Self().Life.Node
+	self := n.Self().Incarnation.Node
 	all := n.endpoints()
 	slices.SortFunc(all, func(a, b *endpoint) int {
 		return cmp.Or(cmp.Compare(a.LocalAddr().Port, b.LocalAddr().Port), cmp.Compare(a.id, b.id))
@@ -195,7 +195,7 @@ func (n *Node) Conns() []ConnInfo {
 	out := []ConnInfo{}
 	n.connected(func(e *endpoint, c *conn, state core.State, local, remote addr.Addr) {
 		info := ConnInfo{ID: uint64(c.id), State: state.String(), Local: local.String(), Remote: remote.String(),
-			Life: c.link.peer.Life.String(), Provider: c.link.provider, PID: e.s.cred.PID, Sent: c.out.total()}
+			Incarnation: c.link.peer.Incarnation.String(), Provider: c.link.provider, PID: e.s.cred.PID, Sent: c.out.total()}
 		info.Path, info.Why = e.path()
 		info.Socket = c.path.info()
 		info.RMASocket = c.rma.out.info()
@@ -250,7 +250,7 @@ func (n *Node) Links() []LinkInfo {
 			continue
 		}
 		t, trips := l.sess.Traffic(), l.quality.trips
-		out = append(out, LinkInfo{Node: l.peer.Life.Node, Generation: l.peer.Life.Generation, Name: l.peer.Name,
+		out = append(out, LinkInfo{Node: l.peer.Incarnation.Node, Generation: l.peer.Incarnation.Generation, Name: l.peer.Name,
 			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Why: why(l.weighed), Considered: l.weighed,
 			Conns: len(l.conns.all),
 			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),

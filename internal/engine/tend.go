@@ -106,7 +106,7 @@ func (n *Node) goBackLocked(p *peerState, now time.Duration) {
 
 // goBack tries once to establish a link beside the one that p has.
 func (n *Node) goBack(p *peerState, peer Peer, c *choice) {
-	err := n.dialGuarded(p, peer.Life, func(ctx context.Context) error { return n.dialChoice(ctx, p, peer, c) })
+	err := n.dialGuarded(p, peer.Incarnation, func(ctx context.Context) error { return n.dialChoice(ctx, p, peer, c) })
 	n.mu.Lock()
 	p.dialErr = nil // the error of this dial is not the existing link's: without one, a dial follows
 	close(p.dialing)
@@ -114,9 +114,9 @@ func (n *Node) goBack(p *peerState, peer Peer, c *choice) {
 	p.backAt = n.now() + backEvery
 	n.mu.Unlock()
 	if err != nil {
-		n.log.Debug().Stringer("peer", peer.Life).Err(err).Msg("link stays with its provider")
+		n.log.Debug().Stringer("peer", peer.Incarnation).Err(err).Msg("link stays with its provider")
 		return
 	}
-	n.log.Info().Stringer("peer", peer.Life).Msg("link goes back to a preferred provider")
-	n.noteLink("link-back", peer.Life, "to a preferred provider")
+	n.log.Info().Stringer("peer", peer.Incarnation).Msg("link goes back to a preferred provider")
+	n.noteLink("link-back", peer.Incarnation, "to a preferred provider")
 }

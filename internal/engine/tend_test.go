@@ -64,8 +64,8 @@ func fork(t *testing.T, f func(t *testing.T, fab *forked)) {
 		net := mem.Config{Delay: time.Millisecond}
 		fab := &forked{&fabric{t: t, seen: make(map[int][]engine.Evidence)}, mem.NewHub(net), mem.NewHub(net), [2]*lines{{}, {}}}
 		for i := range 2 {
-			id, life := transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(i + 1)), Host: i == 0}, addr.Life{Node: addr.NodeID(i), Generation: 1}
-			cfg := engine.Config{Log: zerolog.New(zerolog.MultiLevelWriter(fab.logs[i], zerolog.NewTestWriter(t))), Report: func(_ addr.Life, e engine.Evidence) {
+			id, incarnation := transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(i + 1)), Host: i == 0}, addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
+			cfg := engine.Config{Log: zerolog.New(zerolog.MultiLevelWriter(fab.logs[i], zerolog.NewTestWriter(t))), Report: func(_ addr.Incarnation, e engine.Evidence) {
 				fab.mu.Lock()
 				defer fab.mu.Unlock()
 				fab.seen[i] = append(fab.seen[i], e)
@@ -81,9 +81,9 @@ func fork(t *testing.T, f func(t *testing.T, fab *forked)) {
 				cfg.Providers = append(cfg.Providers, renamed{p, way.name})
 			}
 			node := engine.Start(cfg)
-			node.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Life: life}, UUID: id.Node, Epoch: 1, Term: 1})
+			node.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Incarnation: incarnation}, UUID: id.Node, Epoch: 1, Term: 1})
 			fab.nodes = append(fab.nodes, node)
-			fab.peers = append(fab.peers, engine.Peer{Life: life, UUID: id.Node, Epoch: 1, Addresses: []string{fmt.Sprintf("node%d", i)}})
+			fab.peers = append(fab.peers, engine.Peer{Incarnation: incarnation, UUID: id.Node, Epoch: 1, Addresses: []string{fmt.Sprintf("node%d", i)}})
 		}
 		fab.nodes[0].NodeUp(fab.peers[1])
 		fab.nodes[1].NodeUp(fab.peers[0])
@@ -307,8 +307,8 @@ func TestUnusedLinksEnd(t *testing.T) {
 // TestALinkReplacesBoth: a peer that dials without saying beside has lost both links.
 func TestALinkReplacesBoth(t *testing.T) {
 	fork(t, func(t *testing.T, fab *forked) {
-		self := addr.Life{Node: 9, Generation: 1}
-		fab.nodes[0].NodeUp(engine.Peer{Life: self, UUID: uuid(9), Epoch: 1, Addresses: []string{"hand"}})
+		self := addr.Incarnation{Node: 9, Generation: 1}
+		fab.nodes[0].NodeUp(engine.Peer{Incarnation: self, UUID: uuid(9), Epoch: 1, Addresses: []string{"hand"}})
 		dial := func(hub *mem.Hub, beside bool) transport.Session {
 			p, err := hub.Provider(fmt.Sprintf("hand%p%v", hub, beside), transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
 			if err != nil {
@@ -319,13 +319,13 @@ func TestALinkReplacesBoth(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lane, err := s.OpenLane(t.Context())
+			stream, err := s.OpenStream(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: uuid(0xCC), Term: 1,
-				From: self, FromUUID: uuid(9), FromEpoch: 1, To: fab.peers[0].Life, Beside: beside}
-			if _, err := lane.Write(wire.Lease{}.AppendTo(hello.AppendTo(nil))); err != nil {
+				From: self, FromUUID: uuid(9), FromEpoch: 1, To: fab.peers[0].Incarnation, Beside: beside}
+			if _, err := stream.Write(wire.Lease{}.AppendTo(hello.AppendTo(nil))); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(10 * time.Millisecond)

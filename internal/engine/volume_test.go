@@ -156,10 +156,10 @@ func couple(t *testing.T, net chaosNet) (nodes [2]*engine.Node) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		life := addr.Life{Node: addr.NodeID(i), Generation: 1}
+		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
 		nodes[i] = engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
-		peers[i] = engine.Peer{Life: life, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}}
-		nodes[i].SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Life: life}, UUID: peers[i].UUID, Epoch: 1, Term: 1})
+		peers[i] = engine.Peer{Incarnation: incarnation, UUID: uuid(byte(i + 1)), Epoch: 1, Addresses: []string{p.Addr()}}
+		nodes[i].SetSelf(engine.Self{Self: attach.Self{Cluster: uuid(0xCC), Incarnation: incarnation}, UUID: peers[i].UUID, Epoch: 1, Term: 1})
 	}
 	nodes[0].NodeUp(peers[1])
 	nodes[1].NodeUp(peers[0])

@@ -100,7 +100,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		return
 	}
 	if hello, err = core.ReadHello(h, body); err != nil {
-		sess.Close(transport.CodeProtocol, "the control lane does not begin with HELLO")
+		sess.Close(transport.CodeProtocol, "the control stream does not begin with HELLO")
 		return
 	}
 	lease, err := o.lease(ctx, hello)
@@ -114,7 +114,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 		n.mu.Lock()
 		peer := p.Peer
 		n.mu.Unlock()
-		l := newLink(n, provider.Name(), self.Life, peer, sess, begun)
+		l := newLink(n, provider.Name(), self.Incarnation, peer, sess, begun)
 		l.beside, l.weighed = hello.Beside, n.dialed(provider.Name())
 		err = n.answerHello(ctx, l, p, hello, self, o.r)
 	}
@@ -128,7 +128,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 	}
 }
 
-// meet checks a HELLO and the lease behind it against the node table. A life that
+// meet checks a HELLO and the lease behind it against the node table. An incarnation that
 // is not there yet may be on its way: meet waits for it until ctx is done.
 //
 // On success this node does not dial until welcomeOver.
@@ -171,7 +171,7 @@ func (n *Node) duplicate(p *peerState, self Self, provider string, beside bool) 
 	now := p.link()
 	if core.RefusesDialed(self.UUID, p.UUID, now != nil, now != nil && now.dialed, p.dialing != nil) {
 		n.mu.Unlock()
-		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, self.Life.Node)
+		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, self.Incarnation.Node)
 	}
 	if p.welcoming++; p.welcomed == nil {
 		p.welcomed = make(chan struct{})
@@ -195,7 +195,7 @@ func (n *Node) welcomeOver(p *peerState) {
 }
 
 // answerHello makes the session of l the link to p. The answer comes first: it
-// has to be on the first lane that the peer sees.
+// has to be on the first stream that the peer sees.
 func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wire.Hello, self Self, r *wire.Reader) error {
 	answer := core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster))
 	greeting, err := self.greet(answer)
@@ -203,7 +203,7 @@ func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wir
 		return err
 	}
 	l.version = answer.VersionMax
-	ctrl, err := l.sess.OpenLane(ctx)
+	ctrl, err := l.sess.OpenStream(ctx)
 	if err == nil {
 		_, err = ctrl.Write(greeting)
 	}
@@ -226,14 +226,14 @@ func (n *Node) refuse(sess transport.Session, err error) {
 	ctx, cancel := context.WithTimeout(contextUntil(n.done), refusalPatience)
 	defer cancel()
 	defer sess.Close(transport.RefusalCode(err), err.Error())
-	lane, laneErr := sess.OpenLane(ctx)
-	if laneErr != nil {
+	stream, streamErr := sess.OpenStream(ctx)
+	if streamErr != nil {
 		return
 	}
-	if _, err := lane.Write(core.NewRefusal(err).AppendTo(nil)); err != nil {
+	if _, err := stream.Write(core.NewRefusal(err).AppendTo(nil)); err != nil {
 		return
 	}
-	lane.Close()
+	stream.Close()
 	select {
 	case <-sess.Done(): // the peer has read it
 	case <-ctx.Done():
@@ -260,7 +260,7 @@ func sessionError(sess transport.Session, err error) error {
 }
 
 // isViolation reports whether err is the peer's violation of the protocol, and
-// not that a lane, the link or the node ended.
+// not that a stream, the link or the node ended.
 func isViolation(err error) bool {
 	return errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrUnknownType) ||
 		errors.Is(err, status.Protocol) && !errors.Is(err, transport.ErrClosed)

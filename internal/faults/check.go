@@ -23,7 +23,7 @@ func (e *FieldError) Error() string { return fmt.Sprintf("%.40s: %.80q: %s", e.F
 // Check returns nil if the rule can be added to a Plane, else a *FieldError for
 // the first field that is not allowed.
 func (r *Rule) Check() error {
-	for _, check := range []func() *FieldError{r.checkPlace, r.checkNumbers, r.checkTimes, r.checkSense, r.checkLanes} {
+	for _, check := range []func() *FieldError{r.checkPlace, r.checkNumbers, r.checkTimes, r.checkSense, r.checkStreams} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (r *Rule) checkTimes() *FieldError {
 		limit time.Duration
 	}{
 		{"delay", r.Delay, MaxDelay}, {"jitter", r.Jitter, MaxDelay},
-		{"after", r.After, MaxLife}, {"for", r.For, MaxLife}, {"up", r.Up, MaxLife}, {"down", r.Down, MaxLife},
+		{"after", r.After, MaxLength}, {"for", r.For, MaxLength}, {"up", r.Up, MaxLength}, {"down", r.Down, MaxLength},
 	} {
 		if d.value < 0 || time.Duration(d.value) > d.limit {
 			return &FieldError{d.name, d.value.String(), fmt.Sprintf("want a duration up to %v", d.limit)}
@@ -132,31 +132,31 @@ func (r *Rule) checkSense() *FieldError {
 	return nil
 }
 
-// checkLanes refuses faults that the plane's carrier cannot have.
-func (r *Rule) checkLanes() *FieldError {
+// checkStreams refuses faults that the plane's carrier cannot have.
+func (r *Rule) checkStreams() *FieldError {
 	why := map[Traffic]string{
 		Control:  "control links and lifelines are TCP, which puts right what happens to packets: they take drop, delay, jitter, rate, cut, half_open, hold and reset",
-		Messages: onLane,
-		RMA:      onLane,
+		Messages: onStream,
+		RMA:      onStream,
 	}[r.On]
 	if why == "" {
 		return nil
 	}
 	for _, f := range []struct {
-		name string
-		on   bool
-		lane bool // control takes it, a lane does not
+		name   string
+		on     bool
+		stream bool // control takes it, a stream does not
 	}{
 		{"duplicate", r.Duplicate > 0, false}, {"reorder", r.Reorder > 0, false}, {"corrupt", r.Corrupt > 0, false},
 		{"mtu", r.MTU > 0, false}, {"udp_blocked", r.BlockUDP, false},
 		{"drop", r.Drop > 0, true}, {"half_open", r.HalfOpen, true},
 	} {
-		if f.on && (!f.lane || r.On != Control) {
+		if f.on && (!f.stream || r.On != Control) {
 			return &FieldError{f.name, "on " + string(r.On), why}
 		}
 	}
 	return nil
 }
 
-const onLane = "a lane is reliable and in order, and shares its encrypted packets with the rest of the link: " +
+const onStream = "a stream is reliable and in order, and shares its encrypted packets with the rest of the link: " +
 	"it takes delay, jitter, rate, cut, hold and reset; for the others use the plane link"

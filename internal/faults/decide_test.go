@@ -351,12 +351,12 @@ func TestGatesOfStreams(t *testing.T) {
 		name       string
 		r          Rule
 		send, recv Gate
-		below      Gate // of a lane whose packets are below
+		below      Gate // of a stream whose packets are below
 	}{
-		{"a lane's cut is one way", Rule{On: Messages, From: Nodes{1}, To: Nodes{2}, Cut: true}, Gate{Stopped: true}, Gate{}, Gate{Stopped: true}},
+		{"a stream's cut is one way", Rule{On: Messages, From: Nodes{1}, To: Nodes{2}, Cut: true}, Gate{Stopped: true}, Gate{}, Gate{Stopped: true}},
 		{"a link's cut stops both", Rule{On: Link, From: Nodes{2}, To: Nodes{1}, Cut: true}, Gate{Stopped: true}, Gate{Stopped: true}, Gate{}},
 		{"another peer's cut", Rule{On: All, To: Nodes{3}, Cut: true}, Gate{}, Gate{}, Gate{}},
-		{"another lane's cut", Rule{On: RMA, Cut: true}, Gate{}, Gate{}, Gate{}},
+		{"another stream's cut", Rule{On: RMA, Cut: true}, Gate{}, Gate{}, Gate{}},
 		{"half-open", Rule{On: All, From: Nodes{1}, HalfOpen: true}, Gate{Stopped: true, Refused: true}, Gate{Stopped: true, Refused: true}, Gate{}},
 		{"reset", Rule{On: Messages, Reset: true}, Gate{Reset: true}, Gate{Reset: true}, Gate{Reset: true}},
 		{"no packets is no matter", Rule{On: All, BlockUDP: true}, Gate{}, Gate{}, Gate{}},

@@ -24,7 +24,7 @@
 //
 // Packets, of gossip and of QUIC links, are dropped, duplicated, reordered,
 // corrupted and cut one way, as a network does. Streams are reliable and in
-// order: TCP connections of gossip and control, and the lanes of a provider.
+// order: TCP connections of gossip and control, and the streams of a provider.
 // There a lost, corrupted or overtaken piece costs the time that TCP takes to
 // send it again, a duplicate costs nothing, and a cut of one direction stalls both, since nothing
 // is acknowledged any more: only bytes that were handed to the
@@ -33,7 +33,7 @@
 //
 // A connection's messages and its remote memory operations share the encrypted
 // packets of a link, so that packet faults act on the whole [Link]. [Messages]
-// and [RMA] alone take faults that make sense on an ordered lane: delay, jitter, rate,
+// and [RMA] alone take faults that make sense on an ordered stream: delay, jitter, rate,
 // cut, reset.
 //
 // # Limits

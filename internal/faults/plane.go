@@ -270,7 +270,7 @@ func (e *entry) tally(w Way) *tally {
 
 // A Gate is the decision about a whole stream.
 type Gate struct {
-	Stopped bool // nothing passes, neither way unless the rule is on a lane
+	Stopped bool // nothing passes, neither way unless the rule is on a stream
 	Refused bool // new ones are refused at once
 	Reset   bool // established ones end
 }
@@ -288,8 +288,8 @@ func (p *Plane) Gate(m Meeting, count bool) Gate {
 	var g Gate
 	for _, e := range p.rules {
 		r := &e.rule
-		lane := r.On == Messages || r.On == RMA
-		if !e.concerns(w, m) && (lane || !e.concerns(w.back(), back)) {
+		stream := r.On == Messages || r.On == RMA
+		if !e.concerns(w, m) && (stream || !e.concerns(w.back(), back)) {
 			continue
 		}
 		if acts, _ := r.Acts(now - e.added); !acts {

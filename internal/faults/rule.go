@@ -68,7 +68,7 @@ type Rule struct {
 	Reset bool `json:"reset,omitempty"`
 
 	// After is how long after Add the rule begins. For is how long it lasts
-	// from then on; 0: until it is removed. Each is at most MaxLife.
+	// from then on; 0: until it is removed. Each is at most MaxLength.
 	After Duration `json:"after,omitempty"`
 	For   Duration `json:"for,omitempty"`
 	// Up and Down make the rule flap: it acts for Up, rests for Down, and so
@@ -85,7 +85,7 @@ const (
 	MaxName   = 64               // bytes
 	MaxNodes  = 1024             // in From and in To
 	MaxDelay  = time.Minute      // of Delay and of Jitter
-	MaxLife   = 24 * time.Hour   // of After, For, Up and Down
+	MaxLength = 24 * time.Hour   // of After, For, Up and Down
 	MinFlap   = time.Millisecond // of Up and Down
 	MinRate   = 1000             // bytes per second
 	MaxRate   = 1 << 40          // bytes per second
@@ -106,8 +106,8 @@ type Traffic string
 const (
 	Gossip   Traffic = "gossip"   // packets and streams of the gossip port
 	Control  Traffic = "control"  // control sessions and lifelines
-	Messages Traffic = "messages" // message lanes of connections
-	RMA      Traffic = "rma"      // operations lanes of connections: RMA, fences, windows
+	Messages Traffic = "messages" // message streams of connections
+	RMA      Traffic = "rma"      // operations streams of connections: RMA, fences, windows
 	Link     Traffic = "link"     // all of a data link: messages, RMA, heartbeats
 	All      Traffic = "all"      // all of the above
 )

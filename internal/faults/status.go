@@ -2,7 +2,7 @@ package faults
 
 import "time"
 
-// A State is where a rule is in its life.
+// A State is where a rule is in its incarnation.
 type State string
 
 // The states.

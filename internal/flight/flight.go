@@ -47,9 +47,9 @@ const (
 type Event struct {
 	Seq    uint64 // number of the latest call of Note that it counts, from 1
 	Time   time.Time
-	Event  string    // a word, like link-down
-	Peer   addr.Life // the node that the event concerns; zero: none in particular
-	Name   string    // of the peer, if that is known
+	Event  string           // a word, like link-down
+	Peer   addr.Incarnation // the node that the event concerns; zero: none in particular
+	Name   string           // of the peer, if that is known
 	Detail string
 	Count  uint64
 }
@@ -72,7 +72,7 @@ func New(now func() time.Time) *Recorder {
 }
 
 // Note records an event. Its word is one of a fixed list.
-func (r *Recorder) Note(k Kind, event string, peer addr.Life, name, detail string) {
+func (r *Recorder) Note(k Kind, event string, peer addr.Incarnation, name, detail string) {
 	if r == nil {
 		return
 	}

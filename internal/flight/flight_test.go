@@ -26,7 +26,7 @@ func TestTheLastEventsOfEachKindAreKept(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second)
 			for range rapid.IntRange(1, 400).Draw(t, "events") {
 				seq++
-				r.Note(k, "e", addr.Life{Node: 1}, "", "")
+				r.Note(k, "e", addr.Incarnation{Node: 1}, "", "")
 				model[k] = append(model[k], Event{Seq: seq, Time: now})
 			}
 		}
@@ -54,14 +54,14 @@ func TestTheLastEventsOfEachKindAreKept(t *testing.T) {
 
 func TestLongTextsAreCut(t *testing.T) {
 	r := New(time.Now)
-	r.Note(Conn, "e", addr.Life{}, "", strings.Repeat("ü", maxDetail))
-	r.Note(Conn, "e", addr.Life{}, "", "as it is")
+	r.Note(Conn, "e", addr.Incarnation{}, "", strings.Repeat("ü", maxDetail))
+	r.Note(Conn, "e", addr.Incarnation{}, "", "as it is")
 	got := r.Since(0, time.Time{})
 	if len(got[0].Detail) > maxDetail || !utf8.ValidString(got[0].Detail) || got[1].Detail != "as it is" {
 		t.Errorf("%+v", got)
 	}
 	var none *Recorder
-	none.Note(Conn, "e", addr.Life{}, "", "")
+	none.Note(Conn, "e", addr.Incarnation{}, "", "")
 	if none.Since(0, time.Time{}) != nil {
 		t.Error("a recorder that is none has events")
 	}
@@ -71,13 +71,13 @@ func TestLongTextsAreCut(t *testing.T) {
 func TestOnePeerPushesNothingOut(t *testing.T) {
 	now := time.Unix(1000, 0)
 	r := New(func() time.Time { return now })
-	good, bad := addr.Life{Node: 1, Generation: 4}, addr.Life{Node: 2, Generation: 5}
+	good, bad := addr.Incarnation{Node: 1, Generation: 4}, addr.Incarnation{Node: 2, Generation: 5}
 	r.Note(Link, "link-down", good, "", "over quic: link silent")
 	for i := range 20 * Kept {
 		now = now.Add(time.Millisecond)
 		r.Note(Link, "link-failed", bad, "", "connection refused")
-		r.Note(Link, "link-refused", addr.Life{Node: 2, Generation: addr.Generation(i)}, "", fmt.Sprint("cause ", i))
-		r.Note(Failed, "join-refused", addr.Life{}, fmt.Sprint("name ", i%3), "token expired")
+		r.Note(Link, "link-refused", addr.Incarnation{Node: 2, Generation: addr.Generation(i)}, "", fmt.Sprint("cause ", i))
+		r.Note(Failed, "join-refused", addr.Incarnation{}, fmt.Sprint("name ", i%3), "token expired")
 	}
 	got := r.Since(0, time.Time{})
 	times := map[string]uint64{}
@@ -106,7 +106,7 @@ func TestManyWriteAndRead(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 2000 {
-				r.Note(Conn, "e", addr.Life{}, "", "x")
+				r.Note(Conn, "e", addr.Incarnation{}, "", "x")
 			}
 		})
 	}
@@ -122,6 +122,6 @@ func TestManyWriteAndRead(t *testing.T) {
 func BenchmarkNote(b *testing.B) {
 	r := New(time.Now)
 	for b.Loop() {
-		r.Note(Conn, "conn-closed", addr.Life{Node: 1, Generation: 2}, "", fmt.Sprintf("%v to %d:%d", addr.Port(2050), 3, 2050))
+		r.Note(Conn, "conn-closed", addr.Incarnation{Node: 1, Generation: 2}, "", fmt.Sprintf("%v to %d:%d", addr.Port(2050), 3, 2050))
 	}
 }

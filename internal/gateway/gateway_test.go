@@ -362,7 +362,7 @@ func TestAServiceThatComesBackIsReached(t *testing.T) {
 	}
 }
 
-// TestAGatewayComesBackWithItsNode: its node is lost, and has another life.
+// TestAGatewayComesBackWithItsNode: its node is lost, and has another incarnation.
 func TestAGatewayComesBackWithItsNode(t *testing.T) {
 	w := newWorld(t)
 	at, exposed, _ := w.chain(echoAll, "", " wait 20s")
@@ -437,9 +437,9 @@ func TestProxyHeaderTellsOfTheCaller(t *testing.T) {
 	c.CloseWrite()
 	text := <-heard
 	user := fmt.Sprint(os.Getuid())
-	life := "0.1"
-	want := "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00" + string(rune(3+6+3+len(life)+3+len(user))) +
-		"\xe0\x00\x06node-0" + "\xe1\x00\x03" + life + "\xe2\x00" + string(rune(len(user))) + user + "hello"
+	incarnation := "0.1"
+	want := "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00" + string(rune(3+6+3+len(incarnation)+3+len(user))) +
+		"\xe0\x00\x06node-0" + "\xe1\x00\x03" + incarnation + "\xe2\x00" + string(rune(len(user))) + user + "hello"
 	if string(text) != want {
 		t.Errorf("the target heard\n%q, want\n%q", text, want)
 	}

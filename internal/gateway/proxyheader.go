@@ -11,9 +11,9 @@ import (
 // Values of a header of the PROXY protocol, version 2, that describe the caller. They are of
 // the types that the protocol leaves to applications (PP2_TYPE_MIN_CUSTOM and up).
 const (
-	proxyNodeName = 0xe0 // name of the caller's node
-	proxyLife     = 0xe1 // its incarnation, "node.generation" in decimal
-	proxyUser     = 0xe2 // user ID that the caller's node vouches for, in decimal; absent: not known
+	proxyNodeName    = 0xe0 // name of the caller's node
+	proxyIncarnation = 0xe1 // its incarnation, "node.generation" in decimal
+	proxyUser        = 0xe2 // user ID that the caller's node vouches for, in decimal; absent: not known
 )
 
 // proxySignature begins a header.
@@ -36,7 +36,7 @@ func callerHeader(p fabric.Peer) []byte {
 		values = append(values, value...)
 	}
 	add(proxyNodeName, p.Name)
-	add(proxyLife, fmt.Sprintf("%d.%d", p.Node, p.Generation))
+	add(proxyIncarnation, fmt.Sprintf("%d.%d", p.Node, p.Generation))
 	if p.UID >= 0 {
 		add(proxyUser, strconv.FormatInt(p.UID, 10))
 	}

@@ -24,8 +24,8 @@ func TestAPanicIsCaughtAndCounted(t *testing.T) {
 	if _, err := struck(func() {}); err != nil || Caught() != before {
 		t.Errorf("without a panic: %v, %d caught", err, Caught()-before)
 	}
-	stack, err := struck(func() { panic(errors.New("no such lane")) })
-	if err == nil || err.Error() != "internal error: no such lane" || !strings.Contains(stack, "TestAPanicIsCaughtAndCounted") {
+	stack, err := struck(func() { panic(errors.New("no such stream")) })
+	if err == nil || err.Error() != "internal error: no such stream" || !strings.Contains(stack, "TestAPanicIsCaughtAndCounted") {
 		t.Errorf("told %v, with the stack %s", err, stack)
 	}
 	if Caught() != before+1 {

@@ -237,15 +237,15 @@ func (f *findings) nodes() {
 // returned adds the nodes that were lost lately and have another incarnation now.
 func (f *findings) returned() {
 	for _, e := range f.s.Events {
-		life, err := addr.ParseLife(e.Node)
+		incarnation, err := addr.ParseIncarnation(e.Node)
 		ago := f.s.Time.Sub(e.Time)
 		if err != nil || e.Event != "removed" || ago >= lately || strings.HasPrefix(e.Text, "left") {
 			continue
 		}
 		if slices.ContainsFunc(f.s.Nodes, func(n Node) bool {
-			return n.ID == life.Node && n.Generation > life.Generation && n.State != "removed"
+			return n.ID == incarnation.Node && n.Generation > incarnation.Generation && n.State != "removed"
 		}) {
-			f.about(life.Node, Note, KindNode, "node %d (%s) was lost %s ago%s, and has come back", life.Node, e.Name, span(ago), after(", ", e.Text))
+			f.about(incarnation.Node, Note, KindNode, "node %d (%s) was lost %s ago%s, and has come back", incarnation.Node, e.Name, span(ago), after(", ", e.Text))
 		}
 	}
 }
@@ -264,9 +264,9 @@ func silent(l engine.LinkInfo) time.Duration { return time.Duration(l.SilentMS) 
 
 // reason returns why an incarnation has ended, according to the events.
 func (f *findings) reason(n Node) string {
-	life := addr.Life{Node: n.ID, Generation: n.Generation}.String()
+	incarnation := addr.Incarnation{Node: n.ID, Generation: n.Generation}.String()
 	for _, e := range slices.Backward(f.s.Events) {
-		if e.Event == "removed" && e.Node == life {
+		if e.Event == "removed" && e.Node == incarnation {
 			return e.Text
 		}
 	}

@@ -137,7 +137,7 @@ func TestAtomicsHoldAcrossMappings(t *testing.T) {
 	}
 }
 
-func TestRegionLivesUntilItsLastReference(t *testing.T) {
+func TestRegionIncarnationsUntilItsLastReference(t *testing.T) {
 	r, err := Create("test", 10)
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,9 @@
 // Package transport is the contract between fabricd's engine and the providers
-// that carry its bytes between two nodes: sessions, lanes and datagrams.
+// that carry its bytes between two nodes: sessions, streams and datagrams.
 //
-// A session is one authenticated association of two fabricd processes. A lane is one ordered,
-// reliable, unidirectional stream of bytes inside a session. Lanes are independent of each other: a
-// lane without a reader must not block another one. Package transporttest verifies the guarantees
+// A session is one authenticated association of two fabricd processes. A stream is one ordered,
+// reliable, unidirectional stream of bytes inside a session. Streams are independent of each other: a
+// stream without a reader must not block another one. Package transporttest verifies the guarantees
 // of every provider.
 package transport
 
@@ -31,14 +31,14 @@ const (
 	CodeVersion      uint64 = 7 // no common protocol version
 )
 
-// ErrClosed is returned by the methods of a closed provider, session or lane.
+// ErrClosed is returned by the methods of a closed provider, session or stream.
 var ErrClosed = errors.New("transport closed")
 
-// ErrLaneCanceled is returned by a lane's methods after either side canceled it.
-var ErrLaneCanceled = errors.New("lane canceled")
+// ErrStreamCanceled is returned by a stream's methods after either side canceled it.
+var ErrStreamCanceled = errors.New("stream canceled")
 
 // A CloseError is the way a session ended. It is in the chain of every error that a session or its
-// lanes return after the end.
+// streams return after the end.
 type CloseError struct {
 	Remote bool   // the peer closed it
 	Code   uint64 // CodeOK …; meaningless if Reset or Timeout
@@ -110,14 +110,14 @@ type Provider interface {
 
 // A Session is one authenticated association with a peer process.
 type Session interface {
-	// OpenLane opens a lane towards the peer. The peer sees the lane when the
-	// first bytes arrive. It blocks while the peer's limit of open lanes is
+	// OpenStream opens a stream towards the peer. The peer sees the stream when the
+	// first bytes arrive. It blocks while the peer's limit of open streams is
 	// reached.
-	OpenLane(ctx context.Context) (SendLane, error)
+	OpenStream(ctx context.Context) (SendStream, error)
 
-	// AcceptLane returns the next lane that the peer has opened: lanes that were opened and written
+	// AcceptStream returns the next stream that the peer has opened: streams that were opened and written
 	// to one after the other arrive in that order.
-	AcceptLane(ctx context.Context) (RecvLane, error)
+	AcceptStream(ctx context.Context) (RecvStream, error)
 
 	// SendDatagram sends p, at most MaxDatagram bytes, at most once and in no
 	// order. It does not block; p may be reused when it returns.
@@ -160,9 +160,9 @@ type Traffic struct {
 	Packets, Lost uint64
 }
 
-// A SendLane is the writing end of a lane. One goroutine writes at a time;
+// A SendStream is the writing end of a stream. One goroutine writes at a time;
 // the other methods may be called from any goroutine.
-type SendLane interface {
+type SendStream interface {
 	// Write blocks until the provider has copied p. On error, n < len(p) bytes were accepted.
 	io.Writer
 
@@ -174,25 +174,25 @@ type SendLane interface {
 	// is os.ErrDeadlineExceeded. Zero: no deadline.
 	SetWriteDeadline(t time.Time) error
 
-	// Close ends the lane after all bytes written: the reader gets them, then
+	// Close ends the stream after all bytes written: the reader gets them, then
 	// io.EOF. It must not be called during a Write.
 	Close() error
 
-	// Cancel drops the lane: undelivered bytes may be lost, and the reader gets ErrLaneCanceled. It
+	// Cancel drops the stream: undelivered bytes may be lost, and the reader gets ErrStreamCanceled. It
 	// unblocks a Write. After Close it does nothing.
 	Cancel()
 }
 
-// A RecvLane is the reading end of a lane. One goroutine reads at a time.
-type RecvLane interface {
+// A RecvStream is the reading end of a stream. One goroutine reads at a time.
+type RecvStream interface {
 	// Read returns at least one byte, io.EOF after the writer's Close, or an
 	// error. It reads straight into p.
 	io.Reader
 
-	// SetReadDeadline is SendLane.SetWriteDeadline for Read.
+	// SetReadDeadline is SendStream.SetWriteDeadline for Read.
 	SetReadDeadline(t time.Time) error
 
-	// Cancel makes the writer stop and drops received bytes. It unblocks a Read. A lane that was
+	// Cancel makes the writer stop and drops received bytes. It unblocks a Read. A stream that was
 	// read to io.EOF needs no Cancel.
 	Cancel()
 }

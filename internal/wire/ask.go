@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Frames of the control lane: a dry run of a Connect.
+// Frames of the control stream: a dry run of a Connect.
 const (
 	TypeAsk    Type = 24
 	TypeAnswer Type = 25

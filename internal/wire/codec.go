@@ -36,7 +36,7 @@ func flag(on bool, bit uint8) uint8 {
 	return 0
 }
 
-func appendLife(b []byte, l addr.Life) []byte {
+func appendIncarnation(b []byte, l addr.Incarnation) []byte {
 	b = order.AppendUint16(b, uint16(l.Node))
 	return order.AppendUint32(b, uint32(l.Generation))
 }

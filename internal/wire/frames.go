@@ -1,5 +1,5 @@
 // Package wire encodes and decodes the frames that two fabricds exchange over a link: frames on
-// lanes and heartbeats in datagrams. It does no I/O. SPEC.md in this folder is the specification;
+// streams and heartbeats in datagrams. It does no I/O. SPEC.md in this folder is the specification;
 // deployed peers depend on the golden vectors in testdata.
 package wire
 
@@ -33,13 +33,13 @@ type Type uint8
 //	| type | flags | reserved | body length| body ...| payload ... |
 //	+------+-------+----------+------------+---------+-------------+
 const (
-	// The first frame of a lane determines its purpose.
-	TypeHello   Type = 1 // the link's control lane; see Hello
-	TypeConnect Type = 2 // a connection's operations lane, connector's side
-	TypeAccept  Type = 3 // a connection's operations lane, acceptor's side
-	TypeStream  Type = 4 // a connection's message lane: raw bytes follow the frame
+	// The first frame of a stream determines its purpose.
+	TypeHello   Type = 1 // the link's control stream; see Hello
+	TypeConnect Type = 2 // a connection's operations stream, connector's side
+	TypeAccept  Type = 3 // a connection's operations stream, acceptor's side
+	TypeStream  Type = 4 // a connection's message stream: raw bytes follow the frame
 
-	// Control lane.
+	// Control stream.
 	TypeHelloRefuse Type = 16
 	TypeRefuse      Type = 17
 	TypeProbe       Type = 18
@@ -48,7 +48,7 @@ const (
 	TypeByeAck      Type = 21
 	TypeLease       Type = 22
 
-	// Operations lane.
+	// Operations stream.
 	TypeCredit       Type = 32
 	TypeClose        Type = 33
 	TypeRegister     Type = 34
@@ -85,16 +85,16 @@ const (
 // used twice on a link.
 type ConnID uint64
 
-// Hello opens a link, on the first lane of each direction. The answer is a Hello or a HelloRefuse.
+// Hello opens a link, on the first stream of each direction. The answer is a Hello or a HelloRefuse.
 // Both fence the two incarnations that the link joins.
 type Hello struct {
 	VersionMin, VersionMax uint16 // in an answer both are the chosen version
 	Cluster                addr.UUID
 	Term                   uint64 // highest host term the sender has accepted
-	From                   addr.Life
+	From                   addr.Incarnation
 	FromUUID               addr.UUID
 	FromEpoch              uint64
-	To                     addr.Life
+	To                     addr.Incarnation
 	Answer                 bool // flag bit 0 of the header
 	Beside                 bool // flag bit 1: the dialer keeps its existing link
 }
@@ -113,8 +113,8 @@ type HelloRefuse struct {
 	Reason                 string // at most MaxReason bytes, UTF-8
 }
 
-// Connect asks for a connection. Its lane becomes the operations lane from the
-// connector to the acceptor. A connector that gives up cancels or ends the lane.
+// Connect asks for a connection. Its stream becomes the operations stream from the
+// connector to the acceptor. A connector that gives up cancels or ends the stream.
 type Connect struct {
 	Conn     ConnID // the connector's
 	From, To addr.Port
@@ -125,7 +125,7 @@ type Connect struct {
 	Service string
 }
 
-// Accept grants a connection. Its lane becomes the operations lane from the
+// Accept grants a connection. Its stream becomes the operations stream from the
 // acceptor to the connector.
 type Accept struct {
 	Peer  ConnID // the connector's, from Connect
@@ -133,12 +133,12 @@ type Accept struct {
 	Limit uint64 // message bytes that the connector may send so far
 }
 
-// Stream opens the message lane of one direction, before its first byte.
+// Stream opens the message stream of one direction, before its first byte.
 type Stream struct {
 	Peer ConnID // the receiver's
 }
 
-// Refuse answers a Connect on the control lane.
+// Refuse answers a Connect on the control stream.
 type Refuse struct {
 	Peer ConnID
 	Code status.Code
@@ -148,13 +148,13 @@ type Refuse struct {
 // incarnations.
 type Probe struct {
 	Nonce    uint64
-	From, To addr.Life
+	From, To addr.Incarnation
 }
 
 // ProbeAck answers a Probe with its nonce.
 type ProbeAck struct {
 	Nonce    uint64
-	From, To addr.Life
+	From, To addr.Incarnation
 }
 
 // Bye announces that the sender opens nothing more and closes its connections; ByeAck that the peer
@@ -296,12 +296,12 @@ type PeerSignaled struct {
 type Heartbeat struct {
 	Seq      uint64
 	Sent     uint64 // the sender's clock, any unit; echoed
-	From, To addr.Life
+	From, To addr.Incarnation
 }
 
 // HeartbeatAck answers a Heartbeat.
 type HeartbeatAck struct {
 	Seq      uint64
 	Sent     uint64
-	From, To addr.Life
+	From, To addr.Incarnation
 }

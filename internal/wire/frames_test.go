@@ -108,18 +108,18 @@ func uuid(first byte) (u addr.UUID) {
 var golden = map[string]frame{
 	"hello": Hello{
 		VersionMin: 1, VersionMax: 3, Cluster: uuid(0x10), Term: 0x2122232425262728,
-		From: addr.Life{Node: 0x3132, Generation: 0x33343536}, FromUUID: uuid(0x40),
-		FromEpoch: 0x5152535455565758, To: addr.Life{Node: 0x6162, Generation: 0x63646566},
+		From: addr.Incarnation{Node: 0x3132, Generation: 0x33343536}, FromUUID: uuid(0x40),
+		FromEpoch: 0x5152535455565758, To: addr.Incarnation{Node: 0x6162, Generation: 0x63646566},
 	},
 	"hello-answer": Hello{
 		VersionMin: 2, VersionMax: 2, Cluster: uuid(0x10), Term: 1,
-		From: addr.Life{Node: 7, Generation: 1}, FromUUID: uuid(0x40),
-		FromEpoch: 9, To: addr.Life{Node: 0, Generation: 4}, Answer: true,
+		From: addr.Incarnation{Node: 7, Generation: 1}, FromUUID: uuid(0x40),
+		FromEpoch: 9, To: addr.Incarnation{Node: 0, Generation: 4}, Answer: true,
 	},
 	"hello-beside": Hello{
 		VersionMin: 2, VersionMax: 3, Cluster: uuid(0x10), Term: 1,
-		From: addr.Life{Node: 7, Generation: 1}, FromUUID: uuid(0x40),
-		FromEpoch: 9, To: addr.Life{Node: 0, Generation: 4}, Beside: true,
+		From: addr.Incarnation{Node: 7, Generation: 1}, FromUUID: uuid(0x40),
+		FromEpoch: 9, To: addr.Incarnation{Node: 0, Generation: 4}, Beside: true,
 	},
 	"hello-refuse":    HelloRefuse{Code: status.Version, VersionMin: 4, VersionMax: 5, Reason: "speaks 4 to 5 – not 1"},
 	"connect-service": Connect{Conn: 1, From: 0x1112, To: 0x2122, Limit: 2, UID: 0x41424344, Service: "db"},
@@ -127,8 +127,8 @@ var golden = map[string]frame{
 	"accept":          Accept{Peer: 0x0102030405060708, Conn: 0x1112131415161718, Limit: 0x2122232425262728},
 	"stream":          Stream{Peer: 0x0102030405060708},
 	"refuse":          Refuse{Peer: 0x0102030405060708, Code: status.Refused},
-	"probe":           Probe{Nonce: 0x0102030405060708, From: addr.Life{Node: 0x1112, Generation: 0x13141516}, To: addr.Life{Node: 0x2122, Generation: 0x23242526}},
-	"probe-ack":       ProbeAck{Nonce: 0x0102030405060708, From: addr.Life{Node: 0x1112, Generation: 0x13141516}, To: addr.Life{Node: 0x2122, Generation: 0x23242526}},
+	"probe":           Probe{Nonce: 0x0102030405060708, From: addr.Incarnation{Node: 0x1112, Generation: 0x13141516}, To: addr.Incarnation{Node: 0x2122, Generation: 0x23242526}},
+	"probe-ack":       ProbeAck{Nonce: 0x0102030405060708, From: addr.Incarnation{Node: 0x1112, Generation: 0x13141516}, To: addr.Incarnation{Node: 0x2122, Generation: 0x23242526}},
 	"bye":             Bye{Reason: "leaving"},
 	"bye-ack":         ByeAck{},
 	"lease":           Lease{Length: 0x00001222},
@@ -170,16 +170,16 @@ var golden = map[string]frame{
 		RemoteOffset: 0x3132333435363738, RemoteValue: 0x4142434445464748,
 	},
 	"peer-signaled": PeerSignaled{Request: 0x0102030405060708, Code: status.Access},
-	"heartbeat":     Heartbeat{Seq: 0x0102030405060708, Sent: 0x1112131415161718, From: addr.Life{Node: 0x2122, Generation: 0x23242526}, To: addr.Life{Node: 0x3132, Generation: 0x33343536}},
-	"heartbeat-ack": HeartbeatAck{Seq: 0x0102030405060708, Sent: 0x1112131415161718, From: addr.Life{Node: 0x2122, Generation: 0x23242526}, To: addr.Life{Node: 0x3132, Generation: 0x33343536}},
+	"heartbeat":     Heartbeat{Seq: 0x0102030405060708, Sent: 0x1112131415161718, From: addr.Incarnation{Node: 0x2122, Generation: 0x23242526}, To: addr.Incarnation{Node: 0x3132, Generation: 0x33343536}},
+	"heartbeat-ack": HeartbeatAck{Seq: 0x0102030405060708, Sent: 0x1112131415161718, From: addr.Incarnation{Node: 0x2122, Generation: 0x23242526}, To: addr.Incarnation{Node: 0x3132, Generation: 0x33343536}},
 	"ask":           Ask{Request: 0x0102030405060708, To: 0x1112, UID: 0x21222324},
 	"answer":        Answer{Request: 0x0102030405060708, Allowed: true, Listening: true, Waiting: 0x1112, Backlog: 0x2122, By: "2050 from web-1"},
 	"answer-no":     Answer{Request: 1, By: "default-access: closed"},
 	"ask-links":     AskLinks{Request: 0x0102030405060708},
 	"links-none":    Links{Request: 1},
 	"links": Links{Request: 0x0102030405060708, Rows: []LinkRow{
-		{Peer: addr.Life{Node: 1, Generation: 4}, Carrier: CarrierQUIC, SilentMS: 0x01020304, RoundTripUS: 0x11121314, DeviationUS: 0x21222324, ShortestUS: 0x31323334, Loss: 10_000},
-		{Peer: addr.Life{Node: 2, Generation: 5}, Carrier: CarrierTCP, Fallback: true}}},
+		{Peer: addr.Incarnation{Node: 1, Generation: 4}, Carrier: CarrierQUIC, SilentMS: 0x01020304, RoundTripUS: 0x11121314, DeviationUS: 0x21222324, ShortestUS: 0x31323334, Loss: 10_000},
+		{Peer: addr.Incarnation{Node: 2, Generation: 5}, Carrier: CarrierTCP, Fallback: true}}},
 }
 
 // A golden vector is a promise to peers already deployed: add, never edit.

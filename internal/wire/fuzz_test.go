@@ -96,9 +96,9 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// FuzzLane fuzzes a whole lane of any frames: the reader ends, and its frames encode to the lane's
+// FuzzFrames fuzzes a whole stream of any frames: the reader ends, and its frames encode to the stream's
 // bytes.
-func FuzzLane(f *testing.F) {
+func FuzzFrames(f *testing.F) {
 	var all []byte
 	for name := range golden {
 		b := vector(f, name)
@@ -108,8 +108,8 @@ func FuzzLane(f *testing.F) {
 		}
 	}
 	f.Add(all)
-	f.Fuzz(func(t *testing.T, lane []byte) {
-		r := NewReader(bytes.NewReader(lane))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		r := NewReader(bytes.NewReader(stream))
 		at := 0
 		for {
 			h, body, err := r.Next()
@@ -117,8 +117,8 @@ func FuzzLane(f *testing.F) {
 				return
 			}
 			enc := append(begin(nil, h.Type, h.Flags), body...)
-			if end(enc, 0); !bytes.HasPrefix(lane[at:], enc) {
-				t.Fatalf("frame at %d is %x, the lane has %x", at, enc, lane[at:])
+			if end(enc, 0); !bytes.HasPrefix(stream[at:], enc) {
+				t.Fatalf("frame at %d is %x, the stream has %x", at, enc, stream[at:])
 			}
 			at += len(enc)
 			if n, ok := payloadAfter(h, body); ok {
@@ -143,8 +143,8 @@ func payloadAfter(h Header, body []byte) (uint32, bool) {
 	return 0, false
 }
 
-func anyLife(t *rapid.T) addr.Life {
-	return addr.Life{
+func anyIncarnation(t *rapid.T) addr.Incarnation {
+	return addr.Incarnation{
 		Node:       addr.NodeID(rapid.Uint16().Draw(t, "node")),
 		Generation: addr.Generation(rapid.Uint32().Draw(t, "generation")),
 	}
@@ -154,9 +154,9 @@ func anyHello(t *rapid.T) Hello {
 	f := Hello{
 		VersionMin: rapid.Uint16().Draw(t, "min"),
 		Term:       rapid.Uint64().Draw(t, "term"),
-		From:       anyLife(t),
+		From:       anyIncarnation(t),
 		FromEpoch:  rapid.Uint64().Draw(t, "epoch"),
-		To:         anyLife(t),
+		To:         anyIncarnation(t),
 		Answer:     rapid.Bool().Draw(t, "answer"),
 	}
 	f.VersionMax = f.VersionMin
@@ -196,8 +196,8 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return Accept{ConnID(u()), ConnID(u()), u()} },
 			func() frame { return Stream{ConnID(u())} },
 			func() frame { return Refuse{ConnID(u()), failure()} },
-			func() frame { return Probe{u(), anyLife(t), anyLife(t)} },
-			func() frame { return ProbeAck{u(), anyLife(t), anyLife(t)} },
+			func() frame { return Probe{u(), anyIncarnation(t), anyIncarnation(t)} },
+			func() frame { return ProbeAck{u(), anyIncarnation(t), anyIncarnation(t)} },
 			func() frame { return Bye{text()} },
 			func() frame { return ByeAck{} },
 			func() frame { return Lease{rapid.Uint32Range(0, MaxLease).Draw(t, "lease")} },
@@ -225,14 +225,14 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return Waited{u(), code()} },
 			func() frame { return PeerSignal{u(), b(), u(), u(), u(), u()} },
 			func() frame { return PeerSignaled{u(), code()} },
-			func() frame { return Heartbeat{u(), u(), anyLife(t), anyLife(t)} },
-			func() frame { return HeartbeatAck{u(), u(), anyLife(t), anyLife(t)} },
+			func() frame { return Heartbeat{u(), u(), anyIncarnation(t), anyIncarnation(t)} },
+			func() frame { return HeartbeatAck{u(), u(), anyIncarnation(t), anyIncarnation(t)} },
 			func() frame { return Ask{u(), port(), uint32(u())} },
 			func() frame { return AskLinks{u()} },
 			func() frame {
 				f := Links{Request: u()}
 				for i := range int(b()) % (MaxLinkRows + 1) {
-					f.Rows = append(f.Rows, LinkRow{Peer: addr.Life{Node: addr.NodeID(i), Generation: addr.Generation(u())}, Carrier: b() % 3, Fallback: on(),
+					f.Rows = append(f.Rows, LinkRow{Peer: addr.Incarnation{Node: addr.NodeID(i), Generation: addr.Generation(u())}, Carrier: b() % 3, Fallback: on(),
 						SilentMS: uint32(u()), RoundTripUS: uint32(u()), DeviationUS: uint32(u()), ShortestUS: uint32(u()), Loss: uint16(u() % (wholeLoss + 1))})
 				}
 				return f

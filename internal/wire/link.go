@@ -2,7 +2,7 @@ package wire
 
 import "github.com/fabricd/fabricd/fabric/addr"
 
-// This file holds the frames of the control lane and the first frames of lanes.
+// This file holds the frames of the control stream and the first frames of streams.
 
 const (
 	flagAnswer  uint8 = 1 << 0 // Hello
@@ -29,10 +29,10 @@ func (f Hello) AppendTo(b []byte) []byte {
 	b = order.AppendUint16(b, f.VersionMax)
 	b = append(b, f.Cluster[:]...)
 	b = order.AppendUint64(b, f.Term)
-	b = appendLife(b, f.From)
+	b = appendIncarnation(b, f.From)
 	b = append(b, f.FromUUID[:]...)
 	b = order.AppendUint64(b, f.FromEpoch)
-	b = appendLife(b, f.To)
+	b = appendIncarnation(b, f.To)
 	return end(b, start)
 }
 
@@ -44,10 +44,10 @@ func ParseHello(flags uint8, body []byte) (Hello, error) {
 		VersionMax: d.U16(),
 		Cluster:    d.UUID(),
 		Term:       d.U64(),
-		From:       d.Life(),
+		From:       d.Incarnation(),
 		FromUUID:   d.UUID(),
 		FromEpoch:  d.U64(),
-		To:         d.Life(),
+		To:         d.Incarnation(),
 		Answer:     flags&flagAnswer != 0,
 		Beside:     flags&flagBeside != 0,
 	}
@@ -220,7 +220,7 @@ func (f Probe) AppendTo(b []byte) []byte { return appendProbe(b, TypeProbe, f) }
 // ParseProbe parses a Probe that fills body exactly.
 func ParseProbe(flags uint8, body []byte) (Probe, error) {
 	d := decode(body, flags, 0)
-	return result(&d, Probe{Nonce: d.U64(), From: d.Life(), To: d.Life()})
+	return result(&d, Probe{Nonce: d.U64(), From: d.Incarnation(), To: d.Incarnation()})
 }
 
 // AppendTo appends the encoded frame to b; it is laid out like a Probe.
@@ -236,8 +236,8 @@ func appendProbe(b []byte, t Type, f Probe) []byte {
 	start := len(b)
 	b = begin(b, t, 0)
 	b = order.AppendUint64(b, f.Nonce)
-	b = appendLife(b, f.From)
-	b = appendLife(b, f.To)
+	b = appendIncarnation(b, f.From)
+	b = appendIncarnation(b, f.To)
 	return end(b, start)
 }
 
@@ -306,8 +306,8 @@ func appendHeartbeat(b []byte, t Type, f Heartbeat) []byte {
 	b = begin(b, t, 0)
 	b = order.AppendUint64(b, f.Seq)
 	b = order.AppendUint64(b, f.Sent)
-	b = appendLife(b, f.From)
-	b = appendLife(b, f.To)
+	b = appendIncarnation(b, f.From)
+	b = appendIncarnation(b, f.To)
 	b = append(b, make([]byte, heartbeatReserved)...)
 	return end(b, start)
 }
@@ -321,7 +321,7 @@ func parseHeartbeat(t Type, datagram []byte) (Heartbeat, error) {
 		return Heartbeat{}, ErrMalformed
 	}
 	d := decode(datagram[HeaderLen:], h.Flags, 0)
-	f := Heartbeat{Seq: d.U64(), Sent: d.U64(), From: d.Life(), To: d.Life()}
+	f := Heartbeat{Seq: d.U64(), Sent: d.U64(), From: d.Incarnation(), To: d.Incarnation()}
 	d.Reserved(heartbeatReserved)
 	return result(&d, f)
 }

@@ -2,7 +2,7 @@ package wire
 
 import "github.com/fabricd/fabricd/fabric/addr"
 
-// Of the control lane, since version 6: what a node knows of its links.
+// Of the control stream, since version 6: what a node knows of its links.
 const (
 	TypeAskLinks Type = 26
 	TypeLinks    Type = 27
@@ -35,7 +35,7 @@ type Links struct {
 
 // A LinkRow is a link as one of its ends measures it. Times are in the units of their names.
 type LinkRow struct {
-	Peer        addr.Life
+	Peer        addr.Incarnation
 	Carrier     uint8
 	Fallback    bool // a preferred provider was tried and did not reach the peer
 	SilentMS    uint32
@@ -63,7 +63,7 @@ func ParseAskLinks(flags uint8, body []byte) (AskLinks, error) {
 //
 //	 0         8       9      15        16      17       21      25          29         33     35
 //	+---------+-------+------+---------+-------+--------+-------+-----------+----------+------+-----
-//	| request | count | life | carrier | flags | silent | round | deviation | shortest | loss | ...
+//	| request | count | incarnation | carrier | flags | silent | round | deviation | shortest | loss | ...
 //	+---------+-------+------+---------+-------+--------+-------+-----------+----------+------+-----
 func (f Links) AppendTo(b []byte) []byte {
 	start := len(b)
@@ -72,7 +72,7 @@ func (f Links) AppendTo(b []byte) []byte {
 	rows := f.Rows[:min(len(f.Rows), MaxLinkRows)]
 	b = append(b, uint8(len(rows)))
 	for _, r := range rows {
-		b = appendLife(b, r.Peer)
+		b = appendIncarnation(b, r.Peer)
 		b = append(b, r.Carrier, flag(r.Fallback, flagFallback))
 		for _, v := range []uint32{r.SilentMS, r.RoundTripUS, r.DeviationUS, r.ShortestUS} {
 			b = order.AppendUint32(b, v)
@@ -87,7 +87,7 @@ func ParseLinks(flags uint8, body []byte) (Links, error) {
 	d := decode(body, flags, 0)
 	f := Links{Request: d.U64()}
 	for range d.Count(MaxLinkRows) {
-		r := LinkRow{Peer: d.Life(), Carrier: d.U8()}
+		r := LinkRow{Peer: d.Incarnation(), Carrier: d.U8()}
 		bits := d.U8()
 		r.Fallback = bits&flagFallback != 0
 		r.SilentMS, r.RoundTripUS, r.DeviationUS, r.ShortestUS, r.Loss = d.U32(), d.U32(), d.U32(), d.U32(), d.U16()

@@ -5,11 +5,11 @@ import (
 	"io"
 )
 
-// A Reader reads frames from a lane, through one buffer. Only the first frame longer than
+// A Reader reads frames from a stream, through one buffer. Only the first frame longer than
 // firstBuffer makes it allocate a larger one, because an idle connection has a Reader on each of
-// its lanes. It is not safe for concurrent use.
+// its streams. It is not safe for concurrent use.
 //
-// Payload, and the raw bytes of a message lane, go from the lane straight into the caller's memory,
+// Payload, and the raw bytes of a message stream, go from the stream straight into the caller's memory,
 // except for bytes that had arrived in the buffer with the frame before them.
 type Reader struct {
 	src        io.Reader
@@ -32,8 +32,8 @@ func NewReader(r io.Reader) *Reader { return &Reader{src: r, buf: make([]byte, f
 // next call of any method. The payload of a Write or ReadData is still to be
 // read, by Payload or Discard, before the next Next.
 //
-// At the end of the lane the error is io.EOF between two frames and io.ErrUnexpectedEOF within one.
-// After ErrMalformed and ErrUnknownType the lane is unusable. After any other error of the lane,
+// At the end of the stream the error is io.EOF between two frames and io.ErrUnexpectedEOF within one.
+// After ErrMalformed and ErrUnknownType the stream is unusable. After any other error of the stream,
 // such as a deadline, Next may be called again: nothing is lost.
 func (r *Reader) Next() (Header, []byte, error) {
 	if err := r.fill(HeaderLen); err != nil {
@@ -52,7 +52,7 @@ func (r *Reader) Next() (Header, []byte, error) {
 	return h, body, nil
 }
 
-// Payload fills p with the bytes that follow the frame. If the lane ends earlier, the error is
+// Payload fills p with the bytes that follow the frame. If the stream ends earlier, the error is
 // io.ErrUnexpectedEOF. A Payload that has failed cannot be resumed; a caller that must resume uses
 // Read.
 func (r *Reader) Payload(p []byte) error {
@@ -92,7 +92,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return r.src.Read(p)
 }
 
-// Buffered returns how many bytes Read returns without touching the lane.
+// Buffered returns how many bytes Read returns without touching the stream.
 func (r *Reader) Buffered() int { return r.end - r.start }
 
 // buffered moves buffered bytes to p and returns how many.
@@ -128,7 +128,7 @@ func (r *Reader) more() error {
 		r.end = copy(r.buf, r.buf[r.start:r.end])
 		r.start = 0
 	}
-	// A lane returns at least one byte or an error; one that keeps returning
+	// A stream returns at least one byte or an error; one that keeps returning
 	// neither must not turn this into an endless loop.
 	for range 100 {
 		n, err := r.src.Read(r.buf[r.end:])

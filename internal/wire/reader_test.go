@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// chunks is a lane that delivers its bytes in the given pieces; after piece
+// chunks is a stream that delivers its bytes in the given pieces; after piece
 // stall it fails once with a deadline.
 type chunks struct {
 	b     []byte
@@ -134,7 +134,7 @@ func readPayload(t *rapid.T, r *Reader, n uint32) {
 	}
 }
 
-func TestLaneThatEnds(t *testing.T) {
+func TestStreamThatEnds(t *testing.T) {
 	whole := append(Write{Op: 1, Length: 5}.AppendTo(nil), "hello"...)
 	frameLen := len(whole) - 5
 	for n := range whole {
@@ -142,14 +142,14 @@ func TestLaneThatEnds(t *testing.T) {
 		_, _, err := r.Next()
 		switch {
 		case n == 0 && err != io.EOF:
-			t.Errorf("lane without a frame: %v, want io.EOF", err)
+			t.Errorf("stream without a frame: %v, want io.EOF", err)
 		case 0 < n && n < frameLen && err != io.ErrUnexpectedEOF:
-			t.Errorf("lane with %d bytes of a frame: %v, want io.ErrUnexpectedEOF", n, err)
+			t.Errorf("stream with %d bytes of a frame: %v, want io.ErrUnexpectedEOF", n, err)
 		case n >= frameLen && err != nil:
-			t.Errorf("lane with a frame: %v", err)
+			t.Errorf("stream with a frame: %v", err)
 		case n >= frameLen:
 			if err := r.Payload(make([]byte, 5)); err != io.ErrUnexpectedEOF {
-				t.Errorf("lane with %d bytes of payload: %v, want io.ErrUnexpectedEOF", n-frameLen, err)
+				t.Errorf("stream with %d bytes of payload: %v, want io.ErrUnexpectedEOF", n-frameLen, err)
 			}
 		}
 		r = NewReader(bytes.NewReader(whole[:n]))
@@ -180,7 +180,7 @@ func TestReaderStopsAtBadHeader(t *testing.T) {
 	}
 }
 
-func TestLaneThatDeliversNothing(t *testing.T) {
+func TestStreamThatDeliversNothing(t *testing.T) {
 	r := NewReader(readerFunc(func([]byte) (int, error) { return 0, nil }))
 	if _, _, err := r.Next(); !errors.Is(err, io.ErrNoProgress) {
 		t.Errorf("Next: %v, want io.ErrNoProgress", err)
@@ -206,7 +206,7 @@ func TestPayloadGoesStraightToItsMemory(t *testing.T) {
 		t.Error("the payload is damaged")
 	}
 	if c.reads != 2 || &c.last[0] != &p[buffered] {
-		t.Errorf("%d reads of the lane, want one for the frame and one into the payload's memory", c.reads)
+		t.Errorf("%d reads of the stream, want one for the frame and one into the payload's memory", c.reads)
 	}
 }
 

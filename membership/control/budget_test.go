@@ -14,7 +14,7 @@ import (
 // TestDecoderStaysInItsBudget: no body makes the decoder allocate more than
 // 64 KiB and four times its length, whatever counts and lengths it announces.
 func TestDecoderStaysInItsBudget(t *testing.T) {
-	nothing := verdict.Entry{Node: verdict.Node{Life: addr.Life{Node: 1, Generation: 1}, State: verdict.Alive}}
+	nothing := verdict.Entry{Node: verdict.Node{Incarnation: addr.Incarnation{Node: 1, Generation: 1}, State: verdict.Alive}}
 	nothing.Node.Claims = must(verdict.NewClaims("n", slices.Repeat([]string{"a:1"}, verdict.MaxAddresses),
 		slices.Repeat([]string{"p"}, verdict.MaxProviders)))
 	bomb := verdict.Table{Term: 1, First: true, Last: true, Entries: make([]verdict.Entry, verdict.MaxEntries)}

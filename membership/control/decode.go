@@ -36,7 +36,7 @@ func (d *decoder) frame(t frameType) any {
 			Cluster:    d.UUID(),
 			From:       d.end(),
 			Lease:      d.Bytes(verdict.MaxLease),
-			To:         Target{UUID: d.UUID(), Epoch: d.U64(), Life: d.Life()},
+			To:         Target{UUID: d.UUID(), Epoch: d.U64(), Incarnation: d.Incarnation()},
 			Challenge:  d.Bytes(verdict.MaxChallenge),
 		}
 	case typeWelcome:
@@ -74,9 +74,9 @@ func (d *decoder) frame(t frameType) any {
 	return nil
 }
 
-// services reads the services of a life. A service that no node can have makes the frame malformed.
+// services reads the services of an incarnation. A service that no node can have makes the frame malformed.
 func (d *decoder) services() services.List {
-	l := services.List{Life: d.Life(), Seq: d.U64()}
+	l := services.List{Incarnation: d.Incarnation(), Seq: d.U64()}
 	l.Services = codec.List(&d.Decoder, services.MaxPerNode, func() services.Service {
 		return services.Service{Name: d.Text(addr.MaxService), Port: addr.Port(d.U16())}
 	})
@@ -85,7 +85,7 @@ func (d *decoder) services() services.List {
 }
 
 func (d *decoder) end() End {
-	return End{UUID: d.UUID(), Epoch: d.U64(), Life: d.Life(), Term: d.U64(), Host: d.Bool()}
+	return End{UUID: d.UUID(), Epoch: d.U64(), Incarnation: d.Incarnation(), Term: d.U64(), Host: d.Bool()}
 }
 
 func (d *decoder) joinAsk() JoinAsk {
@@ -123,23 +123,23 @@ func (d *decoder) message(t frameType) verdict.Message {
 		c.HostOver = addr.Generation(d.U32())
 		return c
 	case typeLeave:
-		return verdict.Leave{Life: d.Life()}
+		return verdict.Leave{Incarnation: d.Incarnation()}
 	case typeReport:
-		return verdict.Report{About: d.Life(), Evidence: verdict.Evidence(d.U8())}
+		return verdict.Report{About: d.Incarnation(), Evidence: verdict.Evidence(d.U8())}
 	case typeCheck:
 		return verdict.Check{Nonce: d.U64(), Contact: d.contact(), Challenge: d.Bytes(verdict.MaxChallenge)}
 	case typeCheckResult:
-		return verdict.CheckResult{Nonce: d.U64(), Target: d.Life(), Reached: d.Bool(), Proof: d.Bytes(verdict.MaxProof)}
+		return verdict.CheckResult{Nonce: d.U64(), Target: d.Incarnation(), Reached: d.Bool(), Proof: d.Bytes(verdict.MaxProof)}
 	case typeAck:
-		return verdict.Ack{Life: d.Life()}
+		return verdict.Ack{Incarnation: d.Incarnation()}
 	case typePing:
-		return verdict.Ping{Life: d.Life(), Nonce: d.U64(), Version: d.U64()}
+		return verdict.Ping{Incarnation: d.Incarnation(), Nonce: d.U64(), Version: d.U64()}
 	case typePong:
 		return verdict.Pong{Term: d.U64(), Nonce: d.U64(), Version: d.U64()}
 	case typeSync:
 		return verdict.Sync{}
 	case typeGrant:
-		return verdict.Grant{Term: d.U64(), Life: d.Life(), Lease: d.Bytes(verdict.MaxLease)}
+		return verdict.Grant{Term: d.U64(), Incarnation: d.Incarnation(), Lease: d.Bytes(verdict.MaxLease)}
 	case typeRefused:
 		return verdict.Refused{Term: d.U64(), Code: verdict.Refusal(d.U8()), Text: d.words(verdict.MaxText)}
 	case typeTable:
@@ -147,7 +147,7 @@ func (d *decoder) message(t frameType) verdict.Message {
 	case typeDelta:
 		return verdict.Delta{Term: d.U64(), Version: d.U64(), Entries: d.entries(verdict.MaxNews)}
 	case typeRemoved:
-		return verdict.RemovedLife{Term: d.U64(), Version: d.U64(), Life: d.Life(),
+		return verdict.RemovedIncarnation{Term: d.U64(), Version: d.U64(), Incarnation: d.Incarnation(),
 			Reason: verdict.Reason(d.words(verdict.MaxReason))}
 	}
 	return nil
@@ -155,12 +155,12 @@ func (d *decoder) message(t frameType) verdict.Message {
 
 func (d *decoder) join() verdict.Join {
 	c := d.claim()
-	return verdict.Join{Identity: c.Identity, Previous: c.Life, Term: c.Term, Lease: c.Lease}
+	return verdict.Join{Identity: c.Identity, Previous: c.Incarnation, Term: c.Term, Lease: c.Lease}
 }
 
 // claim reads what a Join and a Resume have in common.
 func (d *decoder) claim() (m verdict.Resume) {
-	m.UUID, m.Epoch, m.Life = d.UUID(), d.U64(), d.Life()
+	m.UUID, m.Epoch, m.Incarnation = d.UUID(), d.U64(), d.Incarnation()
 	m.Claims = d.claims(d.Text(verdict.MaxName))
 	m.Term, m.Lease = d.U64(), d.Bytes(verdict.MaxLease)
 	return m
@@ -176,7 +176,7 @@ func (d *decoder) claims(name string) verdict.Claims {
 }
 
 func (d *decoder) contact() verdict.Contact {
-	c, err := verdict.NewContact(d.Life(), d.UUID(), d.U64(), d.texts(verdict.MaxAddresses, verdict.MaxAddress))
+	c, err := verdict.NewContact(d.Incarnation(), d.UUID(), d.U64(), d.texts(verdict.MaxAddresses, verdict.MaxAddress))
 	d.fault(err)
 	return c
 }
@@ -189,11 +189,11 @@ func (d *decoder) entries(limit int) []verdict.Entry {
 	return codec.List(&d.Decoder, limit, d.entry)
 }
 
-// entry reads a line of the table. Only that of a life which goes on, and which the
+// entry reads a line of the table. Only that of an incarnation which goes on, and which the
 // host has heard of, has claims.
 func (d *decoder) entry() (e verdict.Entry) {
 	n := &e.Node
-	n.Life, n.UUID, n.Epoch = d.Life(), d.UUID(), d.U64()
+	n.Incarnation, n.UUID, n.Epoch = d.Incarnation(), d.UUID(), d.U64()
 	name := d.Text(verdict.MaxName)
 	n.State = verdict.State(d.U8())
 	if name != "" || n.State == verdict.Alive {

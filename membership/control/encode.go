@@ -37,7 +37,7 @@ func (e *encoder) frame(f any) frameType {
 		e.Bytes(f.Lease, verdict.MaxLease)
 		e.UUID(f.To.UUID)
 		e.U64(f.To.Epoch)
-		e.Life(f.To.Life)
+		e.Incarnation(f.To.Incarnation)
 		e.Bytes(f.Challenge, verdict.MaxChallenge)
 		return typeHello
 	case Welcome:
@@ -113,7 +113,7 @@ func (e *encoder) trusted(f any) frameType {
 }
 
 func (e *encoder) services(l services.List) frameType {
-	e.Life(l.Life)
+	e.Incarnation(l.Incarnation)
 	e.U64(l.Seq)
 	e.Count(len(l.Services), services.MaxPerNode)
 	for _, s := range l.Services {
@@ -126,7 +126,7 @@ func (e *encoder) services(l services.List) frameType {
 func (e *encoder) end(p End) {
 	e.UUID(p.UUID)
 	e.U64(p.Epoch)
-	e.Life(p.Life)
+	e.Incarnation(p.Incarnation)
 	e.U64(p.Term)
 	e.Bool(p.Host)
 }
@@ -161,19 +161,19 @@ func (e *encoder) message(m verdict.Message) frameType {
 		e.U16(uint16(m.Want))
 		return typeJoinWant
 	case verdict.Resume:
-		e.claim(m.Identity, m.Life, m.Term, m.Lease)
+		e.claim(m.Identity, m.Incarnation, m.Term, m.Lease)
 		e.U32(uint32(m.HostOver))
 		return typeResume
 	case verdict.Leave:
-		e.Life(m.Life)
+		e.Incarnation(m.Incarnation)
 		return typeLeave
 	case verdict.Report:
-		e.Life(m.About)
+		e.Incarnation(m.About)
 		e.U8(uint8(m.Evidence))
 		return typeReport
 	case verdict.Check:
 		e.U64(m.Nonce)
-		e.Life(m.Life)
+		e.Incarnation(m.Incarnation)
 		e.UUID(m.UUID)
 		e.U64(m.Epoch)
 		e.texts(m.Addresses(), verdict.MaxAddresses, verdict.MaxAddress)
@@ -181,15 +181,15 @@ func (e *encoder) message(m verdict.Message) frameType {
 		return typeCheck
 	case verdict.CheckResult:
 		e.U64(m.Nonce)
-		e.Life(m.Target)
+		e.Incarnation(m.Target)
 		e.Bool(m.Reached)
 		e.Bytes(m.Proof, verdict.MaxProof)
 		return typeCheckResult
 	case verdict.Ack:
-		e.Life(m.Life)
+		e.Incarnation(m.Incarnation)
 		return typeAck
 	case verdict.Ping:
-		e.Life(m.Life)
+		e.Incarnation(m.Incarnation)
 		e.U64(m.Nonce)
 		e.U64(m.Version)
 		return typePing
@@ -210,7 +210,7 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 		return typeSync
 	case verdict.Grant:
 		e.U64(m.Term)
-		e.Life(m.Life)
+		e.Incarnation(m.Incarnation)
 		e.Bytes(m.Lease, verdict.MaxLease)
 		return typeGrant
 	case verdict.Refused:
@@ -226,10 +226,10 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 		e.U64(m.Version)
 		e.entries(m.Entries, verdict.MaxNews)
 		return typeDelta
-	case verdict.RemovedLife:
+	case verdict.RemovedIncarnation:
 		e.U64(m.Term)
 		e.U64(m.Version)
-		e.Life(m.Life)
+		e.Incarnation(m.Incarnation)
 		e.Text(string(m.Reason), verdict.MaxReason)
 		return typeRemoved
 	}
@@ -237,10 +237,10 @@ func (e *encoder) hostMessage(m verdict.Message) frameType {
 }
 
 // claim appends the fields that a Join and a Resume have in common.
-func (e *encoder) claim(id verdict.Identity, life addr.Life, term uint64, lease []byte) {
+func (e *encoder) claim(id verdict.Identity, incarnation addr.Incarnation, term uint64, lease []byte) {
 	e.UUID(id.UUID)
 	e.U64(id.Epoch)
-	e.Life(life)
+	e.Incarnation(incarnation)
 	e.Text(id.Name(), verdict.MaxName)
 	e.claims(id.Claims)
 	e.U64(term)
@@ -269,7 +269,7 @@ func (e *encoder) entries(list []verdict.Entry, limit int) {
 }
 
 func (e *encoder) entry(x verdict.Entry) {
-	e.Life(x.Node.Life)
+	e.Incarnation(x.Node.Incarnation)
 	e.UUID(x.Node.UUID)
 	e.U64(x.Node.Epoch)
 	e.Text(x.Node.Name(), verdict.MaxName)

@@ -80,18 +80,18 @@ const (
 
 // An End is one end of a connection, as it describes itself.
 type End struct {
-	UUID  addr.UUID
-	Epoch uint64    // of this start of its fabricd
-	Life  addr.Life // the zero Life while it has none
-	Term  uint64    // the highest host term it has accepted
-	Host  bool      // it runs in the host role
+	UUID        addr.UUID
+	Epoch       uint64           // of this start of its fabricd
+	Incarnation addr.Incarnation // the zero Incarnation while it has none
+	Term        uint64           // the highest host term it has accepted
+	Host        bool             // it runs in the host role
 }
 
 // A Target is the node that a dialer wants to reach. Zero fields match any node.
 type Target struct {
-	UUID  addr.UUID
-	Epoch uint64
-	Life  addr.Life
+	UUID        addr.UUID
+	Epoch       uint64
+	Incarnation addr.Incarnation
 }
 
 // A Hello opens a control session or lifeline. The dialer sends it first.
@@ -99,7 +99,7 @@ type Hello struct {
 	VersionMin, VersionMax uint16
 	Cluster                addr.UUID
 	From                   End
-	Lease                  []byte // signed, of From.Life; on lifelines
+	Lease                  []byte // signed, of From.Incarnation; on lifelines
 	To                     Target
 	// Challenge is for the other end to sign, on lifelines: with that a third node can be shown
 	// that it lives. Empty: no signature is asked for. At most verdict.MaxChallenge bytes.
@@ -198,7 +198,7 @@ const (
 	CodeCluster  Code = 2 // another cluster
 	CodeIdentity Code = 3 // a claim that the certificate does not prove
 	CodeRole     Code = 4 // the host role is missing where it is needed
-	CodeFenced   Code = 5 // the life that it names is over
+	CodeFenced   Code = 5 // the incarnation that it names is over
 	CodeTarget   Code = 6 // another node was meant
 	CodeBusy     Code = 7 // too many connections
 	CodeProtocol Code = 8 // malformed or out of place

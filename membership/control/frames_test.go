@@ -25,13 +25,13 @@ import (
 var addVectors = flag.Bool("add", false, "write missing golden vectors")
 
 var (
-	uuidA = addr.UUID{0xA0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
-	uuidB = addr.UUID{0xB0, 15: 0xFF}
-	lifeA = addr.Life{Node: 0x0102, Generation: 0x03040506}
-	sayA  = verdict.Identity{UUID: uuidA, Epoch: 7, Claims: must(verdict.NewClaims("n", []string{"a:1"}, []string{"quic"}))}
-	endA  = End{UUID: uuidA, Epoch: 7, Life: lifeA, Term: 9, Host: true}
-	entry = verdict.Entry{
-		Node: verdict.Node{Life: lifeA, Identity: verdict.Identity{UUID: uuidA, Epoch: 7,
+	uuidA        = addr.UUID{0xA0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	uuidB        = addr.UUID{0xB0, 15: 0xFF}
+	incarnationA = addr.Incarnation{Node: 0x0102, Generation: 0x03040506}
+	sayA         = verdict.Identity{UUID: uuidA, Epoch: 7, Claims: must(verdict.NewClaims("n", []string{"a:1"}, []string{"quic"}))}
+	endA         = End{UUID: uuidA, Epoch: 7, Incarnation: incarnationA, Term: 9, Host: true}
+	entry        = verdict.Entry{
+		Node: verdict.Node{Incarnation: incarnationA, Identity: verdict.Identity{UUID: uuidA, Epoch: 7,
 			Claims: must(verdict.NewClaims("kathe", []string{"10.0.0.1:7946", "[::1]:7946"}, []string{"quic", "tcp"}))},
 			State: verdict.Alive, Labels: []string{"db"}, Until: time.Unix(1_800_000_000, 7).UTC(), Since: time.Unix(1_700_000_000, 42).UTC()},
 		Reason: verdict.ReasonCrashed,
@@ -40,7 +40,7 @@ var (
 
 // frames has one of every frame, under the name of its vector.
 var frames = map[string]any{
-	"hello":     Hello{VersionMin: 1, VersionMax: 2, Cluster: uuidB, From: endA, Lease: []byte{1, 2}, To: Target{UUID: uuidB, Epoch: 8, Life: lifeA}, Challenge: []byte{9, 8}},
+	"hello":     Hello{VersionMin: 1, VersionMax: 2, Cluster: uuidB, From: endA, Lease: []byte{1, 2}, To: Target{UUID: uuidB, Epoch: 8, Incarnation: incarnationA}, Challenge: []byte{9, 8}},
 	"welcome":   Welcome{Version: 2, From: endA, Lease: []byte{1, 2}, Proof: []byte{3}},
 	"refuse":    Refuse{Code: CodeToken, VersionMin: 1, VersionMax: 1, Text: "token used up"},
 	"close":     Close{Text: "done"},
@@ -48,18 +48,18 @@ var frames = map[string]any{
 	"joinask":   JoinAsk{VersionMin: 1, VersionMax: 1, Name: "n", Token: trust.TokenID{1, 2}, Proof: trust.Proof{3, 4}, Request: []byte{5, 6}},
 	"joingrant": JoinGrant{Cluster: uuidB, Host: uuidA, Node: uuidB, Certificate: []byte{1}, Roots: [][]byte{{2}, {3}}, Keyring: []byte{4}, Gossip: "10.0.0.1:7947"},
 
-	"join":        verdict.Join{Identity: sayA, Previous: lifeA, Term: 5, Lease: []byte{7}},
-	"joinwant":    verdict.Join{Identity: sayA, Previous: lifeA, Term: 5, Lease: []byte{7}, Want: 0x0708},
-	"resume":      verdict.Resume{Identity: sayA, Life: lifeA, Term: 5, HostOver: 4, Lease: []byte{7}},
-	"leave":       verdict.Leave{Life: lifeA},
-	"report":      verdict.Report{About: lifeA, Evidence: verdict.LinkSilent},
-	"check":       verdict.Check{Nonce: 1, Contact: must(verdict.NewContact(lifeA, uuidA, 7, []string{"a:1"})), Challenge: []byte{9}},
-	"checkresult": verdict.CheckResult{Nonce: 1, Target: lifeA, Reached: true, Proof: []byte{3}},
-	"ack":         verdict.Ack{Life: lifeA},
-	"ping":        verdict.Ping{Life: lifeA, Nonce: 2, Version: 3},
+	"join":        verdict.Join{Identity: sayA, Previous: incarnationA, Term: 5, Lease: []byte{7}},
+	"joinwant":    verdict.Join{Identity: sayA, Previous: incarnationA, Term: 5, Lease: []byte{7}, Want: 0x0708},
+	"resume":      verdict.Resume{Identity: sayA, Incarnation: incarnationA, Term: 5, HostOver: 4, Lease: []byte{7}},
+	"leave":       verdict.Leave{Incarnation: incarnationA},
+	"report":      verdict.Report{About: incarnationA, Evidence: verdict.LinkSilent},
+	"check":       verdict.Check{Nonce: 1, Contact: must(verdict.NewContact(incarnationA, uuidA, 7, []string{"a:1"})), Challenge: []byte{9}},
+	"checkresult": verdict.CheckResult{Nonce: 1, Target: incarnationA, Reached: true, Proof: []byte{3}},
+	"ack":         verdict.Ack{Incarnation: incarnationA},
+	"ping":        verdict.Ping{Incarnation: incarnationA, Nonce: 2, Version: 3},
 	"pong":        verdict.Pong{Term: 1, Nonce: 2, Version: 3},
 	"sync":        verdict.Sync{},
-	"grant":       verdict.Grant{Term: 1, Life: lifeA, Lease: []byte{8, 9}},
+	"grant":       verdict.Grant{Term: 1, Incarnation: incarnationA, Lease: []byte{8, 9}},
 	"refused":     verdict.Refused{Term: 1, Code: verdict.RefusedFull, Text: "full"},
 	"table":       verdict.Table{Term: 1, Version: 2, First: true, Last: true, Entries: []verdict.Entry{entry, entry}},
 	"delta":       verdict.Delta{Term: 1, Version: 2, Entries: []verdict.Entry{entry}},
@@ -70,8 +70,8 @@ var frames = map[string]any{
 	"roots":       Roots{Seq: 4, Roots: [][]byte{{2}, {3}}, Renew: true},
 	"rootsheld":   RootsHeld{Seq: 4},
 	"bans":        Bans{First: true, Last: true, Nodes: []addr.UUID{uuidA, uuidB}},
-	"services":    services.List{Life: lifeA, Seq: 7, Services: []services.Service{{Name: "db", Port: 0x8001}, {Name: "web", Port: 80}}},
-	"removed":     verdict.RemovedLife{Term: 1, Version: 2, Life: lifeA, Reason: verdict.ReasonSilent},
+	"services":    services.List{Incarnation: incarnationA, Seq: 7, Services: []services.Service{{Name: "db", Port: 0x8001}, {Name: "web", Port: 80}}},
+	"removed":     verdict.RemovedIncarnation{Term: 1, Version: 2, Incarnation: incarnationA, Reason: verdict.ReasonSilent},
 }
 
 // parse parses one whole frame.
@@ -161,7 +161,7 @@ func TestLimits(t *testing.T) {
 		"bans":        Bans{Nodes: make([]addr.UUID, maxBans+1)},
 		"challenge":   Hello{Challenge: make([]byte, verdict.MaxChallenge+1)},
 		"name":        JoinAsk{Name: long},
-		"reason":      verdict.RemovedLife{Reason: verdict.Reason(long)},
+		"reason":      verdict.RemovedIncarnation{Reason: verdict.Reason(long)},
 		"entries":     verdict.Table{Entries: make([]verdict.Entry, verdict.MaxEntries+1)},
 		"certificate": JoinGrant{Certificate: make([]byte, maxCertificate+1)},
 		"news":        verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxNews+1)},
@@ -220,7 +220,7 @@ func TestLargeTablesAreSplit(t *testing.T) {
 	}
 	whole := verdict.Table{Term: 1, Version: 2, First: true, Last: true}
 	for i := range verdict.MaxEntries {
-		big.Life = addr.Life{Node: addr.NodeID(i), Generation: 1}
+		big.Incarnation = addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
 		whole.Entries = append(whole.Entries, verdict.Entry{Node: big})
 	}
 	parts := splitTable(whole)

@@ -13,17 +13,17 @@ import (
 // leasePurpose keeps signed leases apart from every other signed statement.
 const leasePurpose = "lease 2"
 
-// A Lease is a grant of the host: this start of this node lives as Life. It names its cluster by
+// A Lease is a grant of the host: this start of this node lives as Incarnation. It names its cluster by
 // the certificate of the host that signed it, too.
 type Lease struct {
-	Cluster addr.UUID
-	UUID    addr.UUID // of the node
-	Key     trust.Pin // of the node: a lease is of no use to others
-	Epoch   uint64    // of the start of its fabricd
-	Life    addr.Life
-	Term    uint64    // of the host
-	Since   time.Time // when the life began, host time
-	Name    string    // of the node, at most verdict.MaxName bytes
+	Cluster     addr.UUID
+	UUID        addr.UUID // of the node
+	Key         trust.Pin // of the node: a lease is of no use to others
+	Epoch       uint64    // of the start of its fabricd
+	Incarnation addr.Incarnation
+	Term        uint64    // of the host
+	Since       time.Time // when the incarnation began, host time
+	Name        string    // of the node, at most verdict.MaxName bytes
 }
 
 // SignLease returns l signed by the host whose credentials are in store. It is
@@ -32,13 +32,13 @@ func SignLease(store *trust.Store, l Lease) ([]byte, error) {
 	e := encoder{}
 	e.lease(l)
 	if !e.OK() {
-		return nil, fmt.Errorf("sign lease of %s: %w", l.Life, ErrTooLarge)
+		return nil, fmt.Errorf("sign lease of %s: %w", l.Incarnation, ErrTooLarge)
 	}
 	return store.Sign(leasePurpose, e.Encoded())
 }
 
 // VerifyLease returns the lease in signed, which a host of this cluster has
-// signed while its certificate was valid. Whether the life goes on it does not
+// signed while its certificate was valid. Whether the incarnation goes on it does not
 // say.
 func VerifyLease(store *trust.Store, signed []byte) (Lease, error) {
 	if len(signed) > verdict.MaxLease {
@@ -61,14 +61,14 @@ func VerifyLease(store *trust.Store, signed []byte) (Lease, error) {
 func parseLease(b []byte) (Lease, error) {
 	d := from(b)
 	l := Lease{
-		Cluster: d.UUID(),
-		UUID:    d.UUID(),
-		Key:     d.pin(),
-		Epoch:   d.U64(),
-		Life:    d.Life(),
-		Term:    d.U64(),
-		Since:   d.Time(),
-		Name:    d.Text(verdict.MaxName),
+		Cluster:     d.UUID(),
+		UUID:        d.UUID(),
+		Key:         d.pin(),
+		Epoch:       d.U64(),
+		Incarnation: d.Incarnation(),
+		Term:        d.U64(),
+		Since:       d.Time(),
+		Name:        d.Text(verdict.MaxName),
 	}
 	if !d.Whole() {
 		return Lease{}, fmt.Errorf("lease: %w", ErrMalformed)
@@ -81,7 +81,7 @@ func (e *encoder) lease(l Lease) {
 	e.UUID(l.UUID)
 	e.Fixed(l.Key[:])
 	e.U64(l.Epoch)
-	e.Life(l.Life)
+	e.Incarnation(l.Incarnation)
 	e.U64(l.Term)
 	e.Time(l.Since)
 	e.Text(l.Name, verdict.MaxName)
@@ -93,19 +93,19 @@ func (d *decoder) pin() (p trust.Pin) {
 }
 
 // checkEnd returns the lease that an end of a lifeline has shown, the zero
-// Lease if it has no life yet. An end with a life must prove it, and that the
+// Lease if it has no incarnation yet. An end with an incarnation must prove it, and that the
 // lease is that of its key.
 func checkEnd(store *trust.Store, e End, key trust.Pin, signed []byte) (Lease, error) {
-	if e.Life == (addr.Life{}) && len(signed) == 0 {
+	if e.Incarnation == (addr.Incarnation{}) && len(signed) == 0 {
 		return Lease{}, nil
 	}
 	l, err := CheckHolder(store, e.UUID, key, signed)
 	if err != nil {
-		return Lease{}, Refusef(CodeIdentity, "life %s of node %s: %v", e.Life, e.UUID, err)
+		return Lease{}, Refusef(CodeIdentity, "incarnation %s of node %s: %v", e.Incarnation, e.UUID, err)
 	}
-	if l.Life != e.Life || l.Epoch != e.Epoch {
-		return Lease{}, Refusef(CodeIdentity, "node %s shows the lease of life %s of start %d as that of life %s of start %d",
-			e.UUID, l.Life, l.Epoch, e.Life, e.Epoch)
+	if l.Incarnation != e.Incarnation || l.Epoch != e.Epoch {
+		return Lease{}, Refusef(CodeIdentity, "node %s shows the lease of incarnation %s of start %d as that of incarnation %s of start %d",
+			e.UUID, l.Incarnation, l.Epoch, e.Incarnation, e.Epoch)
 	}
 	return l, nil
 }
@@ -129,29 +129,29 @@ func CheckHolder(store *trust.Store, node addr.UUID, key trust.Pin, signed []byt
 // proveJoin keeps only those claims of a Join that its lease proves.
 func proveJoin(store *trust.Store, key trust.Pin, m verdict.Join) (verdict.Join, error) {
 	if len(m.Lease) == 0 {
-		m.Previous, m.Term = addr.Life{}, 0
+		m.Previous, m.Term = addr.Incarnation{}, 0
 		return m, nil
 	}
 	l, err := CheckHolder(store, m.UUID, key, m.Lease)
 	if err != nil {
 		return m, Refusef(CodeIdentity, "JOIN of node %s: %v", m.UUID, err)
 	}
-	if l.Life != m.Previous {
-		return m, Refusef(CodeIdentity, "JOIN of node %s claims life %s with the lease of life %s", m.UUID, m.Previous, l.Life)
+	if l.Incarnation != m.Previous {
+		return m, Refusef(CodeIdentity, "JOIN of node %s claims incarnation %s with the lease of incarnation %s", m.UUID, m.Previous, l.Incarnation)
 	}
 	m.Term = min(m.Term, l.Term)
 	return m, nil
 }
 
-// proveResume is the same for a Resume, whose life must be proved.
+// proveResume is the same for a Resume, whose incarnation must be proved.
 func proveResume(store *trust.Store, key trust.Pin, m verdict.Resume) (verdict.Resume, error) {
 	l, err := CheckHolder(store, m.UUID, key, m.Lease)
 	if err != nil {
-		return m, Refusef(CodeIdentity, "RESUME of life %s of node %s: %v", m.Life, m.UUID, err)
+		return m, Refusef(CodeIdentity, "RESUME of incarnation %s of node %s: %v", m.Incarnation, m.UUID, err)
 	}
-	if l.Life != m.Life || l.Epoch != m.Epoch {
-		return m, Refusef(CodeIdentity, "RESUME of life %s of start %d with the lease of life %s of start %d",
-			m.Life, m.Epoch, l.Life, l.Epoch)
+	if l.Incarnation != m.Incarnation || l.Epoch != m.Epoch {
+		return m, Refusef(CodeIdentity, "RESUME of incarnation %s of start %d with the lease of incarnation %s of start %d",
+			m.Incarnation, m.Epoch, l.Incarnation, l.Epoch)
 	}
 	m.Term = min(m.Term, l.Term)
 	return m, nil
@@ -161,11 +161,11 @@ func proveResume(store *trust.Store, key trust.Pin, m verdict.Resume) (verdict.R
 func proveGrant(store *trust.Store, self End, m verdict.Grant) error {
 	l, err := CheckHolder(store, self.UUID, store.Identity().Key, m.Lease)
 	if err != nil {
-		return Refusef(CodeIdentity, "GRANT of life %s: %v", m.Life, err)
+		return Refusef(CodeIdentity, "GRANT of incarnation %s: %v", m.Incarnation, err)
 	}
-	if l.Life != m.Life || l.Term != m.Term || l.Epoch != self.Epoch {
-		return Refusef(CodeIdentity, "GRANT of life %s in term %d to start %d has the lease of life %s in term %d to start %d",
-			m.Life, m.Term, self.Epoch, l.Life, l.Term, l.Epoch)
+	if l.Incarnation != m.Incarnation || l.Term != m.Term || l.Epoch != self.Epoch {
+		return Refusef(CodeIdentity, "GRANT of incarnation %s in term %d to start %d has the lease of incarnation %s in term %d to start %d",
+			m.Incarnation, m.Term, self.Epoch, l.Incarnation, l.Term, l.Epoch)
 	}
 	return nil
 }

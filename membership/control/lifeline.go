@@ -34,8 +34,8 @@ func (l *Lifeline) Identity() trust.Identity { return l.id }
 // dialed, for [VerifyProof]; nil without one.
 func (l *Lifeline) Proof() []byte { return l.proof }
 
-// Lease returns the lease with which the host has granted the peer's life; the
-// zero Lease if the peer had no life yet.
+// Lease returns the lease with which the host has granted the peer's incarnation; the
+// zero Lease if the peer had no incarnation yet.
 func (l *Lifeline) Lease() Lease { return l.lease }
 
 // Start begins to listen. alive is called for every sign of life that arrives,

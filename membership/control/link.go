@@ -110,7 +110,7 @@ func negotiate(min, max uint16) (uint16, error) {
 type Dialer struct {
 	Store *trust.Store
 	Dial  func(ctx context.Context, address string) (net.Conn, error)
-	// Self returns this node as it is now, and the signed lease of its life.
+	// Self returns this node as it is now, and the signed lease of its incarnation.
 	Self    func() (End, []byte)
 	Timeout time.Duration // for everything up to the WELCOME; 0: 3 s
 }
@@ -125,7 +125,7 @@ func (d *Dialer) Session(ctx context.Context, address string) (*Session, error) 
 }
 
 // Lifeline opens a lifeline to the node that to names, at address. If another
-// start of that node answers, or none of the life that was meant, it returns
+// start of that node answers, or none of the incarnation that was meant, it returns
 // the lifeline all the same: the caller compares [Lifeline.Peer].
 //
 // The challenge, if there is one, is for that node to sign; see
@@ -146,7 +146,7 @@ func (d *Dialer) Lifeline(ctx context.Context, address string, to Target, challe
 type opened struct {
 	self, peer End
 	id         trust.Identity // of the peer
-	lease      Lease          // of the peer; the zero Lease without a life, and on control sessions
+	lease      Lease          // of the peer; the zero Lease without an incarnation, and on control sessions
 	proof      []byte         // of the peer, for the dialer's challenge
 	version    uint16
 }

@@ -15,12 +15,12 @@ const alivePurpose = "alive 1"
 // this challenge. A member that passes it on cannot have made it, and not before the
 // challenge was known.
 func SignProof(store *trust.Store, self End, challenge []byte) ([]byte, error) {
-	return store.Sign(alivePurpose, proved(self.UUID, self.Epoch, self.Life, challenge))
+	return store.Sign(alivePurpose, proved(self.UUID, self.Epoch, self.Incarnation, challenge))
 }
 
 // VerifyProof returns an error unless proof is one of [SignProof] at the node with this UUID that
-// lives as life and was started as epoch.
-func VerifyProof(store *trust.Store, node addr.UUID, epoch uint64, life addr.Life, challenge, proof []byte) error {
+// lives as incarnation and was started as epoch.
+func VerifyProof(store *trust.Store, node addr.UUID, epoch uint64, incarnation addr.Incarnation, challenge, proof []byte) error {
 	if len(proof) > verdict.MaxProof {
 		return fmt.Errorf("proof of life: %w: %d bytes", trust.ErrTooBig, len(proof))
 	}
@@ -30,18 +30,18 @@ func VerifyProof(store *trust.Store, node addr.UUID, epoch uint64, life addr.Lif
 		return err
 	case by.Node != node:
 		return fmt.Errorf("proof of life: signed by node %s, want %s", by.Node, node)
-	case string(message) != string(proved(node, epoch, life, challenge)):
-		return fmt.Errorf("proof of life: of another life or another question")
+	case string(message) != string(proved(node, epoch, incarnation, challenge)):
+		return fmt.Errorf("proof of life: of another incarnation or another question")
 	}
 	return nil
 }
 
 // proved returns the bytes that a proof signs.
-func proved(node addr.UUID, epoch uint64, life addr.Life, challenge []byte) []byte {
+func proved(node addr.UUID, epoch uint64, incarnation addr.Incarnation, challenge []byte) []byte {
 	e := encoder{}
 	e.UUID(node)
 	e.U64(epoch)
-	e.Life(life)
+	e.Incarnation(incarnation)
 	e.Fixed(challenge)
 	return e.Encoded()
 }

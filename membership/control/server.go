@@ -31,13 +31,13 @@ var ErrElsewhere = errors.New("the connection is for another listener")
 type Config struct {
 	Listener net.Listener // closed by the Server
 	Store    *trust.Store
-	// Self returns this node as it is now, and the signed lease of its life. It
+	// Self returns this node as it is now, and the signed lease of its incarnation. It
 	// must not block.
 	Self func() (End, []byte)
 
 	// Admit may refuse an opening whose claims are proved, best with Refusef. proto is ProtoControl
 	// or ProtoLifeline; id is the identity that the certificate proves; lease is that of
-	// h.From.Life, the zero Lease without a life and on control sessions. Nil admits every peer.
+	// h.From.Incarnation, the zero Lease without an incarnation and on control sessions. Nil admits every peer.
 	Admit func(proto string, h Hello, id trust.Identity, lease Lease) error
 	// Known reports whether a member of the cluster is, or was, at an address. Those have slots of
 	// their own among the connections that are not authenticated yet. It must not wait. Nil: none

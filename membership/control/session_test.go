@@ -37,7 +37,7 @@ type bench struct {
 	lines    chan *Lifeline
 	tokens   *trust.TokenStore
 	end      End    // of the host
-	lease    []byte // of the host's life
+	lease    []byte // of the host's incarnation
 
 	mu     sync.Mutex // guards stores
 	stores map[trust.Identity]*trust.Store
@@ -80,12 +80,12 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 		sessions: make(chan *Session, 8),
 		lines:    make(chan *Lifeline, 8),
 		tokens:   trust.NewTokenStore(),
-		end:      End{UUID: uuidA, Epoch: 1, Life: addr.Life{Generation: 1}, Term: 1, Host: true},
+		end:      End{UUID: uuidA, Epoch: 1, Incarnation: addr.Incarnation{Generation: 1}, Term: 1, Host: true},
 	}
 	b.net.SetDefaultRules(netsim.Rules{Delay: 250 * time.Microsecond})
 	b.ca = must(trust.NewCA(b.cluster, time.Now()))
 	store := b.store(uuidA, true)
-	b.lease = must(SignLease(store, Lease{Cluster: b.cluster, UUID: uuidA, Key: store.Identity().Key, Epoch: 1, Life: b.end.Life, Term: 1}))
+	b.lease = must(SignLease(store, Lease{Cluster: b.cluster, UUID: uuidA, Key: store.Identity().Key, Epoch: 1, Incarnation: b.end.Incarnation, Term: 1}))
 	cfg := Config{
 		Listener: must(b.net.Listen(hostAddress)),
 		Store:    store,
@@ -295,8 +295,10 @@ func TestRefusals(t *testing.T) {
 		{"host role without a host certificate", nil, End{UUID: uuidB, Epoch: 5, Host: true}, CodeRole, "claims the host role"},
 		{"no host", func(c *Config) { c.Session = nil }, endB, CodeRole, "is not the host"},
 		{"not admitted", func(c *Config) {
-			c.Admit = func(string, Hello, trust.Identity, Lease) error { return Refusef(CodeFenced, "life 3.1 is over") }
-		}, endB, CodeFenced, "life 3.1 is over"},
+			c.Admit = func(string, Hello, trust.Identity, Lease) error {
+				return Refusef(CodeFenced, "incarnation 3.1 is over")
+			}
+		}, endB, CodeFenced, "incarnation 3.1 is over"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {

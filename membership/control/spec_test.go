@@ -34,7 +34,7 @@ import (
 // A specField is one field of a body: a type of the page and a name, which may
 // be empty.
 type specField struct {
-	typ   string // u8 … u64, bool, uuid, life, time, fixed, bytes, text, list, or a type with fields
+	typ   string // u8 … u64, bool, uuid, incarnation, time, fixed, bytes, text, list, or a type with fields
 	limit int    // of bytes, text and list; the size of fixed
 	of    *specField
 	name  string
@@ -80,7 +80,7 @@ func fields(t *testing.T, cell string) (list []specField) {
 	return list
 }
 
-var fieldForm = regexp.MustCompile(`^(?:(\d+) bytes|(bytes|text|list)\[(\d+)\]|(u8|u16|u32|u64|bool|uuid|life|time|end|lease|claim|entry|service))(?::? (.*))?$`)
+var fieldForm = regexp.MustCompile(`^(?:(\d+) bytes|(bytes|text|list)\[(\d+)\]|(u8|u16|u32|u64|bool|uuid|incarnation|time|end|lease|claim|entry|service))(?::? (.*))?$`)
 
 func oneField(t *testing.T, item string) specField {
 	t.Helper()
@@ -161,7 +161,7 @@ func number(b []byte) (n uint64) {
 
 // size returns how long the value at the beginning of b is, behind a head.
 func (f specField) size(b []byte) (n, head int, err error) {
-	if n, ok := map[string]int{"u8": 1, "bool": 1, "u16": 2, "u32": 4, "u64": 8, "time": 8, "life": 6, "uuid": 16, "fixed": f.limit}[f.typ]; ok {
+	if n, ok := map[string]int{"u8": 1, "bool": 1, "u16": 2, "u32": 4, "u64": 8, "time": 8, "incarnation": 6, "uuid": 16, "fixed": f.limit}[f.typ]; ok {
 		return n, 0, nil
 	}
 	if len(b) < 2 {
@@ -185,7 +185,7 @@ func (g grammar) write(f specField, r *rand.Rand, b []byte, grow func(f specFiel
 		}
 	}
 	switch f.typ {
-	case "u8", "u16", "u32", "u64", "life", "uuid", "fixed":
+	case "u8", "u16", "u32", "u64", "incarnation", "uuid", "fixed":
 		n, _, _ := f.size(nil)
 		fill(n)
 	case "time":
@@ -363,7 +363,7 @@ func flatten(x reflect.Value, name string, out map[string][]string) {
 		case time.Time:
 			add(fmt.Sprint(v.UnixNano()))
 			return
-		case addr.Life:
+		case addr.Incarnation:
 			add(fmt.Sprintf("%04x%08x", uint16(v.Node), uint32(v.Generation)))
 			return
 		case []byte:
@@ -398,7 +398,7 @@ func TestSpecificationHasTheNumbers(t *testing.T) {
 	_, page := readGrammar(t)
 	if !strings.Contains(page, fmt.Sprintf("| %d | the listener is about to end |", CodeStopped)) ||
 		!strings.Contains(page, fmt.Sprintf("| %d | the join token is not accepted |", CodeToken)) ||
-		!strings.Contains(page, fmt.Sprintf("| %d | the life that the HELLO names is over |", CodeFenced)) {
+		!strings.Contains(page, fmt.Sprintf("| %d | the incarnation that the HELLO names is over |", CodeFenced)) {
 		t.Error("codes of REFUSE")
 	}
 	for s := verdict.Alive; s <= verdict.Removed; s++ {

@@ -37,7 +37,7 @@ func (f *forger) seal() []byte {
 
 // entry returns member i's entry in a push-pull.
 func (f *forger) entry(b []byte, i int) []byte {
-	m := Meta{Cluster: testCluster, Host: true, Serving: true, Life: addr.Life{Node: addr.NodeID(i)}, Term: 1 << 40,
+	m := Meta{Cluster: testCluster, Host: true, Serving: true, Incarnation: addr.Incarnation{Node: addr.NodeID(i)}, Term: 1 << 40,
 		Addresses: []string{fmt.Sprintf("172.%d.%d.1:7946", 16+i/256, i%256)}}
 	meta, err := m.Append(nil)
 	if err != nil {

@@ -51,7 +51,9 @@ func hostIP(i int) string  { return fmt.Sprintf("10.0.0.%d", i) }
 func uuid(i int) addr.UUID { return addr.UUID{0xAA, byte(i)} }
 func address(i int) string { return hostIP(i) + ":7947" }
 func key(i, epoch int) Key { return Key{uuid(i), uint64(epoch)} }
-func meta(i int) Meta      { return Meta{Life: addr.Life{Node: addr.NodeID(i), Generation: 1}} }
+func meta(i int) Meta {
+	return Meta{Incarnation: addr.Incarnation{Node: addr.NodeID(i), Generation: 1}}
+}
 func names(list []Member) []string {
 	var out []string
 	for _, m := range list {
@@ -159,7 +161,7 @@ func TestEightMembersFindEachOtherWithinASecond(t *testing.T) {
 		}
 		b.within(time.Second, "all see all", func() bool { return complete(all) })
 		for _, m := range all[7].Members() {
-			if want := meta(int(m.UUID[1])); m.Meta.Life != want.Life || m.Meta.Cluster != testCluster {
+			if want := meta(int(m.UUID[1])); m.Meta.Incarnation != want.Incarnation || m.Meta.Cluster != testCluster {
 				t.Errorf("metadata of %v arrived as %+v, want %+v", m.Key(), m.Meta, want)
 			}
 		}
@@ -326,13 +328,13 @@ func TestUpdateReachesEveryone(t *testing.T) {
 		one, two := b.start(1, 1), b.start(2, 1)
 		b.within(time.Second, "both see each other", func() bool { return complete([]*Gossip{one, two}) })
 		one.Take()
-		want := Meta{Cluster: testCluster, Life: addr.Life{Node: 2, Generation: 9}, Term: 3,
+		want := Meta{Cluster: testCluster, Incarnation: addr.Incarnation{Node: 2, Generation: 9}, Term: 3,
 			Addresses: []string{"10.0.0.2:7946"}, Providers: []string{"quic"}}
 		if err := two.Update(want); err != nil {
 			t.Fatal(err)
 		}
 		b.within(time.Second, "the update arrives", func() bool {
-			return one.Members()[0].Meta.Life.Generation == 9
+			return one.Members()[0].Meta.Incarnation.Generation == 9
 		})
 		if got := rumours(one, key(2, 1)); !slices.Equal(got, []string{"updated"}) {
 			t.Errorf("rumours %v, want one update", got)

@@ -22,15 +22,15 @@ func TestLossReportsOfStrangersAreDropped(t *testing.T) {
 		what := bytes.Clone(good)
 		what[1]++
 		for name, p := range map[string][]byte{
-			"of nobody":        nil,
-			"of another one":   LossReport{From: key(3, 1), To: key(1, 1)}.append(nil),
-			"of another life":  LossReport{From: key(2, 2), To: key(1, 1)}.append(nil),
-			"about another":    LossReport{From: key(2, 1), To: key(3, 1)}.append(nil),
-			"about a life ago": LossReport{From: key(2, 1), To: key(1, 0)}.append(nil),
-			"newer":            newer,
-			"of another kind":  what,
-			"cut off":          good[:len(good)-1],
-			"too long":         more,
+			"of nobody":                nil,
+			"of another one":           LossReport{From: key(3, 1), To: key(1, 1)}.append(nil),
+			"of another incarnation":   LossReport{From: key(2, 2), To: key(1, 1)}.append(nil),
+			"about another":            LossReport{From: key(2, 1), To: key(3, 1)}.append(nil),
+			"about an incarnation ago": LossReport{From: key(2, 1), To: key(1, 0)}.append(nil),
+			"newer":                    newer,
+			"of another kind":          what,
+			"cut off":                  good[:len(good)-1],
+			"too long":                 more,
 		} {
 			delegate{g}.NotifyMsg(p)
 			if got := g.TakeLossReports(); len(got) > 0 {

@@ -40,14 +40,14 @@ var ErrMeta = errors.New("gossip metadata")
 // Integers are big-endian. Strings are a count of one byte, then for each one
 // byte of length and printable ASCII. Nothing follows.
 type Meta struct {
-	Cluster   addr.UUID
-	Life      addr.Life // the zero Life while it has no lease
-	Term      uint64    // highest host term it has accepted
-	Host      bool      // it runs in the host role
-	Serving   bool      // it is a host that has members
-	Leaving   bool      // it said that it leaves
-	Addresses []string  // where its providers accept sessions, at most MaxAddresses
-	Providers []string  // at most MaxProviders
+	Cluster     addr.UUID
+	Incarnation addr.Incarnation // the zero Incarnation while it has no lease
+	Term        uint64           // highest host term it has accepted
+	Host        bool             // it runs in the host role
+	Serving     bool             // it is a host that has members
+	Leaving     bool             // it said that it leaves
+	Addresses   []string         // where its providers accept sessions, at most MaxAddresses
+	Providers   []string         // at most MaxProviders
 }
 
 // Append appends m's encoding to b. It fails if a field is out of its limits or
@@ -73,7 +73,7 @@ func (m Meta) Append(b []byte) ([]byte, error) {
 	e.U8(MetaVersion)
 	e.U8(flags)
 	e.UUID(m.Cluster)
-	e.Life(m.Life)
+	e.Incarnation(m.Incarnation)
 	e.U64(m.Term)
 	putWords(&e, m.Addresses)
 	putWords(&e, m.Providers)
@@ -127,12 +127,12 @@ func DecodeMeta(b []byte) (Meta, error) {
 		return Meta{}, fmt.Errorf("%w: unknown flags %#x", ErrMeta, flags)
 	}
 	m := Meta{
-		Cluster: d.UUID(),
-		Life:    d.Life(),
-		Term:    d.U64(),
-		Leaving: flags&flagLeaving != 0,
-		Host:    flags&flagHost != 0,
-		Serving: flags&flagServing != 0,
+		Cluster:     d.UUID(),
+		Incarnation: d.Incarnation(),
+		Term:        d.U64(),
+		Leaving:     flags&flagLeaving != 0,
+		Host:        flags&flagHost != 0,
+		Serving:     flags&flagServing != 0,
 	}
 	if !d.OK() {
 		return Meta{}, fmt.Errorf("%w: %d bytes are too few", ErrMeta, len(b))

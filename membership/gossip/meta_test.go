@@ -15,13 +15,13 @@ import (
 )
 
 var fullMeta = Meta{
-	Cluster:   addr.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
-	Life:      addr.Life{Node: 0x0102, Generation: 0x03040506},
-	Term:      0x0708090A0B0C0D0E,
-	Host:      true,
-	Leaving:   true,
-	Addresses: []string{"10.0.0.1:7946", "[fe80::1]:7946"},
-	Providers: []string{"quic", "tcp"},
+	Cluster:     addr.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+	Incarnation: addr.Incarnation{Node: 0x0102, Generation: 0x03040506},
+	Term:        0x0708090A0B0C0D0E,
+	Host:        true,
+	Leaving:     true,
+	Addresses:   []string{"10.0.0.1:7946", "[fe80::1]:7946"},
+	Providers:   []string{"quic", "tcp"},
 }
 
 // The vector is a promise to members already deployed.

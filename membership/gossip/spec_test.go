@@ -159,7 +159,7 @@ func (w *wiretap) opened(t *testing.T) map[string][]message {
 	return out
 }
 
-// Everything that members send in an eventful life is as SPEC.md has it, and
+// Everything that members send in an eventful incarnation is as SPEC.md has it, and
 // every message that it says is sent is seen.
 func TestSpecificationDescribesTheWire(t *testing.T) {
 	all, entry := specification(t)
@@ -455,7 +455,7 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s is\n%x, the second implementation makes\n%x", name, got, want)
 		}
 	}
-	if m, err := DecodeMeta(vector(t, "meta")); err != nil || m.Life != meta(9).Life || m.Cluster != testCluster {
+	if m, err := DecodeMeta(vector(t, "meta")); err != nil || m.Incarnation != meta(9).Incarnation || m.Cluster != testCluster {
 		t.Errorf("the vector of meta is decoded as %+v, %v", m, err)
 	}
 }

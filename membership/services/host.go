@@ -9,81 +9,81 @@ import (
 )
 
 // A Host decides which lists of members enter the host's book, and when it sends them
-// to the others. The zero Host has received no list. It has one told for each life,
+// to the others. The zero Host has received no list. It has one told for each incarnation,
 // and callers remove lives that are over: the number of members bounds it.
 type Host struct {
 	Book
-	told  map[addr.Life]*told
+	told  map[addr.Incarnation]*told
 	count uint64
 }
 
-// A told is the last list of one life.
+// A told is the last list of one incarnation.
 type told struct {
-	order uint64 // of the lives, by their first list
+	order uint64 // of the incarnations, by their first list
 	said  List   // whole
-	list  List   // the part of it that the life may serve
+	list  List   // the part of it that the incarnation may serve
 	pace  pace
 	owing bool // it is not in the book, or was not sent to the members
-	cut   bool // the last list sent was shorter than the life's own
+	cut   bool // the last list sent was shorter than the incarnation's own
 }
 
-// Bars reports whether a life may not serve a name.
-type Bars func(life addr.Life, name string) bool
+// Bars reports whether an incarnation may not serve a name.
+type Bars func(incarnation addr.Incarnation, name string) bool
 
 // without returns the list without the names that bars names; nil bars none.
 func (l List) without(bars Bars) List {
 	if bars != nil {
-		l.Services = slices.DeleteFunc(slices.Clone(l.Services), func(s Service) bool { return bars(l.Life, s.Name) })
+		l.Services = slices.DeleteFunc(slices.Clone(l.Services), func(s Service) bool { return bars(l.Incarnation, s.Name) })
 	}
 	return l
 }
 
-// Take takes a list of the life that its sender has, without the names that bars names. It
+// Take takes a list of the incarnation that its sender has, without the names that bars names. It
 // is sent when Due returns it, unless a later one has come by then. An earlier one is passed
 // over.
 func (h *Host) Take(l List, bars Bars) {
-	t := h.told[l.Life]
+	t := h.told[l.Incarnation]
 	if t == nil {
 		if h.told == nil {
-			h.told = make(map[addr.Life]*told)
+			h.told = make(map[addr.Incarnation]*told)
 		}
 		h.count++
 		t = &told{order: h.count}
-		h.told[l.Life] = t
+		h.told[l.Incarnation] = t
 	}
 	if l.Seq > t.said.Seq {
 		t.said, t.list, t.owing = l, l.without(bars), true
 	}
 }
 
-// Recheck has a life serve the services that bars allows now.
-func (h *Host) Recheck(life addr.Life, bars Bars) {
-	if t := h.told[life]; t != nil {
+// Recheck has an incarnation serve the services that bars allows now.
+func (h *Host) Recheck(incarnation addr.Incarnation, bars Bars) {
+	if t := h.told[incarnation]; t != nil {
 		if list := t.said.without(bars); !list.same(t.list) {
 			t.list, t.owing = list, true
 		}
 	}
 }
 
-// RecheckAll is Recheck for all lives.
+// RecheckAll is Recheck for all incarnations.
 func (h *Host) RecheckAll(bars Bars) {
-	for life := range h.told {
-		h.Recheck(life, bars)
+	for incarnation := range h.told {
+		h.Recheck(incarnation, bars)
 	}
 }
 
-// Barred returns the names in a life's last list that it may not serve.
-func (h *Host) Barred(life addr.Life) []string {
-	if t := h.told[life]; t != nil {
+// Barred returns the names in an incarnation's last list that it may not serve.
+func (h *Host) Barred(incarnation addr.Incarnation) []string {
+	if t := h.told[incarnation]; t != nil {
 		return t.said.missing(t.list)
 	}
 	return nil
 }
 
-// Remove forgets a life. The members learn of its end by itself.
-func (h *Host) Remove(life addr.Life) {
-	h.Book.Remove(life)
-	delete(h.told, life)
+// Remove forgets an incarnation. The members learn of its end by itself.
+func (h *Host) Remove(incarnation addr.Incarnation) {
+	h.Book.Remove(incarnation)
+	delete(h.told, incarnation)
 	h.oweCut()
 }
 
@@ -91,7 +91,7 @@ func (h *Host) Remove(life addr.Life) {
 // reports whether there are some.
 func (h *Host) oweCut() (some bool) {
 	for _, t := range h.told {
-		if !t.owing && len(h.Of(t.list.Life).Services) < len(t.list.Services) {
+		if !t.owing && len(h.Of(t.list.Incarnation).Services) < len(t.list.Services) {
 			t.owing, some = true, true
 		}
 	}
@@ -117,12 +117,12 @@ func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 		}
 		t.owing = false
 		l := t.list
-		room := MaxCluster - h.total + len(h.Of(l.Life).Services)
+		room := MaxCluster - h.total + len(h.Of(l.Incarnation).Services)
 		l.Services = l.Services[:min(len(l.Services), room)]
 		before := h.total
 		put := h.Put(l)
 		cut := len(l.Services) < len(t.said.Services)
-		put, t.cut = put || cut || t.cut, cut // the life itself is to be notified
+		put, t.cut = put || cut || t.cut, cut // the incarnation itself is to be notified
 		if h.total < before && h.oweCut() {
 			next = now // some may have been looked at before this one
 		}

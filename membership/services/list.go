@@ -19,10 +19,10 @@ type Service struct {
 	Port addr.Port
 }
 
-// A List is all services of one life. It must not be changed.
+// A List is all services of one incarnation. It must not be changed.
 type List struct {
-	Life addr.Life
-	// Seq counts the lists of a life. A later one replaces an earlier one, and one with
+	Incarnation addr.Incarnation
+	// Seq counts the lists of an incarnation. A later one replaces an earlier one, and one with
 	// the same number too: the host may hold more or less of it.
 	Seq      uint64
 	Services []Service // by name, none twice, at most MaxPerNode
@@ -57,4 +57,6 @@ func (l List) missing(m List) (names []string) {
 }
 
 // same reports whether two lists are equal, but for their numbers.
-func (l List) same(m List) bool { return l.Life == m.Life && slices.Equal(l.Services, m.Services) }
+func (l List) same(m List) bool {
+	return l.Incarnation == m.Incarnation && slices.Equal(l.Services, m.Services)
+}

@@ -26,7 +26,7 @@ func (o *Own) Set(list []Service) {
 }
 
 // Again means that the host does not know the list: there is another session, or this node
-// has another life.
+// has another incarnation.
 func (o *Own) Again() { o.owing = o.owing || o.seq > 0 }
 
 // Answered takes the host's list of this node. If that is about the list that the
@@ -35,7 +35,7 @@ func (o *Own) Answered(l List) (barred []string, ok bool) {
 	return List{Services: o.list}.missing(l), l.Seq == o.seq
 }
 
-// Due returns the list that is to be sent now, without its life. If none is, next is
+// Due returns the list that is to be sent now, without its incarnation. If none is, next is
 // when one will be; zero: when something changes.
 func (o *Own) Due(now time.Time) (l List, due bool, next time.Time) {
 	switch {

@@ -2,14 +2,14 @@ package services
 
 import "time"
 
-// A life's list is sent at once, up to burst times in a row, and then once in every:
+// An incarnation's list is sent at once, up to burst times in a row, and then once in every:
 // a member with frequent changes costs the others no more.
 const (
 	every = 500 * time.Millisecond
 	burst = 8
 )
 
-// A pace limits how often a life's list is sent. The zero pace is one that was never used.
+// A pace limits how often an incarnation's list is sent. The zero pace is one that was never used.
 type pace struct{ next time.Time }
 
 // at returns when the next list may be sent.

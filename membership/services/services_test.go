@@ -12,7 +12,9 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-func life(node int) addr.Life { return addr.Life{Node: addr.NodeID(node), Generation: 1} }
+func incarnation(node int) addr.Incarnation {
+	return addr.Incarnation{Node: addr.NodeID(node), Generation: 1}
+}
 
 // serving returns n services.
 func serving(n int) (list []Service) {
@@ -42,7 +44,7 @@ func TestListsAreChecked(t *testing.T) {
 	}
 }
 
-// A life that changes its list all the time is told of eight times, then twice a second,
+// An incarnation that changes its list all the time is told of eight times, then twice a second,
 // and the last list is told in the end.
 func TestTellingIsPaced(t *testing.T) {
 	var h Host
@@ -51,7 +53,7 @@ func TestTellingIsPaced(t *testing.T) {
 	seq := uint64(0)
 	for range 1000 { // 10 s
 		seq++
-		h.Take(List{Life: life(1), Seq: seq, Services: serving(int(seq % 5))}, nil)
+		h.Take(List{Incarnation: incarnation(1), Seq: seq, Services: serving(int(seq % 5))}, nil)
 		lists, _ := h.Due(now)
 		for _, l := range lists {
 			told = append(told, l.Seq)
@@ -112,16 +114,16 @@ func TestClusterIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	last := MaxCluster/MaxPerNode + 1
 	for i := range last {
-		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)}, nil)
+		h.Take(List{Incarnation: incarnation(i + 1), Seq: 1, Services: serving(MaxPerNode)}, nil)
 	}
 	h.Due(now)
-	if n := len(h.Of(life(last)).Services); h.total != MaxCluster || n != 0 {
-		t.Errorf("%d in all, %d of the last life; want %d and none", h.total, n, MaxCluster)
+	if n := len(h.Of(incarnation(last)).Services); h.total != MaxCluster || n != 0 {
+		t.Errorf("%d in all, %d of the last incarnation; want %d and none", h.total, n, MaxCluster)
 	}
-	h.Remove(life(1))
+	h.Remove(incarnation(1))
 	lists, _ := h.Due(now)
-	if len(lists) != 1 || lists[0].Life != life(last) || len(lists[0].Services) != MaxPerNode {
-		t.Errorf("with room for the last life %d lists are told", len(lists))
+	if len(lists) != 1 || lists[0].Incarnation != incarnation(last) || len(lists[0].Services) != MaxPerNode {
+		t.Errorf("with room for the last incarnation %d lists are told", len(lists))
 	}
 }
 
@@ -133,7 +135,7 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 		var h Host
 		var member Book
 		now := time.Unix(1000, 0)
-		want := map[addr.Life]List{}
+		want := map[addr.Incarnation]List{}
 		tell := func() {
 			lists, _ := h.Due(now)
 			for _, l := range lists {
@@ -145,14 +147,14 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"list": func(t *rapid.T) {
-				l := List{Life: life(rapid.IntRange(1, 5).Draw(t, "life")), Seq: rapid.Uint64Range(1, 20).Draw(t, "seq"),
+				l := List{Incarnation: incarnation(rapid.IntRange(1, 5).Draw(t, "life")), Seq: rapid.Uint64Range(1, 20).Draw(t, "seq"),
 					Services: serving(rapid.IntRange(0, 4).Draw(t, "n"))}
-				if h.Take(l, nil); l.Seq > want[l.Life].Seq {
-					want[l.Life] = l
+				if h.Take(l, nil); l.Seq > want[l.Incarnation].Seq {
+					want[l.Incarnation] = l
 				}
 			},
 			"end": func(t *rapid.T) {
-				l := life(rapid.IntRange(1, 5).Draw(t, "life"))
+				l := incarnation(rapid.IntRange(1, 5).Draw(t, "life"))
 				h.Remove(l)
 				member.Remove(l)
 				delete(want, l)
@@ -171,7 +173,7 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 		tell()
 		for l, list := range want {
 			if got := member.Of(l); !slices.Equal(got.Services, list.Services) {
-				t.Fatalf("life %v serves %v, a member has heard of %v", l, list.Services, got.Services)
+				t.Fatalf("incarnation %v serves %v, a member has heard of %v", l, list.Services, got.Services)
 			}
 		}
 		if len(member.Lists()) > len(want) {
@@ -180,45 +182,45 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 	})
 }
 
-// TestRoomThatALifeGivesUpIsGivenToOthers: a list that was cut off is told again when
+// TestRoomThatAnIncarnationGivesUpIsGivenToOthers: a list that was cut off is told again when
 // another one becomes shorter.
-func TestRoomThatALifeGivesUpIsGivenToOthers(t *testing.T) {
+func TestRoomThatAnIncarnationGivesUpIsGivenToOthers(t *testing.T) {
 	var h Host
-	lives := MaxCluster / MaxPerNode
-	for i := range lives {
-		h.Take(List{Life: life(i + 1), Seq: 1, Services: serving(MaxPerNode)}, nil)
+	incarnations := MaxCluster / MaxPerNode
+	for i := range incarnations {
+		h.Take(List{Incarnation: incarnation(i + 1), Seq: 1, Services: serving(MaxPerNode)}, nil)
 	}
-	late := life(500)
-	h.Take(List{Life: late, Seq: 1, Services: serving(3)}, nil)
+	late := incarnation(500)
+	h.Take(List{Incarnation: late, Seq: 1, Services: serving(3)}, nil)
 	_, next := h.Due(time.Unix(1000, 0))
 	if got := len(h.Of(late).Services); got != 0 || !next.IsZero() {
-		t.Fatalf("%d services of a life for which there is no room; more at %v", got, next)
+		t.Fatalf("%d services of an incarnation for which there is no room; more at %v", got, next)
 	}
-	h.Take(List{Life: life(lives), Seq: 2, Services: serving(MaxPerNode - 2)}, nil)
+	h.Take(List{Incarnation: incarnation(incarnations), Seq: 2, Services: serving(MaxPerNode - 2)}, nil)
 	for next = time.Unix(1001, 0); !next.IsZero(); {
 		_, next = h.Due(next)
 	}
 	if got := len(h.Of(late).Services); got != 2 {
-		t.Errorf("%d services of the life that was cut off, want the 2 for which there is room", got)
+		t.Errorf("%d services of the incarnation that was cut off, want the 2 for which there is room", got)
 	}
 }
 
 // Whatever lives send, whatever rules bar, and however these change: members receive exactly
-// the last list of a life that it may serve, and each life learns which names it may not.
+// the last list of an incarnation that it may serve, and each incarnation learns which names it may not.
 func TestBarredNamesAreToldToNobody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h Host
 		now := time.Unix(1000, 0)
 		barred := map[string]bool{}
-		bars := func(l addr.Life, name string) bool { return l.Node%2 == 1 && barred[name] }
-		said := map[addr.Life]List{}
-		heard := map[addr.Life]List{} // by a member
-		var own Own                   // of life 1
+		bars := func(l addr.Incarnation, name string) bool { return l.Node%2 == 1 && barred[name] }
+		said := map[addr.Incarnation]List{}
+		heard := map[addr.Incarnation]List{} // by a member
+		var own Own                          // of incarnation 1
 		own.Set(nil)
 		tell := func() {
 			lists, _ := h.Due(now)
 			for _, l := range lists {
-				heard[l.Life] = l
+				heard[l.Incarnation] = l
 			}
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
@@ -230,25 +232,25 @@ func TestBarredNamesAreToldToNobody(t *testing.T) {
 				now = now.Add(time.Minute)
 				tell()
 			default:
-				l := List{Life: life(rapid.IntRange(1, 3).Draw(t, "life")), Services: serving(rapid.IntRange(0, 4).Draw(t, "n"))}
-				l.Seq = said[l.Life].Seq + 1
-				said[l.Life] = l
+				l := List{Incarnation: incarnation(rapid.IntRange(1, 3).Draw(t, "life")), Services: serving(rapid.IntRange(0, 4).Draw(t, "n"))}
+				l.Seq = said[l.Incarnation].Seq + 1
+				said[l.Incarnation] = l
 				h.Take(l, bars)
 			}
 		}
 		now = now.Add(time.Minute)
 		tell()
-		for life, l := range said {
-			if want := l.without(bars); !slices.Equal(heard[life].Services, want.Services) {
-				t.Fatalf("life %v serves %v with %v barred, a member has heard %v", life, l, barred, heard[life])
+		for incarnation, l := range said {
+			if want := l.without(bars); !slices.Equal(heard[incarnation].Services, want.Services) {
+				t.Fatalf("incarnation %v serves %v with %v barred, a member has heard %v", incarnation, l, barred, heard[incarnation])
 			}
-			if got, want := h.Barred(life), l.missing(heard[life]); !slices.Equal(got, want) {
-				t.Fatalf("%v are barred of life %v, want %v", got, life, want)
+			if got, want := h.Barred(incarnation), l.missing(heard[incarnation]); !slices.Equal(got, want) {
+				t.Fatalf("%v are barred of incarnation %v, want %v", got, incarnation, want)
 			}
 		}
-		own.list, own.seq = said[life(1)].Services, said[life(1)].Seq
-		if got, ok := own.Answered(heard[life(1)]); len(h.Barred(life(1))) > 0 && (!ok || !slices.Equal(got, h.Barred(life(1)))) {
-			t.Fatalf("the life is told %v, %v of its list, want that %v are barred", got, ok, h.Barred(life(1)))
+		own.list, own.seq = said[incarnation(1)].Services, said[incarnation(1)].Seq
+		if got, ok := own.Answered(heard[incarnation(1)]); len(h.Barred(incarnation(1))) > 0 && (!ok || !slices.Equal(got, h.Barred(incarnation(1)))) {
+			t.Fatalf("the incarnation is told %v, %v of its list, want that %v are barred", got, ok, h.Barred(incarnation(1)))
 		}
 	})
 }

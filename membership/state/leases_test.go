@@ -140,7 +140,7 @@ func TestLeasesRefuse(t *testing.T) {
 	l := newHost(t, t.TempDir(), Options{}).Leases()
 	must(t, l.Put(grant(1, 5)))
 	wantError(t, "an old generation", l.Put(grant(1, 4)), ErrOldGeneration, "from 5 to 4")
-	must(t, l.Put(grant(1, 5))) // the same life in another state
+	must(t, l.Put(grant(1, 5))) // the same incarnation in another state
 	long := grant(2, 1)
 	long.Name = strings.Repeat("x", maxName+1)
 	stateless := grant(2, 1)

@@ -13,22 +13,22 @@ import (
 
 // A Lease is the host's grant to this node, as the node remembers it.
 type Lease struct {
-	Life  addr.Life
-	Term  uint64 // of the host that granted it
-	Epoch uint64 // of the start of this fabricd that it was granted to
-	Since time.Time
+	Incarnation addr.Incarnation
+	Term        uint64 // of the host that granted it
+	Epoch       uint64 // of the start of this fabricd that it was granted to
+	Since       time.Time
 	// Signed is the host's signed statement of the lease, opaque here.
 	Signed []byte
 }
 
 // A Member is how to find another node again after a restart.
 type Member struct {
-	Life      addr.Life
-	UUID      addr.UUID
-	Epoch     uint64
-	Name      string
-	Gossip    string   // "host:port"
-	Addresses []string // where its providers accept sessions: "host:port"
+	Incarnation addr.Incarnation
+	UUID        addr.UUID
+	Epoch       uint64
+	Name        string
+	Gossip      string   // "host:port"
+	Addresses   []string // where its providers accept sessions: "host:port"
 }
 
 // maxMembers bounds the members that are remembered: every possible ID.
@@ -146,7 +146,7 @@ func (s *State) Lease() (l Lease, ok bool) {
 	defer s.mu.Unlock()
 	l = s.lease
 	l.Signed = slices.Clone(l.Signed)
-	return l, l.Life.Generation != 0
+	return l, l.Incarnation.Generation != 0
 }
 
 // PutLease stores the node's lease, and its term before it. A lease of the same
@@ -158,14 +158,14 @@ func (s *State) PutLease(l Lease) error {
 }
 
 func (s *State) putLeaseLocked(l Lease) error {
-	if l.Life.Generation == 0 || l.Life.Node >= addr.FirstReserved {
-		return fmt.Errorf("put lease: %s is no life", l.Life)
+	if l.Incarnation.Generation == 0 || l.Incarnation.Node >= addr.FirstReserved {
+		return fmt.Errorf("put lease: %s is no incarnation", l.Incarnation)
 	}
-	if l.Life.Node == s.lease.Life.Node && l.Life.Generation < s.lease.Life.Generation {
-		return fmt.Errorf("put lease %s: %w: have %s", l.Life, ErrOldGeneration, s.lease.Life)
+	if l.Incarnation.Node == s.lease.Incarnation.Node && l.Incarnation.Generation < s.lease.Incarnation.Generation {
+		return fmt.Errorf("put lease %s: %w: have %s", l.Incarnation, ErrOldGeneration, s.lease.Incarnation)
 	}
 	if err := s.acceptTermLocked(l.Term); err != nil {
-		return fmt.Errorf("put lease %s: %w", l.Life, err)
+		return fmt.Errorf("put lease %s: %w", l.Incarnation, err)
 	}
 	l.Signed = slices.Clone(l.Signed)
 	if err := s.put(fileLease, encodeLease(l)); err != nil {
@@ -225,7 +225,7 @@ type leaseJSON struct {
 }
 
 func encodeLease(l Lease) []byte {
-	return mustJSON(leaseJSON{l.Life.Node, l.Life.Generation, l.Term, l.Epoch, l.Since.UnixNano(), l.Signed})
+	return mustJSON(leaseJSON{l.Incarnation.Node, l.Incarnation.Generation, l.Term, l.Epoch, l.Since.UnixNano(), l.Signed})
 }
 
 func decodeLease(b []byte) (Lease, error) {
@@ -234,10 +234,10 @@ func decodeLease(b []byte) (Lease, error) {
 		return Lease{}, damaged("%w", err)
 	}
 	if j.Generation == 0 || j.Node >= addr.FirstReserved {
-		return Lease{}, damaged("no life")
+		return Lease{}, damaged("no incarnation")
 	}
-	life := addr.Life{Node: j.Node, Generation: j.Generation}
-	return Lease{life, j.Term, j.Epoch, time.Unix(0, j.Since).UTC(), j.Signed}, nil
+	incarnation := addr.Incarnation{Node: j.Node, Generation: j.Generation}
+	return Lease{incarnation, j.Term, j.Epoch, time.Unix(0, j.Since).UTC(), j.Signed}, nil
 }
 
 type memberJSON struct {
@@ -253,7 +253,7 @@ type memberJSON struct {
 func encodeMembers(members []Member) []byte {
 	list := make([]memberJSON, 0, len(members))
 	for _, m := range members {
-		list = append(list, memberJSON{m.Life.Node, m.Life.Generation, m.UUID.String(), m.Epoch, m.Name, m.Gossip, m.Addresses})
+		list = append(list, memberJSON{m.Incarnation.Node, m.Incarnation.Generation, m.UUID.String(), m.Epoch, m.Name, m.Gossip, m.Addresses})
 	}
 	return mustJSON(list)
 }
@@ -269,8 +269,8 @@ func decodeMembers(b []byte) ([]Member, error) {
 		if err != nil || len(members) == maxMembers {
 			return nil, damaged("member %d: %w", len(members), err)
 		}
-		life := addr.Life{Node: j.Node, Generation: j.Generation}
-		members = append(members, Member{life, u, j.Epoch, j.Name, j.Gossip, j.Addresses})
+		incarnation := addr.Incarnation{Node: j.Node, Generation: j.Generation}
+		members = append(members, Member{incarnation, u, j.Epoch, j.Name, j.Gossip, j.Addresses})
 	}
 	return members, nil
 }

@@ -117,7 +117,7 @@ func (s *State) Join(j Joined) error {
 			return fmt.Errorf("join: %w", err)
 		}
 	}
-	if j.Lease.Life.Generation != 0 {
+	if j.Lease.Incarnation.Generation != 0 {
 		if err := s.putLeaseLocked(j.Lease); err != nil {
 			return err
 		}

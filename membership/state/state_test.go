@@ -27,7 +27,7 @@ func opts(fsys FS) Options { return Options{FS: fsys, Now: func() time.Time { re
 
 func leaseOf(generation addr.Generation, term uint64) Lease {
 	return Lease{
-		Life: addr.Life{Node: 7, Generation: generation}, Term: term, Epoch: 1 << 32,
+		Incarnation: addr.Incarnation{Node: 7, Generation: generation}, Term: term, Epoch: 1 << 32,
 		Since: today, Signed: []byte("signed by the host"),
 	}
 }
@@ -71,7 +71,7 @@ func joinedNode(t testing.TB) (*memFS, *State) {
 	_, err = s.NextEpoch()
 	must(t, err)
 	must(t, s.Join(joinedOf(3, 5)))
-	must(t, s.PutMembers([]Member{{Life: addr.Life{Generation: 1}, UUID: addr.UUID{9}, Name: "host", Gossip: "10.0.0.1:7946", Addresses: []string{"10.0.0.1:7000"}}}))
+	must(t, s.PutMembers([]Member{{Incarnation: addr.Incarnation{Generation: 1}, UUID: addr.UUID{9}, Name: "host", Gossip: "10.0.0.1:7946", Addresses: []string{"10.0.0.1:7000"}}}))
 	return m, s
 }
 
@@ -136,7 +136,7 @@ func TestNothingGoesBack(t *testing.T) {
 		t.Errorf("term %d, want the lease's 6", s.Term())
 	}
 	if err := s.PutLease(Lease{}); err == nil {
-		t.Error("the lease of no life is accepted")
+		t.Error("the lease of no incarnation is accepted")
 	}
 }
 
@@ -325,8 +325,8 @@ func TestEpochIsNotRebuiltFromAnUnsetClock(t *testing.T) {
 	wantError(t, "in 1970", err, ErrDamaged, fileEpoch)
 }
 
-// nodeLife is the data of a node over its life, as far as it was acknowledged.
-type nodeLife struct {
+// nodeIncarnation is the data of a node over its incarnation, as far as it was acknowledged.
+type nodeIncarnation struct {
 	id    Identity
 	epoch uint64
 	term  uint64
@@ -334,7 +334,7 @@ type nodeLife struct {
 }
 
 // live runs one start of a node; it stops at the first error.
-func (n *nodeLife) live(fsys FS, round int) error {
+func (n *nodeIncarnation) live(fsys FS, round int) error {
 	s, err := Prepare(dir, "n1", opts(fsys))
 	if err != nil {
 		return err
@@ -362,14 +362,14 @@ func TestCrashAtEveryStepOfANode(t *testing.T) {
 	for at := 1; ; at++ {
 		m := newMemFS()
 		m.crashAt = at
-		var n nodeLife
+		var n nodeIncarnation
 		err := n.live(m, 0)
 		if err == nil {
 			err = n.live(m, 1)
 		}
 		if err == nil {
 			if at < 20 {
-				t.Fatalf("a life has only %d operations", at)
+				t.Fatalf("an incarnation has only %d operations", at)
 			}
 			return
 		}
@@ -380,7 +380,7 @@ func TestCrashAtEveryStepOfANode(t *testing.T) {
 	}
 }
 
-func checkAfterCrash(t *testing.T, m *memFS, n nodeLife, what string) {
+func checkAfterCrash(t *testing.T, m *memFS, n nodeIncarnation, what string) {
 	t.Helper()
 	s, err := Prepare(dir, "n1", opts(m))
 	if err != nil {
@@ -393,8 +393,8 @@ func checkAfterCrash(t *testing.T, m *memFS, n nodeLife, what string) {
 	if !n.id.Node.IsZero() && s.Identity().Node != n.id.Node || n.id.Cluster != (addr.UUID{}) && s.Identity().Cluster != n.id.Cluster {
 		t.Errorf("%s: identity %+v, was told %+v", what, s.Identity(), n.id)
 	}
-	if lease, _ := s.Lease(); s.Term() < n.term || lease.Life.Generation < n.lease {
-		t.Errorf("%s: term %d, lease %v, was told %+v", what, s.Term(), lease.Life, n)
+	if lease, _ := s.Lease(); s.Term() < n.term || lease.Incarnation.Generation < n.lease {
+		t.Errorf("%s: term %d, lease %v, was told %+v", what, s.Term(), lease.Incarnation, n)
 	}
 	if e, err := s.NextEpoch(); err != nil || e <= n.epoch {
 		t.Errorf("%s: epoch %x, %v, was told %x", what, e, err, n.epoch)
@@ -416,7 +416,7 @@ func TestFullDiskLosesNothing(t *testing.T) {
 			wantError(t, what, s.PutLease(leaseOf(4, 5)), fault)
 			wantError(t, what, s.PutMembers(nil), fault)
 			wantError(t, what, s.PutSecret(SecretCredentials, []byte("new")), fault)
-			if lease, _ := s.Lease(); s.Term() != 5 || lease.Life.Generation != 3 || len(s.Members()) != 1 || string(s.Secret(SecretCredentials)) == "new" {
+			if lease, _ := s.Lease(); s.Term() != 5 || lease.Incarnation.Generation != 3 || len(s.Members()) != 1 || string(s.Secret(SecretCredentials)) == "new" {
 				t.Errorf("%s: a failed call changed the state", what)
 			}
 			m.fail = nil
@@ -425,8 +425,8 @@ func TestFullDiskLosesNothing(t *testing.T) {
 			must(t, s.Close())
 			s, err := Open(dir, opts(m.crash(false)))
 			must(t, err)
-			if lease, _ := s.Lease(); s.Term() != 6 || lease.Life.Generation != 4 || len(s.Notes()) != 0 {
-				t.Errorf("%s: afterwards term %d, lease %v, notes %q", what, s.Term(), lease.Life, s.Notes())
+			if lease, _ := s.Lease(); s.Term() != 6 || lease.Incarnation.Generation != 4 || len(s.Notes()) != 0 {
+				t.Errorf("%s: afterwards term %d, lease %v, notes %q", what, s.Term(), lease.Incarnation, s.Notes())
 			}
 		}
 	}
@@ -487,7 +487,7 @@ func FuzzDecodeContents(f *testing.F) {
 			}
 		}
 		if l, err := decodeLease(b); err == nil {
-			if again, err := decodeLease(encodeLease(l)); err != nil || again.Life != l.Life || !bytes.Equal(again.Signed, l.Signed) {
+			if again, err := decodeLease(encodeLease(l)); err != nil || again.Incarnation != l.Incarnation || !bytes.Equal(again.Signed, l.Signed) {
 				t.Errorf("%+v becomes %+v, %v", l, again, err)
 			}
 		}

@@ -22,7 +22,7 @@ const (
 	CAValidity = 10 * 365 * 24 * time.Hour
 	// backdate lets nodes whose clock is behind accept a new certificate: by a
 	// day, which is how wrong a clock is whose zone was mistaken. A certificate
-	// that is valid for less than a day is backdated less: by its own life.
+	// that is valid for less than a day is backdated less: by its own incarnation.
 	backdate = 25 * time.Hour
 	aDay     = 24 * time.Hour
 	// maxCSRBytes bounds a certificate request before it is parsed.

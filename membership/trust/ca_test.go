@@ -203,7 +203,7 @@ func FuzzParseCredentials(f *testing.F) {
 	})
 }
 
-func TestShortLivedCertificateIsRenewedWithinItsLife(t *testing.T) {
+func TestShortLivedCertificateIsRenewedWithinItsIncarnation(t *testing.T) {
 	ca, err := NewCA(addr.UUID{1}, start)
 	if err != nil {
 		t.Fatal(err)
@@ -213,6 +213,6 @@ func TestShortLivedCertificateIsRenewedWithinItsLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := creds.RenewAt().Sub(start); at < 30*time.Second || at > 45*time.Second {
-		t.Errorf("a certificate of a minute is renewed after %v, want about 2/3 of its life", at)
+		t.Errorf("a certificate of a minute is renewed after %v, want about 2/3 of its incarnation", at)
 	}
 }

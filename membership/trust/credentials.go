@@ -135,7 +135,7 @@ func (c Credentials) Check(now time.Time) (Identity, error) {
 }
 
 // RenewAt returns when to ask for the next certificate: after two thirds of
-// this one's life.
+// this one's incarnation.
 func (c Credentials) RenewAt() time.Time {
 	return c.Issued().Add(c.Chain[0].NotAfter.Sub(c.Issued()) / 3 * 2)
 }

@@ -2,7 +2,7 @@
 // each, the host's certificate authority, the TLS configurations of links and of joining, join
 // tokens, and the gossip keys.
 //
-// A certificate proves a node's identity. The node's rights (which ID it has, whether its life is
+// A certificate proves a node's identity. The node's rights (which ID it has, whether its incarnation is
 // over) are for the lease table to say and are not here.
 //
 // Nothing in this package reads a clock or starts a goroutine. Times are

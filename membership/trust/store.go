@@ -90,7 +90,7 @@ func (s *Store) Check() error {
 	return err
 }
 
-// ServerTLS returns the configuration of an accepting end of links, lanes and
+// ServerTLS returns the configuration of an accepting end of links, streams and
 // lifelines: TLS 1.3, mutual, no tickets and hence no resumption and no 0-RTT.
 func (s *Store) ServerTLS(alpn ...string) *tls.Config {
 	return &tls.Config{

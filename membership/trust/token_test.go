@@ -373,8 +373,8 @@ func TestTokenStoreIsBounded(t *testing.T) {
 		t.Errorf("%d tokens, want the new one", n)
 	}
 	for what, opts := range map[string]TokenOptions{
-		"a long label":    {Label: strings.Repeat("x", maxLabelBytes+1)},
-		"a negative life": {TTL: -1},
+		"a long label":           {Label: strings.Repeat("x", maxLabelBytes+1)},
+		"a negative incarnation": {TTL: -1},
 	} {
 		if _, err := s.Create(cluster, ca.Pin(), opts, start); err == nil {
 			t.Errorf("%s: accepted", what)

@@ -106,7 +106,7 @@ func (s *TokenStore) Create(cluster addr.UUID, pin Pin, opts TokenOptions, now t
 		return Token{}, fmt.Errorf("create token: label of %d bytes, want at most %d", len(opts.Label), maxLabelBytes)
 	}
 	if opts.TTL < 0 {
-		return Token{}, fmt.Errorf("create token: life of %s, want 0 (for ever) or more", opts.TTL)
+		return Token{}, fmt.Errorf("create token: lifetime of %s, want 0 (for ever) or more", opts.TTL)
 	}
 	if err := checkLabels(opts.Labels); err != nil {
 		return Token{}, fmt.Errorf("create token: %w", err)

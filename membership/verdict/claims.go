@@ -83,28 +83,28 @@ func (c Claims) within(networks []netip.Prefix) error {
 	return nil
 }
 
-// A Contact is a life and where to reach it. Its addresses are as checked as those
+// A Contact is an incarnation and where to reach it. Its addresses are as checked as those
 // of [Claims].
 type Contact struct {
-	Life      addr.Life
-	UUID      addr.UUID
-	Epoch     uint64
-	addresses []string
+	Incarnation addr.Incarnation
+	UUID        addr.UUID
+	Epoch       uint64
+	addresses   []string
 }
 
-// NewContact returns how to reach a life, or an error if no node can have an address.
+// NewContact returns how to reach an incarnation, or an error if no node can have an address.
 // The caller must not change the slice afterwards.
-func NewContact(life addr.Life, uuid addr.UUID, epoch uint64, addresses []string) (Contact, error) {
+func NewContact(incarnation addr.Incarnation, uuid addr.UUID, epoch uint64, addresses []string) (Contact, error) {
 	if err := checkAddresses(addresses); err != nil {
 		return Contact{}, err
 	}
-	return Contact{life, uuid, epoch, addresses}, nil
+	return Contact{incarnation, uuid, epoch, addresses}, nil
 }
 
 // Contact returns how to reach the node.
-func (n Node) Contact() Contact { return Contact{n.Life, n.UUID, n.Epoch, n.addresses} }
+func (n Node) Contact() Contact { return Contact{n.Incarnation, n.UUID, n.Epoch, n.addresses} }
 
-// Addresses returns where the life is reached, "host:port"; none if that is not
+// Addresses returns where the incarnation is reached, "host:port"; none if that is not
 // known. The slice must not be changed.
 func (c Contact) Addresses() []string { return c.addresses }
 

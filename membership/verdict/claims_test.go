@@ -42,7 +42,7 @@ func TestClaims(t *testing.T) {
 		}
 	}
 	for _, addresses := range [][]string{many, {""}, {"10.0.0.1:0"}} {
-		if c, err := NewContact(addr.Life{}, addr.UUID{}, 0, addresses); err == nil || c.Addresses() != nil {
+		if c, err := NewContact(addr.Incarnation{}, addr.UUID{}, 0, addresses); err == nil || c.Addresses() != nil {
 			t.Errorf("a contact at %q: %+v, %v", addresses, c, err)
 		}
 	}

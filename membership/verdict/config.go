@@ -34,7 +34,7 @@ type HostConfig struct {
 	Leases []Lease     // as on disk
 	Cursor addr.NodeID // as on disk
 	// Floor is the highest generation that a table that was lost, or restored from
-	// a backup, can have granted. Every life begins above it. 0: neither.
+	// a backup, can have granted. Every incarnation begins above it. 0: neither.
 	Floor   addr.Generation
 	Timing  Timing // zero fields: those of Fast
 	Partial PartialPolicy
@@ -46,9 +46,9 @@ type HostConfig struct {
 // A MemberConfig starts a Member. It must not be changed after it was passed.
 type MemberConfig struct {
 	Self     Identity
-	Previous addr.Life // from disk; the zero Life if none
-	Lease    []byte    // from disk: the signed lease of Previous; empty if none
-	Term     uint64    // from disk: the highest term ever accepted
+	Previous addr.Incarnation // from disk; the zero Incarnation if none
+	Lease    []byte           // from disk: the signed lease of Previous; empty if none
+	Term     uint64           // from disk: the highest term ever accepted
 	// Want is the only ID that the node takes, as its operator has set it; 0: any.
 	Want   addr.NodeID
 	Timing Timing // zero fields: those of Fast
@@ -65,7 +65,7 @@ func (id Identity) check() error {
 	return nil
 }
 
-// node returns the identity as an alive node that lives in life.
-func (id Identity) node(life addr.Life) Node {
-	return Node{Life: life, Identity: id, State: Alive}
+// node returns the identity as an alive node that lives in incarnation.
+func (id Identity) node(incarnation addr.Incarnation) Node {
+	return Node{Incarnation: incarnation, Identity: id, State: Alive}
 }

@@ -13,25 +13,25 @@ import (
 
 // A snapshot has the contents of a backup of a machine's state directory.
 type snapshot struct {
-	life   addr.Life
-	known  uint64
-	term   uint64
-	cursor addr.NodeID
-	floor  addr.Generation
-	leases map[addr.NodeID]Lease
+	incarnation addr.Incarnation
+	known       uint64
+	term        uint64
+	cursor      addr.NodeID
+	floor       addr.Generation
+	leases      map[addr.NodeID]Lease
 }
 
 func (m *machine) backup() snapshot {
-	return snapshot{m.life, m.known, m.term, m.cursor, m.floor, maps.Clone(m.leases)}
+	return snapshot{m.incarnation, m.known, m.term, m.cursor, m.floor, maps.Clone(m.leases)}
 }
 
 func (m *machine) restore(s snapshot) {
-	m.life, m.known, m.term, m.cursor, m.floor, m.leases = s.life, s.known, s.term, s.cursor, s.floor, maps.Clone(s.leases)
+	m.incarnation, m.known, m.term, m.cursor, m.floor, m.leases = s.incarnation, s.known, s.term, s.cursor, s.floor, maps.Clone(s.leases)
 }
 
 // runCopies runs a cluster whose state directories are copied and go back to
 // copies at random, whole or in part. It fails through the checker of the world if
-// a life is granted twice. Each step takes a second or more, as a restore does.
+// an incarnation is granted twice. Each step takes a second or more, as a restore does.
 func runCopies(t testing.TB, seed uint64, countsTerms bool) {
 	w := newWorld(t, seed, 2)
 	w.countsTerms = countsTerms
@@ -82,12 +82,12 @@ func (w *world) restoreOne(m *machine, copies []snapshot) {
 	}
 	s := copies[w.rng.IntN(len(copies))]
 	if w.rng.IntN(4) == 0 {
-		s.term, s.life, s.known = m.term, m.life, m.known
+		s.term, s.incarnation, s.known = m.term, m.incarnation, m.known
 	}
 	m.restore(s)
 }
 
-func TestNoLifeIsGrantedTwice(t *testing.T) {
+func TestNoIncarnationIsGrantedTwice(t *testing.T) {
 	first, n := firstSeed(t), uint64(seeds(t, fewSeeds/3))
 	t.Logf("%d schedules of copies from seed %d", n, first)
 	var next atomic.Uint64
@@ -111,25 +111,25 @@ type recorder struct {
 func (r *recorder) Errorf(string, ...any) { r.failed++ }
 func (r *recorder) Helper()               {}
 
-// TestCountedTermsGrantALifeTwice: the schedules find the failure that terms above the
+// TestCountedTermsGrantAnIncarnationTwice: the schedules find the failure that terms above the
 // age of the cluster prevent.
-func TestCountedTermsGrantALifeTwice(t *testing.T) {
+func TestCountedTermsGrantAnIncarnationTwice(t *testing.T) {
 	r := &recorder{TB: t}
 	for seed := uint64(1); seed <= 20 && r.failed == 0; seed++ {
 		runCopies(r, seed, true)
 	}
 	if r.failed == 0 {
-		t.Error("with terms that are only counted no life is granted twice in 20 schedules")
+		t.Error("with terms that are only counted no incarnation is granted twice in 20 schedules")
 	}
 }
 
 // TestAHostWithAnOldCopyTakesATermOfItsOwn: where the clock does not help, the copy of
 // a host's directory begins a term that members know from another process. Before it
-// grants anything it takes one above, and a new life with it.
+// grants anything it takes one above, and a new incarnation with it.
 func TestAHostWithAnOldCopyTakesATermOfItsOwn(t *testing.T) {
 	for _, known := range []uint64{3, 7} {
 		b := newBench(t, Lease{ID: 1, UUID: uuid(1), Generation: 2, Epoch: 10, Name: "n1", State: LeaseActive})
-		m := resumeOf(1, addr.Life{Node: 1, Generation: 2})
+		m := resumeOf(1, addr.Incarnation{Node: 1, Generation: 2})
 		m.Term = known
 		out := b.in(1, m)
 		b.wantRefused(out, 1, RefusedBusy)
@@ -137,14 +137,14 @@ func TestAHostWithAnOldCopyTakesATermOfItsOwn(t *testing.T) {
 			t.Fatalf("known term %d: %+v, want the next one written", known, out)
 		}
 		b.wantRefused(b.in(2, joinOf(2)), 2, RefusedBusy)
-		if r, ok := sent[RemovedLife](b.sync(), LocalSession); !ok || r.Life != (addr.Life{Generation: 3}) {
-			t.Errorf("known term %d: the host's own node heard %+v, want that its life 0.3 is over", known, b.out)
+		if r, ok := sent[RemovedIncarnation](b.sync(), LocalSession); !ok || r.Incarnation != (addr.Incarnation{Generation: 3}) {
+			t.Errorf("known term %d: the host's own node heard %+v, want that its incarnation 0.3 is over", known, b.out)
 		}
-		if _, ok := b.h.Living(addr.Life{Generation: addr.Generation(known + 1)}); !ok || b.h.Term() != known+1 {
+		if _, ok := b.h.Living(addr.Incarnation{Generation: addr.Generation(known + 1)}); !ok || b.h.Term() != known+1 {
 			t.Errorf("known term %d: the host has term %d", known, b.h.Term())
 		}
-		if g, ok := sent[Grant](b.in(1, m), 1); !ok || g.Life != m.Life || g.Term != known+1 {
-			t.Errorf("known term %d: the member got %+v, want its life in the new term", known, b.out)
+		if g, ok := sent[Grant](b.in(1, m), 1); !ok || g.Incarnation != m.Incarnation || g.Term != known+1 {
+			t.Errorf("known term %d: the member got %+v, want its incarnation in the new term", known, b.out)
 		}
 		m.Term = known + 1
 		b.in(1, m)
@@ -154,25 +154,25 @@ func TestAHostWithAnOldCopyTakesATermOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestANewTermAwaitsClaims: once a node proves a life that the table lacks, newcomers
+// TestANewTermAwaitsClaims: once a node proves an incarnation that the table lacks, newcomers
 // wait until the nodes that had IDs have them back.
 func TestANewTermAwaitsClaims(t *testing.T) {
 	b := newBench(t, Lease{ID: 1, UUID: uuid(1), Generation: 2, Epoch: 10, Name: "n1", State: LeaseActive})
-	b.step(Claim{UUID: uuid(1), Life: addr.Life{Node: 1, Generation: 2}, Term: 2})
+	b.step(Claim{UUID: uuid(1), Incarnation: addr.Incarnation{Node: 1, Generation: 2}, Term: 2})
 	first := b.join(2, 2)
-	if first != (addr.Life{Node: 2, Generation: 3}) {
+	if first != (addr.Incarnation{Node: 2, Generation: 3}) {
 		t.Errorf("with nothing missing a newcomer lives as %v, want 2.3 at once", first)
 	}
-	b.step(Claim{UUID: uuid(4), Life: addr.Life{Node: 3, Generation: 9}, Term: 2})
+	b.step(Claim{UUID: uuid(4), Incarnation: addr.Incarnation{Node: 3, Generation: 9}, Term: 2})
 	b.wantRefused(b.in(5, joinOf(5)), 5, RefusedBusy)
 	back := joinOf(4)
-	back.Previous, back.Term = addr.Life{Node: 3, Generation: 9}, 2
+	back.Previous, back.Term = addr.Incarnation{Node: 3, Generation: 9}, 2
 	b.in(4, back)
-	if g, ok := sent[Grant](b.sync(), 4); !ok || g.Life != (addr.Life{Node: 3, Generation: 10}) {
+	if g, ok := sent[Grant](b.sync(), 4); !ok || g.Incarnation != (addr.Incarnation{Node: 3, Generation: 10}) {
 		t.Errorf("the node that claims got %+v, want 3.10", b.out)
 	}
 	b.wait(b.h.t.Grace, 2, 4)
-	if l := b.join(5, 5); l != (addr.Life{Node: 4, Generation: 10}) {
+	if l := b.join(5, 5); l != (addr.Incarnation{Node: 4, Generation: 10}) {
 		t.Errorf("a newcomer after the grace period lives as %v, want 4.10: above all that was claimed", l)
 	}
 }
@@ -183,7 +183,7 @@ func TestAGrantOfATakenTermIsTakenBack(t *testing.T) {
 	b := newBench(t)
 	b.in(1, joinOf(1))
 	taken := joinOf(2)
-	taken.Previous, taken.Term = addr.Life{Node: 1, Generation: 3}, 3
+	taken.Previous, taken.Term = addr.Incarnation{Node: 1, Generation: 3}, 3
 	out := b.in(2, taken)
 	b.wantRefused(out, 1, RefusedBusy)
 	b.wantRefused(out, 2, RefusedBusy)
@@ -191,7 +191,7 @@ func TestAGrantOfATakenTermIsTakenBack(t *testing.T) {
 		t.Errorf("term %d, serving %v, %+v, want term 4 and no grant", b.h.Term(), b.h.Serving(), b.out)
 	}
 	b.in(2, taken)
-	if g, ok := sent[Grant](b.sync(), 2); !ok || g.Life.Generation < 4 {
-		t.Errorf("in the new term: %+v, want a life of generation 4 or later", b.out)
+	if g, ok := sent[Grant](b.sync(), 2); !ok || g.Incarnation.Generation < 4 {
+		t.Errorf("in the new term: %+v, want an incarnation of generation 4 or later", b.out)
 	}
 }

@@ -9,8 +9,8 @@
 //
 // Next() of each returns when the next Tick is due.
 //
-// A [Host] is the authority. It leases node IDs, keeps the table of all lives,
-// and decides that a life is over, once. A [Member] is in every node, the
+// A [Host] is the authority. It leases node IDs, keeps the table of all incarnations,
+// and decides that an incarnation is over, once. A [Member] is in every node, the
 // host's own process included: it holds the table as the host sends it, turns
 // it into [Event]s, carries evidence to the host, and decides for itself while
 // there is no host.
@@ -38,7 +38,7 @@
 //	Send          sends on the session, in order, Grants signed –
 //	CloseSession  flushes, closes                               –
 //	Persist       writes lease records, cursor and term, syncs  Persisted, PersistFailed
-//	Redial        dials the life, at most Timing.Redial         Redialed
+//	Redial        dials the incarnation, at most Timing.Redial         Redialed
 //	Note          logs                                          –
 //	StepDown      ends the process                              –
 //
@@ -46,10 +46,10 @@
 //	Send          sends on the session, in order                –
 //	CloseSession  flushes, closes                               –
 //	DialHost      opens a control session and its lifeline      Connected, DialFailed
-//	Probe         round trip with a life over the data path     Probed
-//	Look          dials the life                                Link, or nothing
+//	Probe         round trip with an incarnation over the data path     Probed
+//	Look          dials the incarnation                                Link, or nothing
 //	Emit          hands the event to the handlers, in order     Handled, after an EventRemoved
-//	Remember      writes life, lease, term to the state dir.    –
+//	Remember      writes incarnation, lease, term to the state dir.    –
 //	Revalidate    suspends the data links until both ends agree –
 //	Note          logs                                          –
 //	Halt          ends the process, exit code and text          –
@@ -60,7 +60,7 @@
 // are complete up to its end (see [Message]). The member dials; its certificate
 // identifies it, and the shell passes a Join or Resume on only if
 // the UUID is that of the certificate. All other messages of a session speak
-// for the life that was granted or resumed on it; the Host checks that.
+// for the incarnation that was granted or resumed on it; the Host checks that.
 //
 // On the host's own node the shell connects the Member to the Host by
 // [LocalSession]: the Member's DialHost is answered at once by
@@ -80,12 +80,12 @@
 // A host steps down before a higher term that a member claims, and gives an ID
 // back to the node that had it, so its shell passes on the Term and the Previous of a
 // Join only as far as the lease proves them: without a lease both are zero, and
-// the Term is at most that of the lease. A Resume without the lease of its Life
+// the Term is at most that of the lease. A Resume without the lease of its Incarnation
 // is not passed on at all.
 //
 // A host that lost its table ([HostConfig].Floor) knows no node: it refuses each
 // Resume as fenced, and each node claims its ID with the lease of its last
-// life. It gets the ID with a generation above the floor and above its lease.
+// incarnation. It gets the ID with a generation above the floor and above its lease.
 // Newcomers wait for the grace period, so that they get no ID that is claimed.
 //
 // A node may want one ID and no other ([Join].Want). That is decided before the Join has
@@ -97,16 +97,16 @@
 //
 //   - A term is above the age of the cluster in seconds, and each generation is at
 //     least the term in which it is granted. So a host that starts on a copy is
-//     above all that was granted before, as long as its clock is right and a life
+//     above all that was granted before, as long as its clock is right and an incarnation
 //     lasts a second on average.
-//   - A proved lease ([Join], [Resume], [Claim]) of a life that the table lacks
-//     raises the floor to that life, and newcomers wait for the grace period.
+//   - A proved lease ([Join], [Resume], [Claim]) of an incarnation that the table lacks
+//     raises the floor to that incarnation, and newcomers wait for the grace period.
 //   - A proved lease of the host's own term or a later one, while no node was served
 //     in that term, means that another process had it. The host takes a term above
-//     that, and a new life with it, before it grants anything.
+//     that, and a new incarnation with it, before it grants anything.
 //
 // A backup that was restored by command has a Floor and a term far above both, so that
-// it needs none of that but for lives that were shorter still: until a life is granted
+// it needs none of that but for lives that were shorter still: until an incarnation is granted
 // above the Floor, newcomers wait for the grace period of each start.
 //
 // # Starting
@@ -117,7 +117,7 @@
 // to start a host without its table unless told to, and a member that lost its
 // file starts as a new node.
 //
-// # A life
+// # An incarnation
 //
 //	           Join                  Persisted
 //	(nothing) ------> granting ----------------------> live <---------------.
@@ -137,41 +137,41 @@
 //
 // # Evidence
 //
-// A Host removes a life on this evidence, for this reason:
+// A Host removes an incarnation on this evidence, for this reason:
 //
 //	Leave                                            at once, left
 //	session ended, redial failed within 100 ms       crashed
 //	session ended, redial met a newer epoch          restarted
 //	stateless reset, redial failed                   restarted
 //	Join of the same UUID with a newer epoch, and    restarted; if the older one
-//	  the older life does not answer a check           answers, the Join is refused
+//	  the older incarnation does not answer a check           answers, the Join is refused
 //	control link silent beyond its bound, or a       silent, if no node reaches the
-//	  report (link silent, reset, refused, fenced,     life within Timing.Check, and
+//	  report (link silent, reset, refused, fenced,     incarnation within Timing.Check, and
 //	  gossip dead), starts a check                     not before the silence bound and
 //	                                                   a check have passed since it was
 //	                                                   heard; nothing, if a node does
 //	a report that it does not hear the host          silent, if no node reaches the
-//	                                                   life within Timing.Check and it
+//	                                                   incarnation within Timing.Check and it
 //	                                                   does not take that back
 //	unclaimed at the end of the grace period         silent
 //	an operator's command (Expel)                    at once, expelled or banned
 //	a member reports that it announced the end of    partitioned, for that member,
-//	  a life that the table has (EndTold)              unless a line below applies
-//	two lives that announced each other's end in     partitioned, for one of the two
+//	  an incarnation that the table has (EndTold)              unless a line below applies
+//	two incarnations that announced each other's end in     partitioned, for one of the two
 //	  an outage of the host
-//	more than two lives, and most of those that      partitioned, for the life that
+//	more than two incarnations, and most of those that      partitioned, for the incarnation that
 //	  lived before an outage, or at least five,        they announced as ended
 //	  announced the end of one that lived before it too
 //
-// A report about another life alone removes no node, so that two members that lie
+// A report about another incarnation alone removes no node, so that two members that lie
 // together cannot remove a third one. A rumour only starts a check.
-// That a member reaches another life counts only with that life's signature of
+// That a member reaches another incarnation counts only with that incarnation's signature of
 // the host's challenge: the shell passes nothing else on, so that no member can hide that
-// a life is over. An outage is the time before this host started, and a time in which
+// an incarnation is over. An outage is the time before this host started, and a time in which
 // its process stood still for longer than the silence bound; it ends with the grace
 // period.
 //
-// With PartialEvict the host evicts a life that complains about another one for long, or
+// With PartialEvict the host evicts an incarnation that complains about another one for long, or
 // about which as many complain as the outage rule above asks for.
 //
 // # A member and its host
@@ -191,29 +191,29 @@
 //
 // While the host is gone the table is frozen, and the member removes a peer
 // when its own link to it is dead and gossip or a fresh probe agrees, or when
-// gossip gave it up and probes fail for the silence bound. Each life has a fixed
+// gossip gave it up and probes fail for the silence bound. Each incarnation has a fixed
 // number of watchers, [Watched]; a member that receives the doubt of one of them
-// dials the life itself, and removes it if probes fail for the silence bound. So
-// the time in which the end of a life is known does not depend on how many there are.
+// dials the incarnation itself, and removes it if probes fail for the silence bound. So
+// the time in which the end of an incarnation is known does not depend on how many there are.
 //
 // A member resets itself (EventReset, then Join, then EventSelf) when the host
-// reports that its life is over, when a Resume is refused as fenced, when a table
-// of the host lacks it, and when the host still has a life that the member
+// reports that its incarnation is over, when a Resume is refused as fenced, when a table
+// of the host lacks it, and when the host still has an incarnation that the member
 // announced as ended: an end is never taken back, so the member gives up its own
-// life instead. If the life that it announced as ended is another member's, it
+// incarnation instead. If the incarnation that it announced as ended is another member's, it
 // reports that (EndTold), and begins anew unless the host finds in an outage that the
 // other one has to.
 // After an EventReset the view is empty: there is no EventRemoved for the peers
-// that it held, and every live peer is added anew, because to the new life each
+// that it held, and every live peer is added anew, because to the new incarnation each
 // of them is new.
 //
-// EventSelf comes with the first table of a life, right before the EventAdded of
-// the lives in it, and has their number, so that a handler can wait for all of them
-// before it shows the life to applications. A life that ends before is reported with its end.
+// EventSelf comes with the first table of an incarnation, right before the EventAdded of
+// the incarnations in it, and has their number, so that a handler can wait for all of them
+// before it shows the incarnation to applications. An incarnation that ends before is reported with its end.
 //
-// A member that starts while there is no host, and has a lease of its last life, shows
-// that life to the applications of its own machine (EventLocal). No other node sees
-// it: it asks the host for its next life as ever, and an EventSelf with that one takes
+// A member that starts while there is no host, and has a lease of its last incarnation, shows
+// that incarnation to the applications of its own machine (EventLocal). No other node sees
+// it: it asks the host for its next incarnation as ever, and an EventSelf with that one takes
 // its place. If the host does not want the node an EventReset does.
 //
 // # Standing still
@@ -221,10 +221,10 @@
 // Both machines compare each input's time with that of the last Tick. After a
 // gap of more than [Timing].Stall nothing that was heard, or not heard, before
 // counts: silences and rumours are discarded, running checks start over, and
-// every life has a fresh bound. A member has the data path revalidate and
+// every incarnation has a fresh bound. A member has the data path revalidate and
 // reports nothing before the host has answered it. A host that stood still for
 // longer than the silence bound may have been removed by its members; when most of
 // them say so within a silence bound, more than two if there are so many, it takes
-// the next term and with it a new life, and the members keep theirs. Fewer begin
+// the next term and with it a new incarnation, and the members keep theirs. Fewer begin
 // anew themselves.
 package verdict

@@ -21,25 +21,25 @@ func each(t *testing.T, n int, f func(w *world)) {
 }
 
 // removedEverywhere reports whether all running nodes but one have told the
-// end of life, once, and fails if one has told it twice.
-func (w *world) removedEverywhere(life addr.Life, but *machine) bool {
+// end of incarnation, once, and fails if one has told it twice.
+func (w *world) removedEverywhere(incarnation addr.Incarnation, but *machine) bool {
 	all := true
 	for _, m := range w.machines {
 		if m == but || m.proc == nil {
 			continue
 		}
-		n := m.proc.count(EventRemoved, life, w.start)
+		n := m.proc.count(EventRemoved, incarnation, w.start)
 		if n > 1 {
-			w.failf("machine %d told the end of %v %d times", m.index, life, n)
+			w.failf("machine %d told the end of %v %d times", m.index, incarnation, n)
 		}
 		all = all && n == 1
 	}
 	return all
 }
 
-// quiet fails if any life was removed or reset since the given time, of the
+// quiet fails if any incarnation was removed or reset since the given time, of the
 // lives in spare excepted.
-func (w *world) quiet(since time.Time, spare ...addr.Life) {
+func (w *world) quiet(since time.Time, spare ...addr.Incarnation) {
 	w.t.Helper()
 	for _, m := range w.machines {
 		if m.proc == nil {
@@ -48,7 +48,7 @@ func (w *world) quiet(since time.Time, spare ...addr.Life) {
 		for _, e := range m.proc.events {
 			spared := false
 			for _, l := range spare {
-				spared = spared || l == e.Node.Life
+				spared = spared || l == e.Node.Incarnation
 			}
 			if e.at.After(since) && !spared && (e.Kind == EventRemoved || e.Kind == EventReset) {
 				w.failf("machine %d told %+v", m.index, e.Event)
@@ -71,8 +71,8 @@ func TestFastRestartIsSeenByAll(t *testing.T) {
 		if took > 300*time.Millisecond {
 			w.failf("a restart was seen after %v, want 300ms", took)
 		}
-		if got := m.proc.member.self; got != (addr.Life{Node: old.Node, Generation: old.Generation + 1}) {
-			w.failf("life after a restart is %v, want the next generation of %v", got, old)
+		if got := m.proc.member.self; got != (addr.Incarnation{Node: old.Node, Generation: old.Generation + 1}) {
+			w.failf("incarnation after a restart is %v, want the next generation of %v", got, old)
 		}
 		w.quiet(w.start, old)
 	})
@@ -85,7 +85,7 @@ func TestOneWayCutIsNoticed(t *testing.T) {
 		la, lb := a.proc.member.self, b.proc.member.self
 		since := w.now
 		w.cuts[[2]int{a.index, b.index}] = true
-		suspects := func(p *proc, l addr.Life) bool {
+		suspects := func(p *proc, l addr.Incarnation) bool {
 			q := p.member.known(l)
 			return q != nil && q.node.State == Suspect
 		}
@@ -158,7 +158,7 @@ func TestReturningNodeHarmsNobody(t *testing.T) {
 			w.run(d)
 			w.heal()
 			for _, o := range w.machines { // its stale rumours are believed
-				for _, l := range sortedLives(o.proc.member) {
+				for _, l := range sortedIncarnations(o.proc.member) {
 					o.proc.stepMember(Gossip{l, RumouredDead})
 				}
 			}
@@ -169,7 +169,7 @@ func TestReturningNodeHarmsNobody(t *testing.T) {
 					continue
 				}
 				for _, e := range o.proc.events {
-					if e.at.After(since) && e.Node.Life != old && (e.Kind == EventRemoved || e.Kind == EventReset) {
+					if e.at.After(since) && e.Node.Incarnation != old && (e.Kind == EventRemoved || e.Kind == EventReset) {
 						w.failf("isolated %v: healthy machine %d told %+v", d, o.index, e.Event)
 					}
 				}
@@ -273,7 +273,7 @@ func TestAWordRemovesNobodyWhoIsReached(t *testing.T) {
 			for _, m := range w.machines {
 				host.stepHost(LossReport{m.proc.member.self})
 			}
-			host.stepHost(LossReport{addr.Life{Node: 9, Generation: 7}})
+			host.stepHost(LossReport{addr.Incarnation{Node: 9, Generation: 7}})
 			w.run(100 * time.Millisecond)
 		}
 		w.quiet(w.start)
@@ -321,7 +321,7 @@ func TestHostLossIsToldAndTheRestGoesOn(t *testing.T) {
 		w.quiet(since, old, gone)
 		for _, m := range w.machines[3:] {
 			if g := m.proc.member.self.Generation; g != 1 {
-				w.failf("machine %d lost its life to the host's restart: generation %d", m.index, g)
+				w.failf("machine %d lost its incarnation to the host's restart: generation %d", m.index, g)
 			}
 		}
 	})
@@ -345,7 +345,7 @@ func TestShortPausesChangeNothing(t *testing.T) {
 	})
 }
 
-func TestPausedHostTakesANewLifeAndOthersKeepTheirs(t *testing.T) {
+func TestPausedHostTakesANewIncarnationAndOthersKeepTheirs(t *testing.T) {
 	each(t, 4, func(w *world) {
 		h := w.machines[0]
 		old := h.proc.member.self
@@ -357,7 +357,7 @@ func TestPausedHostTakesANewLifeAndOthersKeepTheirs(t *testing.T) {
 		w.until(5*time.Second, "whole after the host's pause", w.whole)
 		for _, m := range w.machines[1:] {
 			if g := m.proc.member.self.Generation; g != 1 {
-				w.failf("machine %d lost its life to the host's pause: generation %d", m.index, g)
+				w.failf("machine %d lost its incarnation to the host's pause: generation %d", m.index, g)
 			}
 		}
 		if got := h.proc.member.self.Generation; got != old.Generation+1 {
@@ -375,9 +375,9 @@ func TestZombieLearnsItsEnd(t *testing.T) {
 		if !w.removedEverywhere(old, m) {
 			w.failf("a node that stood still for 5s is still a member")
 		}
-		w.until(5*time.Second, "the zombie has a new life", w.whole)
+		w.until(5*time.Second, "the zombie has a new incarnation", w.whole)
 		if m.proc.count(EventReset, old, w.start) != 1 {
-			w.failf("the zombie did not reset its old life once")
+			w.failf("the zombie did not reset its old incarnation once")
 		}
 		w.quiet(w.start, old)
 	})
@@ -480,7 +480,7 @@ func TestTwoHostsOfOneState(t *testing.T) {
 func TestClonedStateDirectoryIsRefused(t *testing.T) {
 	each(t, 3, func(w *world) {
 		clone := w.addMachine(false)
-		clone.uuid, clone.life, clone.known = w.machines[1].uuid, w.machines[1].life, w.machines[1].known
+		clone.uuid, clone.incarnation, clone.known = w.machines[1].uuid, w.machines[1].incarnation, w.machines[1].known
 		p := w.boot(clone)
 		w.run(2 * time.Second)
 		if want := "halt duplicate"; p.ended != want {
@@ -497,7 +497,7 @@ func TestALostLeaseTableGivesEveryIDBackAboveItsGenerations(t *testing.T) {
 	for seed := uint64(1); seed <= 20; seed++ {
 		w := newWorld(t, seed, 4)
 		w.startAll()
-		before := make(map[*machine]addr.Life)
+		before := make(map[*machine]addr.Incarnation)
 		for _, m := range w.machines[1:] {
 			before[m] = m.proc.member.self
 		}

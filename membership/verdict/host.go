@@ -11,7 +11,7 @@ import (
 )
 
 // A Host is the authority of a cluster: it leases the node IDs and decides which
-// lives are over. The package doc describes its use. Owned by one goroutine.
+// incarnations are over. The package doc describes its use. Owned by one goroutine.
 type Host struct {
 	cfg  HostConfig
 	t    Timing
@@ -20,7 +20,7 @@ type Host struct {
 	next uint64 // the highest term that was ever to be written, ≥ term: no later write goes below it
 
 	table   *leaseTable
-	nodes   []*hostNode // all lives, ascending by ID; the first is node 0
+	nodes   []*hostNode // all incarnations, ascending by ID; the first is node 0
 	ended   map[addr.NodeID]*ending
 	version uint64 // of the table as members see it
 
@@ -60,12 +60,12 @@ const (
 	removing                   // its end is decided and being written
 )
 
-// A hostNode is one life that holds a lease, or node 0.
+// A hostNode is one incarnation that holds a lease, or node 0.
 type hostNode struct {
 	node  Node
 	lease *Lease // nil for node 0
 	phase phase
-	shown bool // this life was sent to members
+	shown bool // this incarnation was sent to members
 
 	session SessionID
 	up      bool      // session is open
@@ -91,15 +91,15 @@ func (n *hostNode) name() string {
 }
 
 // id returns the node's ID.
-func (n *hostNode) id() addr.NodeID { return n.node.Life.Node }
+func (n *hostNode) id() addr.NodeID { return n.node.Incarnation.Node }
 
-// A petition is a Join that waits for the end of its UUID's older life.
+// A petition is a Join that waits for the end of its UUID's older incarnation.
 type petition struct {
 	session SessionID
 	join    Join
 }
 
-// A check is under way to find out whether a life can be reached.
+// A check is under way to find out whether an incarnation can be reached.
 type check struct {
 	nonce    uint64
 	deadline time.Time
@@ -107,13 +107,13 @@ type check struct {
 	unheard  bool          // it reports that it does not hear us: that we hear it counts for nothing
 }
 
-// An ending is a removed life whose ID is in quarantine.
+// An ending is a removed incarnation whose ID is in quarantine.
 type ending struct {
-	life   addr.Life
-	reason Reason
-	since  time.Time
-	sent   time.Time                       // last delivery to those in owed
-	owed   map[addr.NodeID]addr.Generation // lives that have not acknowledged yet
+	incarnation addr.Incarnation
+	reason      Reason
+	since       time.Time
+	sent        time.Time                       // last delivery to those in owed
+	owed        map[addr.NodeID]addr.Generation // lives that have not acknowledged yet
 }
 
 // A write is the work to do once a Persist is confirmed.
@@ -146,7 +146,7 @@ func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
 		t:        cfg.Timing.withDefaults(),
 		term:     cfg.Term,
 		next:     cfg.Term,
-		self:     cfg.Self.node(addr.Life{Node: addr.Host, Generation: addr.Generation(cfg.Term)}),
+		self:     cfg.Self.node(addr.Incarnation{Node: addr.Host, Generation: addr.Generation(cfg.Term)}),
 		table:    table,
 		ended:    make(map[addr.NodeID]*ending),
 		sessions: make(map[SessionID]*hostNode),
@@ -173,10 +173,10 @@ func (h *Host) reload(now time.Time, l *Lease) {
 	switch l.State {
 	case LeaseActive:
 		n := &hostNode{lease: l, phase: unclaimed, shown: true, heard: now, gone: now}
-		n.node = Node{Life: l.Life(), Identity: Identity{UUID: l.UUID, Epoch: l.Epoch}, State: Suspect, Since: l.Since}
+		n.node = Node{Incarnation: l.Incarnation(), Identity: Identity{UUID: l.UUID, Epoch: l.Epoch}, State: Suspect, Since: l.Since}
 		h.nodes = append(h.nodes, n)
 	case LeaseQuarantine:
-		h.ended[l.ID] = &ending{life: l.Life(), reason: l.Reason, since: now}
+		h.ended[l.ID] = &ending{incarnation: l.Incarnation(), reason: l.Reason, since: now}
 	}
 }
 
@@ -212,7 +212,7 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 			h.heed(now, in)
 		}
 	case LossReport:
-		if n := h.living(in.Life); n != nil && n.id() != addr.Host && !h.stopped {
+		if n := h.living(in.Incarnation); n != nil && n.id() != addr.Host && !h.stopped {
 			h.hears(now, n, LinkSilent)
 		}
 	}
@@ -220,7 +220,7 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 	return h.out.take()
 }
 
-// receive takes a message from a session. A session that serves no life yet may
+// receive takes a message from a session. A session that serves no incarnation yet may
 // send only Join and Resume.
 func (h *Host) receive(now time.Time, s SessionID, m Message) {
 	switch m := m.(type) {
@@ -233,7 +233,7 @@ func (h *Host) receive(now time.Time, s SessionID, m Message) {
 	}
 	n := h.sessions[s]
 	if n == nil || h.stopped {
-		return // a life that ended, or a stranger
+		return // an incarnation that ended, or a stranger
 	}
 	n.heard = now
 	if n.phase != live {
@@ -255,10 +255,10 @@ func (h *Host) receive(now time.Time, s SessionID, m Message) {
 	}
 }
 
-// leave ends the life of n at its own request. The end of the host's own life is
+// leave ends the incarnation of n at its own request. The end of the host's own incarnation is
 // sent to the others at once: node 0 has no lease record to write first.
 func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
-	if m.Life != n.node.Life {
+	if m.Incarnation != n.node.Incarnation {
 		return
 	}
 	if n.id() != addr.Host {
@@ -267,7 +267,7 @@ func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
 	}
 	h.tellNewsNow(now)
 	h.version++
-	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: m.Life, Reason: ReasonLeft})
+	h.broadcast(nil, RemovedIncarnation{Term: h.term, Version: h.version, Incarnation: m.Incarnation, Reason: ReasonLeft})
 	h.stepDown("the host leaves")
 }
 
@@ -338,7 +338,7 @@ func (h *Host) stoodStill(now time.Time, by time.Duration) {
 	}
 }
 
-// expel ends a life by an operator's command.
+// expel ends an incarnation by an operator's command.
 func (h *Host) expel(now time.Time, in Expel) {
 	n := h.holder(in.UUID)
 	if n == nil || n.phase == removing || h.stopped {
@@ -346,10 +346,10 @@ func (h *Host) expel(now time.Time, in Expel) {
 	}
 	if w := n.waiting; w != nil {
 		n.waiting = nil
-		h.refuse(w.session, RefusedBusy, "an operator has just ended the life before")
+		h.refuse(w.session, RefusedBusy, "an operator has just ended the incarnation before")
 	}
 	if n.phase == granting {
-		h.ungrant(now, n, RefusedBusy, "an operator has ended this life")
+		h.ungrant(now, n, RefusedBusy, "an operator has ended this incarnation")
 		return
 	}
 	h.remove(now, n, in.Reason)
@@ -407,9 +407,9 @@ func (h *Host) search(id addr.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(h.nodes, id, func(n *hostNode, id addr.NodeID) int { return int(n.id()) - int(id) })
 }
 
-// living returns the node of a life that is live, or nil.
-func (h *Host) living(l addr.Life) *hostNode {
-	if n := h.find(l.Node); n != nil && n.node.Life == l && n.phase == live {
+// living returns the node of an incarnation that is live, or nil.
+func (h *Host) living(l addr.Incarnation) *hostNode {
+	if n := h.find(l.Node); n != nil && n.node.Incarnation == l && n.phase == live {
 		return n
 	}
 	return nil
@@ -435,38 +435,38 @@ func (h *Host) Term() uint64 { return h.term }
 func (h *Host) Serving() bool { return h.served }
 
 // Living returns the node that lives as l.
-func (h *Host) Living(l addr.Life) (n Node, ok bool) {
+func (h *Host) Living(l addr.Incarnation) (n Node, ok bool) {
 	if n := h.living(l); n != nil {
 		return n.node, true
 	}
 	return Node{}, false
 }
 
-// LifeOf returns the life that the node with this UUID has.
-func (h *Host) LifeOf(u addr.UUID) (l addr.Life, ok bool) {
+// IncarnationOf returns the incarnation that the node with this UUID has.
+func (h *Host) IncarnationOf(u addr.UUID) (l addr.Incarnation, ok bool) {
 	if n := h.holder(u); n != nil {
-		return n.node.Life, true
+		return n.node.Incarnation, true
 	}
-	return addr.Life{}, false
+	return addr.Incarnation{}, false
 }
 
 // Asked reports whether a check of this nonce is under way for l.
-func (h *Host) Asked(l addr.Life, nonce uint64) bool {
+func (h *Host) Asked(l addr.Incarnation, nonce uint64) bool {
 	n := h.living(l)
 	return n != nil && n.check != nil && n.check.nonce == nonce
 }
 
-// Speaks reports whether a life is bound to the session.
+// Speaks reports whether an incarnation is bound to the session.
 func (h *Host) Speaks(s SessionID) bool { return h.sessions[s] != nil }
 
 // Owing returns how many members have not said yet that they have dealt with the
 // end of l; while that is being written, one at least.
-func (h *Host) Owing(l addr.Life) int {
-	if n := h.find(l.Node); n != nil && n.node.Life == l {
+func (h *Host) Owing(l addr.Incarnation) int {
+	if n := h.find(l.Node); n != nil && n.node.Incarnation == l {
 		return 1
 	}
 	e := h.ended[l.Node]
-	if e == nil || e.life != l {
+	if e == nil || e.incarnation != l {
 		return 0
 	}
 	owing := 0
@@ -478,17 +478,17 @@ func (h *Host) Owing(l addr.Life) int {
 	return owing
 }
 
-// Sessions returns every life but node 0's that is not over, with the session
+// Sessions returns every incarnation but node 0's that is not over, with the session
 // on which it speaks, [LocalSession] if it has none now.
-func (h *Host) Sessions() map[addr.Life]SessionID {
-	all := make(map[addr.Life]SessionID, len(h.nodes))
+func (h *Host) Sessions() map[addr.Incarnation]SessionID {
+	all := make(map[addr.Incarnation]SessionID, len(h.nodes))
 	for _, n := range h.nodes[1:] {
 		switch {
 		case n.phase != live && n.phase != unclaimed:
 		case n.up:
-			all[n.node.Life] = n.session
+			all[n.node.Incarnation] = n.session
 		default:
-			all[n.node.Life] = LocalSession
+			all[n.node.Incarnation] = LocalSession
 		}
 	}
 	return all

@@ -14,9 +14,9 @@ func (h *Host) refuse(s SessionID, code Refusal, text string) {
 	h.send(s, Refused{Term: h.term, Code: code, Text: text[:min(len(text), MaxText)]})
 }
 
-// admit refuses requests that the host can grant in no state. life and term are those
+// admit refuses requests that the host can grant in no state. incarnation and term are those
 // that the node has proved.
-func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, term uint64) bool {
+func (h *Host) admit(now time.Time, s SessionID, id Identity, incarnation addr.Incarnation, term uint64) bool {
 	if h.stopped {
 		h.refuse(s, RefusedStopped, "this host has stepped down")
 		return false
@@ -36,7 +36,7 @@ func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, te
 	if s == LocalSession {
 		return true
 	}
-	h.heed(now, Claim{UUID: id.UUID, Life: life, Term: term})
+	h.heed(now, Claim{UUID: id.UUID, Incarnation: incarnation, Term: term})
 	switch {
 	case h.renewing && !h.served:
 		h.refuse(s, RefusedBusy, "the host takes a term that it did not have before")
@@ -49,14 +49,14 @@ func (h *Host) admit(now time.Time, s SessionID, id Identity, life addr.Life, te
 	return true
 }
 
-// heed takes the proof that a host of this cluster granted a life. If the table lacks
-// it, this host runs on an older copy of its state: no later life begins below the
+// heed takes the proof that a host of this cluster granted an incarnation. If the table lacks
+// it, this host runs on an older copy of its state: no later incarnation begins below the
 // one that is proved, and newcomers get no ID that another node may claim. If it was
 // granted in our own term or a later one, and not by this process, that term has
 // been another host's: a host that serves no node takes one above.
 func (h *Host) heed(now time.Time, c Claim) {
-	if h.table.lacks(c.UUID, c.Life) {
-		h.table.raise(c.Life.Generation)
+	if h.table.lacks(c.UUID, c.Incarnation) {
+		h.table.raise(c.Incarnation.Generation)
 		h.lost = true
 	}
 	if h.served || c.Term < h.term || c.Term+1 >= uint64(maxGeneration) {
@@ -70,7 +70,7 @@ func (h *Host) heed(now time.Time, c Claim) {
 	}
 }
 
-// join answers a Join: at once, after a write, or after the older life of the
+// join answers a Join: at once, after a write, or after the older incarnation of the
 // same UUID is over.
 func (h *Host) join(now time.Time, s SessionID, m Join) {
 	if !h.admit(now, s, m.Identity, m.Previous, m.Term) {
@@ -93,7 +93,7 @@ func (h *Host) join(now time.Time, s SessionID, m Join) {
 		h.wait(n, p)
 	case n.lease.Epoch != m.Epoch:
 		h.contest(now, n, p)
-	case n.node.Life == m.Previous:
+	case n.node.Incarnation == m.Previous:
 		if h.wait(n, p) {
 			h.remove(now, n, ReasonPartitioned) // its own process gives it up
 		}
@@ -102,26 +102,26 @@ func (h *Host) join(now time.Time, s SessionID, m Join) {
 	}
 }
 
-// resume answers a Resume: the life goes on, or is over.
+// resume answers a Resume: the incarnation goes on, or is over.
 func (h *Host) resume(now time.Time, s SessionID, m Resume) {
-	if !h.admit(now, s, m.Identity, m.Life, m.Term) {
+	if !h.admit(now, s, m.Identity, m.Incarnation, m.Term) {
 		return
 	}
 	if s == LocalSession {
-		if m.Life == h.self.Life {
+		if m.Incarnation == h.self.Incarnation {
 			h.adoptLocal()
 		} else {
-			h.refuse(s, RefusedFenced, "node 0 has a newer life")
+			h.refuse(s, RefusedFenced, "node 0 has a newer incarnation")
 		}
 		return
 	}
-	n := h.find(m.Life.Node)
-	known := n != nil && n.node.Life == m.Life && n.node.UUID == m.UUID && n.lease != nil && n.lease.Epoch == m.Epoch
+	n := h.find(m.Incarnation.Node)
+	known := n != nil && n.node.Incarnation == m.Incarnation && n.node.UUID == m.UUID && n.lease != nil && n.lease.Epoch == m.Epoch
 	if !known || (n.phase != live && n.phase != unclaimed) {
-		h.refuse(s, RefusedFenced, fmt.Sprintf("life %v is over", m.Life))
+		h.refuse(s, RefusedFenced, fmt.Sprintf("incarnation %v is over", m.Incarnation))
 		return
 	}
-	if m.HostOver >= h.self.Life.Generation {
+	if m.HostOver >= h.self.Incarnation.Generation {
 		h.resumeDoubted(now, s, n)
 		return
 	}
@@ -131,19 +131,19 @@ func (h *Host) resume(now time.Time, s SessionID, m Resume) {
 	h.adopt(now, n, s, m.Identity, m.Vouched)
 }
 
-// resumeDoubted answers a member that has reported the end of our own life to its
+// resumeDoubted answers a member that has reported the end of our own incarnation to its
 // applications. If we stood still, and most of those that lived then agree, they
-// are right, and we take a new life. Otherwise this member has to begin anew.
+// are right, and we take a new incarnation. Otherwise this member has to begin anew.
 func (h *Host) resumeDoubted(now time.Time, s SessionID, n *hostNode) {
 	n.heard = now // its own process speaks
-	if h.renewing || h.outage.hostOver(now, n.node.Life, h.t.Silence) {
+	if h.renewing || h.outage.hostOver(now, n.node.Incarnation, h.t.Silence) {
 		if h.outage.hostIsOver() {
 			h.renew(h.term + 1)
 		}
-		h.refuse(s, RefusedBusy, "the host hears who else holds that its life is over")
+		h.refuse(s, RefusedBusy, "the host hears who else holds that its incarnation is over")
 		return
 	}
-	h.refuse(s, RefusedFenced, fmt.Sprintf("you hold that life %v is over, and it is not", h.self.Life))
+	h.refuse(s, RefusedFenced, fmt.Sprintf("you hold that incarnation %v is over, and it is not", h.self.Incarnation))
 }
 
 // renew asks for a later term.
@@ -156,25 +156,25 @@ func (h *Host) renew(term uint64) {
 	h.persist(write{term: h.next})
 }
 
-// renewed begins node 0's life of the new term.
+// renewed begins node 0's incarnation of the new term.
 func (h *Host) renewed(now time.Time, term uint64) {
 	h.tellNewsNow(now)
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
 	h.table.raise(addr.Generation(term - 1))
-	h.outage.stalled = false // reports of the old life's end are answered: none of them ends the new life
+	h.outage.stalled = false // reports of the old incarnation's end are answered: none of them ends the new incarnation
 	e := h.end(now, old, ReasonPartitioned)
 	h.version++
-	h.broadcast(nil, RemovedLife{Term: h.term, Version: h.version, Life: e.life, Reason: e.reason})
+	h.broadcast(nil, RemovedIncarnation{Term: h.term, Version: h.version, Incarnation: e.incarnation, Reason: e.reason})
 	h.detach(now, old)
-	h.self.Life.Generation = addr.Generation(term)
+	h.self.Incarnation.Generation = addr.Generation(term)
 	h.self.Since = now
 	h.nodes[0] = &hostNode{node: h.self, phase: live, shown: true}
 	h.announce(h.nodes[0])
 	h.recertify()
 }
 
-// recertify gives every life that has a session its lease anew.
+// recertify gives every incarnation that has a session its lease anew.
 func (h *Host) recertify() {
 	for _, n := range h.nodes {
 		if n.up && n.phase == live {
@@ -201,7 +201,7 @@ func (h *Host) wait(n *hostNode, p *petition) bool {
 	return true
 }
 
-// contest decides between a life and another epoch of the same UUID: a restart
+// contest decides between an incarnation and another epoch of the same UUID: a restart
 // if the older process is gone, a cloned state directory if it answers.
 func (h *Host) contest(now time.Time, n *hostNode, p *petition) {
 	if n.phase == granting {
@@ -229,9 +229,9 @@ func (h *Host) uncontested(n *hostNode) {
 	}
 	n.waiting = nil
 	there, here := strings.Join(n.node.Addresses(), ", "), strings.Join(w.join.Addresses(), ", ")
-	h.refuse(w.session, RefusedDuplicate, fmt.Sprintf("life %v at %s has the same UUID and answers: the state directory was copied", n.node.Life, there))
+	h.refuse(w.session, RefusedDuplicate, fmt.Sprintf("incarnation %v at %s has the same UUID and answers: the state directory was copied", n.node.Incarnation, there))
 	h.note("node %q at %s, on session %d, has the identity of the living node %v at %s: a copied state directory",
-		w.join.Name(), here, w.session, n.node.Life, there)
+		w.join.Name(), here, w.session, n.node.Incarnation, there)
 }
 
 // grant leases an ID. Nothing is said before it is on disk.
@@ -249,7 +249,7 @@ func (h *Host) grant(now time.Time, p *petition) {
 		h.refuse(p.session, RefusedFull, err.Error())
 		return
 	}
-	n := &hostNode{lease: l, phase: granting, node: m.Identity.node(l.Life()), heard: now}
+	n := &hostNode{lease: l, phase: granting, node: m.Identity.node(l.Incarnation()), heard: now}
 	n.node.Since, n.node.Labels, n.node.Until = now, m.Labels, m.Until
 	h.insert(n)
 	h.attach(n, p.session)
@@ -260,11 +260,11 @@ func (h *Host) grant(now time.Time, p *petition) {
 // was lost, or is an older copy, and its ID may be another node's: a node that can
 // prove one gets it back within the grace period.
 func (h *Host) awaitsClaims(now time.Time, m Join) bool {
-	return h.lost && now.Before(h.grace) && m.Previous == (addr.Life{}) && h.table.lookup(m.UUID) == nil
+	return h.lost && now.Before(h.grace) && m.Previous == (addr.Incarnation{}) && h.table.lookup(m.UUID) == nil
 }
 
 // nameTaken refuses a name that another living node has: nodes are addressed by
-// name, in rules too. self is the node that asks, nil if it has no life yet.
+// name, in rules too. self is the node that asks, nil if it has no incarnation yet.
 //
 // A node that is known by one name does not get that of another one that is away
 // either, which would be refused for good when it is back. A new node does: it may
@@ -272,7 +272,7 @@ func (h *Host) awaitsClaims(now time.Time, m Join) bool {
 func (h *Host) nameTaken(s SessionID, self *hostNode, u addr.UUID, name string) bool {
 	for _, o := range h.nodes {
 		if o != self && o.name() == name {
-			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v: choose another one", name, o.node.Life))
+			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v: choose another one", name, o.node.Incarnation))
 			return true
 		}
 	}
@@ -281,15 +281,15 @@ func (h *Host) nameTaken(s SessionID, self *hostNode, u addr.UUID, name string) 
 	}
 	for _, l := range h.table.sorted() {
 		if l.UUID != u && l.Name == name {
-			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v, which is away: choose another one", name, l.Life()))
+			h.refuse(s, RefusedInvalid, fmt.Sprintf("the name %q is that of node %v, which is away: choose another one", name, l.Incarnation()))
 			return true
 		}
 	}
 	return false
 }
 
-// granted announces a new life that is safe on disk. If its session has ended
-// meanwhile it announces nothing: the process asks again and gets the same life,
+// granted announces a new incarnation that is safe on disk. If its session has ended
+// meanwhile it announces nothing: the process asks again and gets the same incarnation,
 // or silence ends it.
 func (h *Host) granted(now time.Time, n *hostNode) {
 	n.phase, n.heard, h.served = live, now, true
@@ -303,7 +303,7 @@ func (h *Host) granted(now time.Time, n *hostNode) {
 // used.
 func (h *Host) ungrant(now time.Time, n *hostNode, code Refusal, text string) {
 	n.lease.end(now, ReasonLeft)
-	h.ended[n.id()] = &ending{life: n.node.Life, reason: ReasonLeft, since: now}
+	h.ended[n.id()] = &ending{incarnation: n.node.Incarnation, reason: ReasonLeft, since: now}
 	h.drop(n)
 	if n.up {
 		s := n.session
@@ -323,7 +323,7 @@ func (h *Host) adopt(now time.Time, n *hostNode, s SessionID, id Identity, v Vou
 	changed := n.phase == unclaimed || !n.shown || !n.node.Claims.Equal(id.Claims) ||
 		!slices.Equal(n.node.Labels, v.Labels) || !n.node.Until.Equal(v.Until)
 	since := n.node.Since
-	n.node = id.node(n.node.Life)
+	n.node = id.node(n.node.Incarnation)
 	n.node.Since, n.node.Labels, n.node.Until = since, v.Labels, v.Until
 	n.phase, h.served = live, true
 	if changed {

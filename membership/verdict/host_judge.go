@@ -9,7 +9,7 @@ import (
 )
 
 // maxAsked is how many nodes beside the host's own a check asks. Three reach a
-// life that is cut off from some of them; more would make a lost switch a
+// incarnation that is cut off from some of them; more would make a lost switch a
 // storm of questions.
 const maxAsked = 3
 
@@ -49,7 +49,7 @@ func (h *Host) startRedial(now time.Time, n *hostNode, why Reason) {
 }
 
 func (h *Host) redialed(now time.Time, in Redialed) {
-	n := h.living(in.Life)
+	n := h.living(in.Incarnation)
 	if n == nil || n.redial.IsZero() || h.stopped {
 		return
 	}
@@ -89,7 +89,7 @@ func (h *Host) judge(now time.Time, n *hostNode) {
 	}
 }
 
-// judgeUnclaimed ends a life of an earlier term that was not resumed in time:
+// judgeUnclaimed ends an incarnation of an earlier term that was not resumed in time:
 // by the end of the grace period, or, if a newer process of the same UUID
 // waits, within one silence bound, by which every living member has redialed.
 func (h *Host) judgeUnclaimed(now time.Time, n *hostNode) {
@@ -150,7 +150,7 @@ func worse(a, b *hostNode) bool {
 	return a.id() > b.id()
 }
 
-// report takes a member's report about another life: it starts a check, no more.
+// report takes a member's report about another incarnation: it starts a check, no more.
 func (h *Host) report(now time.Time, from *hostNode, m Report) {
 	n := h.living(m.About)
 	if n == nil || n == from {
@@ -203,8 +203,8 @@ func (h *Host) hears(now time.Time, n *hostNode, e Evidence) {
 	}
 }
 
-// startCheck asks the life itself, the host's own node and up to maxAsked
-// others whether the life can be reached.
+// startCheck asks the incarnation itself, the host's own node and up to maxAsked
+// others whether the incarnation can be reached.
 func (h *Host) startCheck(now time.Time, n *hostNode) {
 	h.nonce++
 	n.check = &check{nonce: h.nonce, deadline: h.checkUntil(now, n)}
@@ -249,7 +249,7 @@ func (h *Host) able(now time.Time, n *hostNode) []*hostNode {
 	return able
 }
 
-// checkResult ends a check if a node that was asked reached the life.
+// checkResult ends a check if a node that was asked reached the incarnation.
 func (h *Host) checkResult(now time.Time, from *hostNode, m CheckResult) {
 	n := h.living(m.Target)
 	if n == nil || n.check == nil || n.check.nonce != m.Nonce || !m.Reached {
@@ -262,7 +262,7 @@ func (h *Host) checkResult(now time.Time, from *hostNode, m CheckResult) {
 	h.uncontested(n)
 }
 
-// remove decides that the life of n is over. The verdict is written first, so
+// remove decides that the incarnation of n is over. The verdict is written first, so
 // that a host that restarts in between can neither forget it nor have sent it.
 func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
 	n.phase, n.why = removing, why
@@ -272,12 +272,12 @@ func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
 }
 
 // removed sends the end of n to all, n included, and then grants the petition that
-// waited for it. The end is always sent before the next life begins.
+// waited for it. The end is always sent before the next incarnation begins.
 func (h *Host) removed(now time.Time, n *hostNode) {
 	h.tellNewsNow(now)
 	e := h.end(now, n, n.why)
 	h.drop(n)
-	verdict := RemovedLife{Term: h.term, Life: e.life, Reason: e.reason}
+	verdict := RemovedIncarnation{Term: h.term, Incarnation: e.incarnation, Reason: e.reason}
 	if n.shown {
 		h.version++
 		verdict.Version = h.version
@@ -292,29 +292,29 @@ func (h *Host) removed(now time.Time, n *hostNode) {
 	}
 }
 
-// end puts the life of n into quarantine and notes the lives that have to
+// end puts the incarnation of n into quarantine and notes the incarnations that have to
 // acknowledge: all that may have received it in a table.
 func (h *Host) end(now time.Time, n *hostNode, why Reason) *ending {
-	e := &ending{life: n.node.Life, reason: why, since: now, sent: now, owed: make(map[addr.NodeID]addr.Generation)}
+	e := &ending{incarnation: n.node.Incarnation, reason: why, since: now, sent: now, owed: make(map[addr.NodeID]addr.Generation)}
 	for _, o := range h.nodes {
 		delete(o.complaints, n.id())
 		if o != n && n.shown && (o.phase == live || o.phase == unclaimed) {
-			e.owed[o.id()] = o.node.Life.Generation
+			e.owed[o.id()] = o.node.Incarnation.Generation
 		}
 	}
 	for _, other := range h.ended {
-		if g, ok := other.owed[n.id()]; ok && g == n.node.Life.Generation {
+		if g, ok := other.owed[n.id()]; ok && g == n.node.Incarnation.Generation {
 			delete(other.owed, n.id())
 		}
 	}
-	h.disputes = slices.DeleteFunc(h.disputes, func(d dispute) bool { return d.about == n.node.Life }) // its own reports still count
+	h.disputes = slices.DeleteFunc(h.disputes, func(d dispute) bool { return d.about == n.node.Incarnation }) // its own reports still count
 	h.ended[n.id()] = e
 	return e
 }
 
 // ack removes a member from those that owe an acknowledgement.
 func (h *Host) ack(from *hostNode, m Ack) {
-	if e := h.ended[m.Life.Node]; e != nil && e.life == m.Life {
+	if e := h.ended[m.Incarnation.Node]; e != nil && e.incarnation == m.Incarnation {
 		delete(e.owed, from.id())
 	}
 }
@@ -332,7 +332,7 @@ func (h *Host) tickEnded(now time.Time) {
 			continue
 		}
 		delete(h.ended, id)
-		if l := h.table.leases[id]; l != nil && l.State == LeaseQuarantine && l.Life() == e.life {
+		if l := h.table.leases[id]; l != nil && l.State == LeaseQuarantine && l.Incarnation() == e.incarnation {
 			l.State, l.Since = LeaseFree, now
 		}
 	}
@@ -341,7 +341,7 @@ func (h *Host) tickEnded(now time.Time) {
 func (h *Host) repeat(e *ending) {
 	for _, id := range slices.Sorted(maps.Keys(e.owed)) {
 		if n := h.find(id); n != nil && n.up && n.phase == live {
-			h.send(n.session, RemovedLife{Term: h.term, Life: e.life, Reason: e.reason})
+			h.send(n.session, RemovedIncarnation{Term: h.term, Incarnation: e.incarnation, Reason: e.reason})
 		}
 	}
 }

@@ -19,7 +19,7 @@ func (h *Host) broadcast(except *hostNode, m Message) {
 	}
 }
 
-// newsEvery is the time between two changes of the table, the ends of lives aside, so
+// newsEvery is the time between two changes of the table, the ends of incarnations aside, so
 // that a storm of joins takes few messages. A change that comes alone is sent at once.
 const newsEvery = 50 * time.Millisecond
 
@@ -39,8 +39,8 @@ func (h *Host) tellNews(now time.Time) {
 	}
 }
 
-// tellNewsNow sends all announced entries. It comes before the end of any life, so
-// that the beginning of every life is sent, however short the life was.
+// tellNewsNow sends all announced entries. It comes before the end of any incarnation, so
+// that the beginning of every incarnation is sent, however short the incarnation was.
 func (h *Host) tellNewsNow(now time.Time) {
 	for part := range slices.Chunk(h.news, MaxNews) {
 		h.version++
@@ -54,15 +54,15 @@ func (h *Host) tellNewsNow(now time.Time) {
 	h.news = nil
 }
 
-// deliver gives n its life, and the table to live by.
+// deliver gives n its incarnation, and the table to live by.
 func (h *Host) deliver(n *hostNode) {
 	h.certify(n)
 	h.sendTable(n)
 }
 
-// certify sends n the lease of its life in our term. The lease is on disk.
+// certify sends n the lease of its incarnation in our term. The lease is on disk.
 func (h *Host) certify(n *hostNode) {
-	h.send(n.session, Grant{Term: h.term, Life: n.node.Life,
+	h.send(n.session, Grant{Term: h.term, Incarnation: n.node.Incarnation,
 		UUID: n.node.UUID, Epoch: n.node.Epoch, Name: n.node.Name(), Since: n.node.Since})
 }
 
@@ -82,8 +82,8 @@ func (h *Host) sendTable(n *hostNode) {
 	}
 }
 
-// entries returns the table for reader: all lives that were shown, reader itself,
-// and of the other IDs the lives that ended not long ago.
+// entries returns the table for reader: all incarnations that were shown, reader itself,
+// and of the other IDs the incarnations that ended not long ago.
 func (h *Host) entries(reader *hostNode) []Entry {
 	var all []Entry
 	seen := make(map[addr.NodeID]bool, len(h.nodes))
@@ -95,10 +95,10 @@ func (h *Host) entries(reader *hostNode) []Entry {
 	}
 	for id, e := range h.ended {
 		if !seen[id] {
-			all = append(all, Entry{Node: Node{Life: e.life, State: Removed}, Reason: e.reason})
+			all = append(all, Entry{Node: Node{Incarnation: e.incarnation, State: Removed}, Reason: e.reason})
 		}
 	}
-	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(a.Node.Life.Node, b.Node.Life.Node) })
+	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(a.Node.Incarnation.Node, b.Node.Incarnation.Node) })
 	return all
 }
 
@@ -133,8 +133,8 @@ func (h *Host) persisted(now time.Time, seq uint64) {
 }
 
 // persistFailed refuses a grant, which must not happen without the disk. A removal
-// happens all the same: the life is over whether the disk is full or not. The
-// records are written again later. A life that is wrongly active on disk until
+// happens all the same: the incarnation is over whether the disk is full or not. The
+// records are written again later. An incarnation that is wrongly active on disk until
 // then cannot come back, since the members that received its end never take it
 // back.
 func (h *Host) persistFailed(now time.Time, in PersistFailed) {
@@ -177,7 +177,7 @@ func (h *Host) rewrite(now time.Time) {
 func (h *Host) insert(n *hostNode) {
 	i, found := h.search(n.id())
 	if found {
-		panic("BUG: verdict: two lives of node " + n.node.Life.String())
+		panic("BUG: verdict: two incarnations of node " + n.node.Incarnation.String())
 	}
 	h.nodes = slices.Insert(h.nodes, i, n)
 }

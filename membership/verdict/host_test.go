@@ -49,8 +49,8 @@ func joinOf(n byte) Join {
 	return Join{Identity: identity(n)}
 }
 
-func resumeOf(n byte, l addr.Life) Resume {
-	return Resume{Identity: identity(n), Life: l}
+func resumeOf(n byte, l addr.Incarnation) Resume {
+	return Resume{Identity: identity(n), Incarnation: l}
 }
 
 // step feeds one input and keeps the actions.
@@ -86,15 +86,15 @@ func (b *bench) wait(d time.Duration, alive ...SessionID) []Action {
 	return all
 }
 
-// join lets node n join on session s, and returns its life.
-func (b *bench) join(n byte, s SessionID) addr.Life {
+// join lets node n join on session s, and returns its incarnation.
+func (b *bench) join(n byte, s SessionID) addr.Incarnation {
 	b.t.Helper()
 	b.in(s, joinOf(n))
 	g, ok := sent[Grant](b.sync(), s)
 	if !ok {
-		b.t.Fatalf("node %d was not granted a life: %+v", n, b.out)
+		b.t.Fatalf("node %d was not granted an incarnation: %+v", n, b.out)
 	}
-	return g.Life
+	return g.Incarnation
 }
 
 // sent returns the first message of type M on session s.
@@ -137,19 +137,19 @@ func TestNothingIsGrantedBeforeItIsOnDisk(t *testing.T) {
 	if !ok || len(p.Leases) != 1 || p.Leases[0].State != LeaseActive || p.Term != 3 {
 		t.Fatalf("want the lease written, got %+v", out)
 	}
-	if g, ok := sent[Grant](b.sync(), 1); !ok || g.Life != (addr.Life{Node: 1, Generation: 3}) {
+	if g, ok := sent[Grant](b.sync(), 1); !ok || g.Incarnation != (addr.Incarnation{Node: 1, Generation: 3}) {
 		t.Errorf("after the sync: %+v, want a grant of 1.3, the host's term", b.out)
 	}
 }
 
 func TestFullDiskRefusesJoinsButNotRemovals(t *testing.T) {
 	b := newBench(t)
-	life := b.join(1, 1)
+	incarnation := b.join(1, 1)
 	b.in(2, joinOf(2))
 	b.wantRefused(b.step(PersistFailed{b.h.seq, "no space"}), 2, RefusedStorage)
-	b.in(1, Leave{life})
+	b.in(1, Leave{incarnation})
 	out := b.step(PersistFailed{b.h.seq, "no space"})
-	if r, ok := sent[RemovedLife](out, LocalSession); !ok || r.Life != life || r.Reason != ReasonLeft {
+	if r, ok := sent[RemovedIncarnation](out, LocalSession); !ok || r.Incarnation != incarnation || r.Reason != ReasonLeft {
 		t.Fatalf("a removal waits for a full disk: %+v", out)
 	}
 	p, ok := did[Persist](b.wait(2 * time.Second))
@@ -157,7 +157,7 @@ func TestFullDiskRefusesJoinsButNotRemovals(t *testing.T) {
 		t.Errorf("the records are not written again: %+v", p)
 	}
 	b.wait(time.Second)
-	if n := b.join(2, 3); n.Generation != life.Generation+1 {
+	if n := b.join(2, 3); n.Generation != incarnation.Generation+1 {
 		t.Errorf("a generation that may be on disk was used again: %v", n)
 	}
 }
@@ -169,13 +169,13 @@ func TestIDIsReusedAfterQuarantineAndAcknowledgements(t *testing.T) {
 	b.sync()
 	want := joinOf(3)
 	want.Previous = first
-	ask := func(s SessionID) addr.Life {
+	ask := func(s SessionID) addr.Incarnation {
 		b.in(s, want)
 		g, _ := sent[Grant](b.sync(), s)
-		b.in(s, Leave{g.Life})
+		b.in(s, Leave{g.Incarnation})
 		b.sync()
 		want.UUID[0]++
-		return g.Life
+		return g.Incarnation
 	}
 	if got := ask(3); got.Node == first.Node {
 		t.Fatal("an ID in quarantine was given to another node")
@@ -184,13 +184,13 @@ func TestIDIsReusedAfterQuarantineAndAcknowledgements(t *testing.T) {
 	if got := ask(4); got.Node == first.Node {
 		t.Fatal("an ID was given away before all members had acknowledged its end")
 	}
-	if r, ok := sent[RemovedLife](b.wait(b.h.t.Resend, 2), 2); !ok || r.Version != 0 {
+	if r, ok := sent[RemovedIncarnation](b.wait(b.h.t.Resend, 2), 2); !ok || r.Version != 0 {
 		t.Fatal("a verdict that is not acknowledged is not repeated")
 	}
 	b.in(2, Ack{first})
 	b.in(LocalSession, Ack{first})
 	b.wait(moment, 2)
-	if got := ask(5); got != (addr.Life{Node: first.Node, Generation: first.Generation + 1}) {
+	if got := ask(5); got != (addr.Incarnation{Node: first.Node, Generation: first.Generation + 1}) {
 		t.Errorf("after quarantine and acknowledgements: %v, want the next generation of %v", got, first)
 	}
 	if b.h.living(second) == nil {
@@ -198,31 +198,31 @@ func TestIDIsReusedAfterQuarantineAndAcknowledgements(t *testing.T) {
 	}
 }
 
-func TestRestartedHostKeepsResumedLivesAndRemovesOthers(t *testing.T) {
+func TestRestartedHostKeepsResumedIncarnationsAndRemovesOthers(t *testing.T) {
 	lease := func(id addr.NodeID, n byte, g addr.Generation, s LeaseState) Lease {
 		return Lease{ID: id, UUID: uuid(n), Name: "x", Generation: g, Epoch: uint64(n) * 10, State: s}
 	}
 	b := newBench(t, lease(1, 1, 4, LeaseActive), lease(2, 2, 7, LeaseActive), lease(3, 3, 2, LeaseQuarantine))
-	out := b.in(1, resumeOf(1, addr.Life{Node: 1, Generation: 4}))
-	if g, ok := sent[Grant](out, 1); !ok || g.Life.Generation != 4 {
-		t.Fatalf("resume in the grace period: %+v, want the same life at once", out)
+	out := b.in(1, resumeOf(1, addr.Incarnation{Node: 1, Generation: 4}))
+	if g, ok := sent[Grant](out, 1); !ok || g.Incarnation.Generation != 4 {
+		t.Fatalf("resume in the grace period: %+v, want the same incarnation at once", out)
 	}
-	b.wantRefused(b.in(9, resumeOf(2, addr.Life{Node: 2, Generation: 6})), 9, RefusedFenced)
-	other := resumeOf(2, addr.Life{Node: 2, Generation: 7})
+	b.wantRefused(b.in(9, resumeOf(2, addr.Incarnation{Node: 2, Generation: 6})), 9, RefusedFenced)
+	other := resumeOf(2, addr.Incarnation{Node: 2, Generation: 7})
 	other.Epoch++
 	b.wantRefused(b.in(9, other), 9, RefusedFenced)
 	thief := joinOf(4)
-	thief.Previous = addr.Life{Node: 3, Generation: 2}
+	thief.Previous = addr.Incarnation{Node: 3, Generation: 2}
 	b.in(4, thief)
-	if g, _ := sent[Grant](b.sync(), 4); g.Life.Node == 3 || g.Life.Node == 0 {
-		t.Errorf("granted %v: the ID was in quarantine", g.Life)
+	if g, _ := sent[Grant](b.sync(), 4); g.Incarnation.Node == 3 || g.Incarnation.Node == 0 {
+		t.Errorf("granted %v: the ID was in quarantine", g.Incarnation)
 	}
 	out = b.wait(b.h.t.Grace+time.Second, 1, 4)
-	if r, ok := sent[RemovedLife](out, 1); !ok || r.Life != (addr.Life{Node: 2, Generation: 7}) {
-		t.Errorf("a life that nobody resumed is still there after the grace period: %+v", r)
+	if r, ok := sent[RemovedIncarnation](out, 1); !ok || r.Incarnation != (addr.Incarnation{Node: 2, Generation: 7}) {
+		t.Errorf("an incarnation that nobody resumed is still there after the grace period: %+v", r)
 	}
-	if b.h.living(addr.Life{Node: 1, Generation: 4}) == nil {
-		t.Error("the resumed life is gone")
+	if b.h.living(addr.Incarnation{Node: 1, Generation: 4}) == nil {
+		t.Error("the resumed incarnation is gone")
 	}
 }
 
@@ -252,7 +252,7 @@ func TestOneReporterCannotRemoveALivingNode(t *testing.T) {
 			t.Fatalf("evidence %d of one reporter removed a living node", e)
 		}
 		if e == EndTold && b.h.find(2) != nil {
-			t.Error("who alone told another's end keeps its life")
+			t.Error("who alone told another's end keeps its incarnation")
 		}
 	}
 }
@@ -273,14 +273,14 @@ func TestReportInAShortGapRemovesNobody(t *testing.T) {
 		}
 		b.in(2, Report{victim, LinkReset})
 		out := b.wait(rest, 2)
-		if v, ok := sent[RemovedLife](out, 2); ok {
+		if v, ok := sent[RemovedIncarnation](out, 2); ok {
 			t.Fatalf("%v after %v, before its silence was one: %+v", v, b.now.Sub(gone), out)
 		}
-		b.in(1, Ping{Life: victim})
-		if v, ok := sent[RemovedLife](b.wait(b.h.t.Silence-moment, 2), 2); ok {
+		b.in(1, Ping{Incarnation: victim})
+		if v, ok := sent[RemovedIncarnation](b.wait(b.h.t.Silence-moment, 2), 2); ok {
 			t.Fatalf("%v although it spoke", v)
 		}
-		if _, ok := sent[RemovedLife](b.wait(b.h.t.Check+2*moment, 2), 2); !ok {
+		if _, ok := sent[RemovedIncarnation](b.wait(b.h.t.Check+2*moment, 2), 2); !ok {
 			t.Errorf("not removed %v after its last word", b.h.t.Silence+b.h.t.Check)
 		}
 	}
@@ -298,7 +298,7 @@ func TestForgedCheckResultDoesNotCount(t *testing.T) {
 	b.in(2, CheckResult{Nonce: c.Nonce + 1, Target: victim, Reached: true})
 	b.in(7, CheckResult{Nonce: c.Nonce, Target: victim, Reached: true})
 	out = b.wait(b.h.t.Check+moment, 2)
-	if r, ok := sent[RemovedLife](out, 2); !ok || r.Reason != ReasonSilent {
+	if r, ok := sent[RemovedIncarnation](out, 2); !ok || r.Reason != ReasonSilent {
 		t.Errorf("a silent node that nobody reached: %+v, want it removed", out)
 	}
 }
@@ -332,7 +332,7 @@ func TestEndedSessionIsRedialed(t *testing.T) {
 			}
 			out = b.out
 			out = append(out, b.wait(150*time.Millisecond)...)
-			r, _ := sent[RemovedLife](out, LocalSession)
+			r, _ := sent[RemovedIncarnation](out, LocalSession)
 			if r.Reason != tt.want {
 				t.Errorf("removed for %q, want %q", r.Reason, tt.want)
 			}
@@ -362,14 +362,14 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 	if _, ok := did[CloseSession](b.in(1, joinOf(2))); !ok {
 		t.Error("two identities on one session are allowed")
 	}
-	b.in(3, Leave{first}) // of a life without this session
+	b.in(3, Leave{first}) // of an incarnation without this session
 	if b.h.living(first) == nil {
-		t.Error("a stranger ended another node's life")
+		t.Error("a stranger ended another node's incarnation")
 	}
 	b.join(4, 4)
 	b.in(4, Leave{first})
 	if b.h.living(first) == nil {
-		t.Error("a node ended another node's life")
+		t.Error("a node ended another node's incarnation")
 	}
 }
 
@@ -426,7 +426,7 @@ func TestLargeTableComesInParts(t *testing.T) {
 			t.Errorf("part %d: first %v, %d entries", i, tab.First, len(tab.Entries))
 		}
 		for _, e := range tab.Entries {
-			ids = append(ids, e.Node.Life.Node)
+			ids = append(ids, e.Node.Incarnation.Node)
 		}
 	}
 	if len(ids) != 151 || !slices.IsSorted(ids) {
@@ -436,19 +436,19 @@ func TestLargeTableComesInParts(t *testing.T) {
 
 func TestQuarantineOutlastsAcknowledgements(t *testing.T) {
 	b := newBench(t)
-	life := b.join(1, 1)
-	b.in(1, Leave{life})
+	incarnation := b.join(1, 1)
+	b.in(1, Leave{incarnation})
 	b.sync()
-	b.in(LocalSession, Ack{life})
+	b.in(LocalSession, Ack{incarnation})
 	b.wait(b.h.t.Quarantine - time.Minute)
 	m := joinOf(2)
-	m.Previous = life
+	m.Previous = incarnation
 	b.in(2, m)
-	if g, _ := sent[Grant](b.sync(), 2); g.Life.Node == life.Node {
+	if g, _ := sent[Grant](b.sync(), 2); g.Incarnation.Node == incarnation.Node {
 		t.Error("everybody acknowledged, and the ID was given away before its quarantine was over")
 	}
-	if back := b.join(1, 3); back != (addr.Life{Node: life.Node, Generation: life.Generation + 1}) {
-		t.Errorf("its own node came back as %v, want the next generation of %v", back, life)
+	if back := b.join(1, 3); back != (addr.Incarnation{Node: incarnation.Node, Generation: incarnation.Generation + 1}) {
+		t.Errorf("its own node came back as %v, want the next generation of %v", back, incarnation)
 	}
 }
 
@@ -478,7 +478,7 @@ func TestOnlyWhoWasAskedCounts(t *testing.T) {
 	}
 }
 
-func TestRestartIsToldBeforeTheNextLife(t *testing.T) {
+func TestRestartIsToldBeforeTheNextIncarnation(t *testing.T) {
 	ways := map[string]func(b *bench) []Action{
 		"the older process does not answer": func(b *bench) []Action { return b.wait(b.h.t.Check + moment) },
 		"its session ends":                  func(b *bench) []Action { return b.step(Down{1, DownEnded}) },
@@ -489,13 +489,13 @@ func TestRestartIsToldBeforeTheNextLife(t *testing.T) {
 			old := b.join(1, 1)
 			m := joinOf(1)
 			m.Epoch++
-			if c, ok := sent[Check](b.in(2, m), 1); !ok || c.Life != old {
+			if c, ok := sent[Check](b.in(2, m), 1); !ok || c.Incarnation != old {
 				t.Fatalf("the older process is not asked: %+v", b.out)
 			}
 			out := way(b)
 			out = append(out, b.sync()...)
 			out = append(out, b.sync()...)
-			if g, ok := sent[Grant](out, 2); !ok || g.Life != (addr.Life{Node: old.Node, Generation: old.Generation + 1}) {
+			if g, ok := sent[Grant](out, 2); !ok || g.Incarnation != (addr.Incarnation{Node: old.Node, Generation: old.Generation + 1}) {
 				t.Fatalf("the newer process got %+v, want the generation after %v at once", out, old)
 			}
 			if b.h.ended[old.Node].reason != ReasonRestarted {
@@ -512,18 +512,18 @@ func TestJoinOfANewerProcessAnswersARedial(t *testing.T) {
 	m := joinOf(1)
 	m.Epoch++
 	b.in(2, m)
-	r, ok := sent[RemovedLife](b.sync(), LocalSession)
-	if !ok || r.Life != old || r.Reason != ReasonRestarted {
+	r, ok := sent[RemovedIncarnation](b.sync(), LocalSession)
+	if !ok || r.Incarnation != old || r.Reason != ReasonRestarted {
 		t.Errorf("got %+v, want %v removed as restarted, at once", b.out, old)
 	}
 }
 
 func TestTermOnDiskNeverGoesBack(t *testing.T) {
 	b := newBench(t)
-	life := b.join(1, 1)
+	incarnation := b.join(1, 1)
 	b.now = b.now.Add(5 * time.Second) // the host stands still
 	b.step(Tick{})
-	m := resumeOf(1, life)
+	m := resumeOf(1, incarnation)
 	m.HostOver = addr.Generation(b.h.Term())
 	out := b.in(2, m)
 	b.wantRefused(out, 2, RefusedBusy)
@@ -534,8 +534,8 @@ func TestTermOnDiskNeverGoesBack(t *testing.T) {
 		t.Errorf("wrote term %d after term 4", p.Term)
 	}
 	b.sync()
-	if g, ok := sent[Grant](b.in(2, m), 2); !ok || g.Term != 4 || g.Life != life {
-		t.Errorf("after the renewal: %+v, want the same life in term 4", b.out)
+	if g, ok := sent[Grant](b.in(2, m), 2); !ok || g.Term != 4 || g.Incarnation != incarnation {
+		t.Errorf("after the renewal: %+v, want the same incarnation in term 4", b.out)
 	}
 }
 
@@ -605,47 +605,47 @@ func TestNobodyIsRemovedByFew(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			b := newBench(t)
-			lives := map[SessionID]addr.Life{}
+			incarnations := map[SessionID]addr.Incarnation{}
 			var all []SessionID
 			for i := byte(1); i <= x.members; i++ {
-				lives[SessionID(i)] = b.join(i, SessionID(i))
+				incarnations[SessionID(i)] = b.join(i, SessionID(i))
 				all = append(all, SessionID(i))
 			}
 			if x.outage {
 				b.outage()
 			}
 			for _, s := range x.accusers {
-				b.in(s, Report{lives[1], EndTold})
+				b.in(s, Report{incarnations[1], EndTold})
 				b.sync()
 			}
 			b.wait(b.h.t.Silence+moment, all...)
 			for _, s := range x.wantAlive {
-				if b.h.living(lives[s]) == nil {
-					t.Errorf("%v is over", lives[s])
+				if b.h.living(incarnations[s]) == nil {
+					t.Errorf("%v is over", incarnations[s])
 				}
 			}
 			for _, s := range x.wantOver {
-				if b.h.living(lives[s]) != nil {
-					t.Errorf("%v goes on", lives[s])
+				if b.h.living(incarnations[s]) != nil {
+					t.Errorf("%v goes on", incarnations[s])
 				}
 			}
 		})
 	}
 }
 
-// TestFewCannotEndTheHostsLife: in a time in which members may rightly hold that
-// the host's life is over, one of many that says so begins anew itself.
-func TestFewCannotEndTheHostsLife(t *testing.T) {
+// TestFewCannotEndTheHostsIncarnation: in a time in which members may rightly hold that
+// the host's incarnation is over, one of many that says so begins anew itself.
+func TestFewCannotEndTheHostsIncarnation(t *testing.T) {
 	for claims, want := range map[int]uint64{2: 3, 3: 4} {
 		b := newBench(t)
-		lives := map[SessionID]addr.Life{}
+		incarnations := map[SessionID]addr.Incarnation{}
 		for i := byte(1); i <= 5; i++ {
-			lives[SessionID(i)] = b.join(i, SessionID(i))
+			incarnations[SessionID(i)] = b.join(i, SessionID(i))
 		}
 		b.outage()
 		for range 4 {
 			for i := range claims {
-				m := resumeOf(byte(i)+1, lives[SessionID(i+1)])
+				m := resumeOf(byte(i)+1, incarnations[SessionID(i+1)])
 				m.HostOver = addr.Generation(3)
 				b.in(SessionID(i+1), m)
 			}
@@ -653,30 +653,30 @@ func TestFewCannotEndTheHostsLife(t *testing.T) {
 			b.wait(b.h.t.Silence/3, 3, 4, 5)
 		}
 		if got := b.h.Term(); got != want {
-			t.Errorf("after %d of 5 have told the end of the host's life: term %d, want %d", claims, got, want)
+			t.Errorf("after %d of 5 have told the end of the host's incarnation: term %d, want %d", claims, got, want)
 		}
 	}
 }
 
-// TestAnOutageEndsTheHostsLifeOnce: a report about the life that the host takes
+// TestAnOutageEndsTheHostsIncarnationOnce: a report about the incarnation that the host takes
 // after an outage cannot be of that outage.
-func TestAnOutageEndsTheHostsLifeOnce(t *testing.T) {
+func TestAnOutageEndsTheHostsIncarnationOnce(t *testing.T) {
 	b := newBench(t)
-	lives := map[SessionID]addr.Life{}
+	incarnations := map[SessionID]addr.Incarnation{}
 	for i := byte(1); i <= 5; i++ {
-		lives[SessionID(i)] = b.join(i, SessionID(i))
+		incarnations[SessionID(i)] = b.join(i, SessionID(i))
 	}
 	b.outage()
 	for over := addr.Generation(3); over <= 4; over++ {
 		for i := SessionID(1); i <= 4; i++ {
-			m := resumeOf(byte(i), lives[i])
+			m := resumeOf(byte(i), incarnations[i])
 			m.HostOver = over
 			b.in(i, m)
 			b.sync()
 		}
 	}
 	if got := b.h.Term(); got != 4 {
-		t.Errorf("after all have told the end of the host's life, and of the next one: term %d, want 4", got)
+		t.Errorf("after all have told the end of the host's incarnation, and of the next one: term %d, want 4", got)
 	}
 }
 
@@ -685,15 +685,15 @@ func TestAnOutageEndsTheHostsLifeOnce(t *testing.T) {
 func TestAllThatLostOneNodeAreEvictedAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.h.cfg.Partial = PartialEvict
-	lives := map[SessionID]addr.Life{}
+	incarnations := map[SessionID]addr.Incarnation{}
 	for i := byte(1); i <= 6; i++ {
-		lives[SessionID(i)] = b.join(i, SessionID(i))
+		incarnations[SessionID(i)] = b.join(i, SessionID(i))
 	}
 	for i := SessionID(2); i <= 3; i++ {
-		b.in(i, Report{lives[1], LinkSilent})
+		b.in(i, Report{incarnations[1], LinkSilent})
 	}
-	c := b.h.living(lives[1]).check
-	b.in(1, CheckResult{Nonce: c.nonce, Target: lives[1], Reached: true})
+	c := b.h.living(incarnations[1]).check
+	b.in(1, CheckResult{Nonce: c.nonce, Target: incarnations[1], Reached: true})
 	for end := b.now.Add(b.h.partialBound()); b.now.Before(end); {
 		b.wait(b.h.t.Tick, 1, 4, 5, 6)
 		for i := SessionID(2); i <= 3; i++ {
@@ -704,13 +704,13 @@ func TestAllThatLostOneNodeAreEvictedAtOnce(t *testing.T) {
 		}
 	}
 	for i := SessionID(1); i <= 6; i++ {
-		if alive := b.h.living(lives[i]) != nil; alive != (i != 2 && i != 3) {
+		if alive := b.h.living(incarnations[i]) != nil; alive != (i != 2 && i != 3) {
 			t.Errorf("node %d lives: %v", i, alive)
 		}
 	}
 }
 
-// TestOnlyAllowedNetworks: with networks that an operator allows, no node gets a life
+// TestOnlyAllowedNetworks: with networks that an operator allows, no node gets an incarnation
 // that is reached elsewhere, or under a name that may be anywhere.
 func TestOnlyAllowedNetworks(t *testing.T) {
 	for addresses, good := range map[string]bool{
@@ -730,32 +730,32 @@ func TestOnlyAllowedNetworks(t *testing.T) {
 	}
 }
 
-func TestAnOperatorEndsALife(t *testing.T) {
+func TestAnOperatorEndsAnIncarnation(t *testing.T) {
 	b := newBench(t)
-	life, other := b.join(1, 1), b.join(2, 2)
+	incarnation, other := b.join(1, 1), b.join(2, 2)
 	b.step(Expel{UUID: uuid(1), Reason: ReasonBanned})
 	out := b.sync()
 	for _, s := range []SessionID{1, 2, LocalSession} {
-		if r, ok := sent[RemovedLife](out, s); !ok || r.Life != life || r.Reason != ReasonBanned {
-			t.Errorf("session %d hears %+v, want the end of %v", s, r, life)
+		if r, ok := sent[RemovedIncarnation](out, s); !ok || r.Incarnation != incarnation || r.Reason != ReasonBanned {
+			t.Errorf("session %d hears %+v, want the end of %v", s, r, incarnation)
 		}
 	}
 	if b.h.living(other) == nil {
-		t.Error("the other life is over too")
+		t.Error("the other incarnation is over too")
 	}
 	if out := b.step(Expel{UUID: uuid(1), Reason: ReasonBanned}); len(out) != 0 {
 		t.Errorf("ended again: %+v", out)
 	}
 }
 
-func TestTableTellsWhyALifeEnded(t *testing.T) {
+func TestTableTellsWhyAnIncarnationEnded(t *testing.T) {
 	b := newBench(t)
 	b.join(1, 1)
 	gone := b.join(2, 2)
 	b.in(2, Leave{gone})
 	b.sync()
 	tab, _ := sent[Table](b.in(1, Sync{}), 1)
-	i := slices.IndexFunc(tab.Entries, func(e Entry) bool { return e.Node.Life == gone })
+	i := slices.IndexFunc(tab.Entries, func(e Entry) bool { return e.Node.Incarnation == gone })
 	if i < 0 || tab.Entries[i].Node.State != Removed || tab.Entries[i].Reason != ReasonLeft {
 		t.Errorf("the table says %+v, want that %v left", tab.Entries, gone)
 	}
@@ -763,11 +763,11 @@ func TestTableTellsWhyALifeEnded(t *testing.T) {
 
 func TestARenewedTermComesWithItsLease(t *testing.T) {
 	b := newBench(t)
-	life := b.join(1, 1)
+	incarnation := b.join(1, 1)
 	b.h.renew(b.h.term + 1)
 	g, ok := sent[Grant](b.sync(), 1)
-	if !ok || g.Term != 4 || g.Life != life || g.UUID != uuid(1) || g.Epoch != 10 || g.Name != "n1" {
-		t.Errorf("after the host took term 4: %+v, want a grant of %v with all that its lease says", b.out, life)
+	if !ok || g.Term != 4 || g.Incarnation != incarnation || g.UUID != uuid(1) || g.Epoch != 10 || g.Name != "n1" {
+		t.Errorf("after the host took term 4: %+v, want a grant of %v with all that its lease says", b.out, incarnation)
 	}
 }
 
@@ -780,15 +780,15 @@ func TestNewcomersWaitForClaimsAfterALostTable(t *testing.T) {
 	}
 	b.in(LocalSession, joinOf(200))
 	b.wantRefused(b.in(1, joinOf(1)), 1, RefusedBusy)
-	b.wantRefused(b.in(2, resumeOf(2, addr.Life{Node: 1, Generation: 7})), 2, RefusedFenced)
+	b.wantRefused(b.in(2, resumeOf(2, addr.Incarnation{Node: 1, Generation: 7})), 2, RefusedFenced)
 	claim := joinOf(2)
-	claim.Previous = addr.Life{Node: 1, Generation: 70}
+	claim.Previous = addr.Incarnation{Node: 1, Generation: 70}
 	b.in(2, claim)
-	if g, ok := sent[Grant](b.sync(), 2); !ok || g.Life != (addr.Life{Node: 1, Generation: 71}) {
-		t.Errorf("a claim got %+v, want 1.71: above the floor and above its last life", b.out)
+	if g, ok := sent[Grant](b.sync(), 2); !ok || g.Incarnation != (addr.Incarnation{Node: 1, Generation: 71}) {
+		t.Errorf("a claim got %+v, want 1.71: above the floor and above its last incarnation", b.out)
 	}
 	b.wait(b.h.t.Grace, 2)
-	if l := b.join(1, 1); l != (addr.Life{Node: 2, Generation: 71}) {
+	if l := b.join(1, 1); l != (addr.Incarnation{Node: 2, Generation: 71}) {
 		t.Errorf("a newcomer after the grace period lives as %v, want 2.71", l)
 	}
 }

@@ -49,7 +49,7 @@ func (h *Host) refusesID(m Join) (code Refusal, text string) {
 }
 
 // freeAt returns when the quarantine of a lease is over, if every member has acknowledged
-// the end of its life by then.
+// the end of its incarnation by then.
 func (h *Host) freeAt(l *Lease) time.Time {
 	since := l.Since
 	if e := h.ended[l.ID]; e != nil {

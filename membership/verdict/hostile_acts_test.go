@@ -38,7 +38,7 @@ func (r *hostileRun) victim(a act) *machine {
 	return r.honest[i%len(r.honest)]
 }
 
-// fault does one fault, and notes which life it ends and which may be judged.
+// fault does one fault, and notes which incarnation it ends and which may be judged.
 func (r *hostileRun) fault(a act) {
 	w, m := r.w, r.victim(a)
 	switch a.do {
@@ -88,7 +88,7 @@ func (r *hostileRun) fault(a act) {
 	}
 }
 
-// rejoin ends the isolation of m: its life is not dead any more,
+// rejoin ends the isolation of m: its incarnation is not dead any more,
 // if the host has not decided so by now.
 func (r *hostileRun) rejoin(m *machine) {
 	r.isolated[m] = false
@@ -123,7 +123,7 @@ func (r *hostileRun) say(h *machine, m Message) {
 // proven reports whether the host's shell passes m on: it has verified the
 // lease that m shows, and that the name is not that of another identity.
 func (r *hostileRun) proven(h *machine, m Message) bool {
-	own := func(l addr.Life) bool {
+	own := func(l addr.Incarnation) bool {
 		o := r.w.check.owner[l]
 		return o != nil && o.at == h
 	}
@@ -132,21 +132,21 @@ func (r *hostileRun) proven(h *machine, m Message) bool {
 	}
 	switch m := m.(type) {
 	case Join:
-		return m.UUID == h.uuid && free(m.Name()) && (m.Previous == (addr.Life{}) && m.Term == 0 || own(m.Previous))
+		return m.UUID == h.uuid && free(m.Name()) && (m.Previous == (addr.Incarnation{}) && m.Term == 0 || own(m.Previous))
 	case Resume:
-		return m.UUID == h.uuid && free(m.Name()) && own(m.Life)
+		return m.UUID == h.uuid && free(m.Name()) && own(m.Incarnation)
 	}
 	return true
 }
 
-// about returns the lives that an act is about.
-func (r *hostileRun) about(a act) []addr.Life {
+// about returns the incarnations that an act is about.
+func (r *hostileRun) about(a act) []addr.Incarnation {
 	if a.whom < 0 {
-		return r.lives
+		return r.incarnations
 	}
 	m := r.victim(a)
-	var all []addr.Life
-	for _, l := range r.lives {
+	var all []addr.Incarnation
+	for _, l := range r.incarnations {
 		if o := r.w.check.owner[l]; o != nil && o.at == m {
 			all = append(all, l)
 		}
@@ -174,7 +174,7 @@ func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 	case answersChecks:
 		r.repeat(h, a.long, 60*time.Millisecond, func() { r.answer(h, rng) })
 	case acksAll:
-		for _, l := range r.lives {
+		for _, l := range r.incarnations {
 			r.say(h, Ack{l})
 		}
 	case leavesOthers:
@@ -183,7 +183,7 @@ func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 		}
 	case pingsWildly:
 		for range 5 {
-			r.say(h, Ping{Life: pick(rng, r.lives), Nonce: rng.Uint64(), Version: rng.Uint64()})
+			r.say(h, Ping{Incarnation: pick(rng, r.incarnations), Nonce: rng.Uint64(), Version: rng.Uint64()})
 		}
 	case syncs:
 		for range 20 {
@@ -257,18 +257,18 @@ func (r *hostileRun) hostEpoch() uint64 {
 
 // accuse reports lives to the host.
 func (r *hostileRun) accuse(h *machine, a act, rng *rand.Rand) {
-	lives, evidence := r.about(a), []Evidence{EndTold}
+	incarnations, evidence := r.about(a), []Evidence{EndTold}
 	switch a.do {
 	case reportsOne:
 		evidence = []Evidence{LinkSilent, LinkReset, LinkFenced, LinkRefused, RumourDead, LinkAlive, Evidence(rng.IntN(256))}
 		rng.Shuffle(len(evidence), func(i, j int) { evidence[i], evidence[j] = evidence[j], evidence[i] })
 		evidence = evidence[:1+rng.IntN(len(evidence))]
 	case reportsAll:
-		lives, evidence = r.lives, []Evidence{Evidence(1 + rng.IntN(int(EndTold)))}
+		incarnations, evidence = r.incarnations, []Evidence{Evidence(1 + rng.IntN(int(EndTold)))}
 	case endsAll:
-		lives = append([]addr.Life{{Node: addr.Host, Generation: r.hostGeneration()}}, r.lives...)
+		incarnations = append([]addr.Incarnation{{Node: addr.Host, Generation: r.hostGeneration()}}, r.incarnations...)
 	}
-	for _, l := range lives {
+	for _, l := range incarnations {
 		for _, e := range evidence {
 			r.say(h, Report{About: l, Evidence: e})
 		}
@@ -288,8 +288,8 @@ func (r *hostileRun) hostGeneration() addr.Generation {
 func (r *hostileRun) answer(h *machine, rng *rand.Rand) {
 	reached := rng.IntN(4) > 0
 	for _, c := range r.checks {
-		r.say(h, CheckResult{Nonce: c.Nonce, Target: c.Life, Reached: reached})
-		r.say(h, CheckResult{Nonce: c.Nonce + 1 + rng.Uint64N(3), Target: pick(rng, r.lives), Reached: reached})
+		r.say(h, CheckResult{Nonce: c.Nonce, Target: c.Incarnation, Reached: reached})
+		r.say(h, CheckResult{Nonce: c.Nonce + 1 + rng.Uint64N(3), Target: pick(rng, r.incarnations), Reached: reached})
 	}
 }
 
@@ -317,14 +317,14 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 	case a.do == joins, a.do == secondSession && rng.IntN(2) == 0:
 		m := Join{Identity: id, Previous: own, Term: term}
 		if rng.IntN(2) == 0 {
-			m.Previous, m.Term = addr.Life{}, 0
+			m.Previous, m.Term = addr.Incarnation{}, 0
 		}
 		r.say(h, m)
 	default:
 		if a.do == saysHostOver {
 			id.Epoch = h.proc.epoch
 		}
-		r.say(h, Resume{Identity: id, Life: own, Term: term, HostOver: over})
+		r.say(h, Resume{Identity: id, Incarnation: own, Term: term, HostOver: over})
 	}
 }
 
@@ -366,9 +366,9 @@ func (r *hostileRun) connect(h *machine) {
 // rumours makes honest members hear false gossip. The truth follows after a
 // while; of gossip that is kept up, when it ends.
 func (r *hostileRun) rumours(a act, rng *rand.Rand) {
-	lives := r.about(a)
+	incarnations := r.about(a)
 	if rng.IntN(2) == 0 {
-		lives = append([]addr.Life{{Node: addr.Host, Generation: r.hostGeneration()}}, lives...)
+		incarnations = append([]addr.Incarnation{{Node: addr.Host, Generation: r.hostGeneration()}}, incarnations...)
 	}
 	what := []Rumour{RumouredDead, RumouredDead, RumouredWeak, RumouredAlive}[rng.IntN(4)]
 	again := time.Duration(0)
@@ -380,7 +380,7 @@ func (r *hostileRun) rumours(a act, rng *rand.Rand) {
 		if p == nil || p.paused || r.bad[m] || (a.do == spreadsRumours && rng.IntN(2) == 0) {
 			continue
 		}
-		for _, l := range lives {
+		for _, l := range incarnations {
 			for at := time.Duration(0); at == 0 || again > 0 && at < a.long; at += again {
 				r.w.to(p, at+r.w.delay(), func() { p.stepMember(Gossip{l, what}) })
 				if again == 0 {
@@ -392,8 +392,8 @@ func (r *hostileRun) rumours(a act, rng *rand.Rand) {
 	}
 }
 
-// truth makes p hear true gossip about a life.
-func (r *hostileRun) truth(p *proc, l addr.Life) {
+// truth makes p hear true gossip about an incarnation.
+func (r *hostileRun) truth(p *proc, l addr.Incarnation) {
 	if s := r.w.pairs[pair{p, l}]; s != nil {
 		p.stepMember(Gossip{l, s.rumour})
 	}

@@ -50,12 +50,12 @@ const (
 	endsAll        // EndTold about all
 	answersChecks  // for long: whatever is checked is reached, or is not
 	acksAll        // removals that were never told
-	leavesOthers   // Leave of another life
+	leavesOthers   // Leave of another incarnation
 	pingsWildly    // wild lives, nonces, versions
 	syncs          // a storm of Sync
 	joins          // Join again, with wild claims
-	resumes        // Resume again: own lives, old and new
-	saysHostOver   // Resume with the end of the host's life
+	resumes        // Resume again: own incarnations, old and new
+	saysHostOver   // Resume with the end of the host's incarnation
 	spreadsRumours // false gossip, taken back after a while
 	keepsRumouring // the same for long
 	answersNone    // no packet of the data path is answered for long

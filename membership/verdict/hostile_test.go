@@ -57,13 +57,13 @@ type hostileRun struct {
 
 // attackers are the hostile members, with their knowledge.
 type attackers struct {
-	hostile []*machine
-	bad     map[*machine]bool // it is one of them
-	lives   []addr.Life       // ever granted, to any member
-	own     map[*machine][]addr.Life
-	said    map[*machine][]Message
-	checks  []Check                // the newest of the host's
-	keeping map[*machine]time.Time // keeps back Ack, CheckResult and Report until then
+	hostile      []*machine
+	bad          map[*machine]bool  // it is one of them
+	incarnations []addr.Incarnation // ever granted, to any member
+	own          map[*machine][]addr.Incarnation
+	said         map[*machine][]Message
+	checks       []Check                // the newest of the host's
+	keeping      map[*machine]time.Time // keeps back Ack, CheckResult and Report until then
 }
 
 // A faultRecord has the effects of faults, for which no member is to blame.
@@ -81,12 +81,12 @@ type faultRecord struct {
 // A verdictRecord has the messages of members and their effects.
 type verdictRecord struct {
 	term       map[*proc]uint64
-	told       map[*proc]toldOf // since its life began
-	complained map[addr.Life]bool
-	known      map[addr.Life]bool // when the last outage began
-	accusers   map[addr.Life]map[addr.Life]bool
+	told       map[*proc]toldOf // since its incarnation began
+	complained map[addr.Incarnation]bool
+	known      map[addr.Incarnation]bool // when the last outage began
+	accusers   map[addr.Incarnation]map[addr.Incarnation]bool
 	claims     []claimed
-	decided    map[addr.Life]bool // ended by the host
+	decided    map[addr.Incarnation]bool // ended by the host
 	holder     map[addr.NodeID]*machine
 	baited     int // honest lives that ended because they had told the end of hostile ones only
 }
@@ -109,10 +109,10 @@ const (
 	toldHonest // or that of the host
 )
 
-// A claimed is a word of a member that the host's life is over.
+// A claimed is a word of a member that the host's incarnation is over.
 type claimed struct {
-	at   time.Time
-	life addr.Life
+	at          time.Time
+	incarnation addr.Incarnation
 }
 
 // findings takes the failures of a run instead of the test, which may have it
@@ -159,12 +159,12 @@ func (r *hostileRun) breach(kind breachKind, m *machine, format string, args ...
 func newHostileRun(t testing.TB, p plan, trace bool) *hostileRun {
 	out := &findings{TB: t}
 	r := &hostileRun{w: newWorld(out, p.seed, p.honest+p.hostile), plan: p, out: out,
-		attackers: attackers{bad: make(map[*machine]bool), own: make(map[*machine][]addr.Life),
+		attackers: attackers{bad: make(map[*machine]bool), own: make(map[*machine][]addr.Incarnation),
 			said: make(map[*machine][]Message), keeping: make(map[*machine]time.Time)},
 		faultRecord: faultRecord{troubled: make(map[*machine]time.Time), isolated: make(map[*machine]bool)},
-		verdictRecord: verdictRecord{term: make(map[*proc]uint64), told: make(map[*proc]toldOf), complained: make(map[addr.Life]bool),
-			known: make(map[addr.Life]bool), accusers: make(map[addr.Life]map[addr.Life]bool),
-			decided: make(map[addr.Life]bool), holder: make(map[addr.NodeID]*machine)},
+		verdictRecord: verdictRecord{term: make(map[*proc]uint64), told: make(map[*proc]toldOf), complained: make(map[addr.Incarnation]bool),
+			known: make(map[addr.Incarnation]bool), accusers: make(map[addr.Incarnation]map[addr.Incarnation]bool),
+			decided: make(map[addr.Incarnation]bool), holder: make(map[addr.NodeID]*machine)},
 		serviceRecord: serviceRecord{seen: make(map[*proc]int), last: make(map[*machine]*proc),
 			steady: make(map[*machine]time.Time), alone: make(map[*machine]time.Time), waits: make(map[*machine]time.Time)},
 	}
@@ -213,13 +213,13 @@ func (r *hostileRun) drops(c *conn, side int, m Message) bool {
 	return false
 }
 
-// unproven lets hostile members claim that they reached a life that did not answer.
+// unproven lets hostile members claim that they reached an incarnation that did not answer.
 var unproven = os.Getenv("VERDICT_UNPROVEN") != ""
 
-// answers reports whether life answers h now.
-func (r *hostileRun) answers(h *machine, life addr.Life) bool {
-	o := r.w.check.owner[life]
-	return o != nil && !o.dead && o.member.self == life && r.w.reaches(h, o.at)
+// answers reports whether incarnation answers h now.
+func (r *hostileRun) answers(h *machine, incarnation addr.Incarnation) bool {
+	o := r.w.check.owner[incarnation]
+	return o != nil && !o.dead && o.member.self == incarnation && r.w.reaches(h, o.at)
 }
 
 // run performs the plan, with the words of hostile members or without, and
@@ -277,11 +277,11 @@ func (r *hostileRun) rest() {
 				continue
 			}
 			l := o.proc.member.self
-			if v == nil || v.self == (addr.Life{}) {
-				r.breach(wasBlocked, m, "in the end it has no life")
+			if v == nil || v.self == (addr.Incarnation{}) {
+				r.breach(wasBlocked, m, "in the end it has no incarnation")
 				break
-			} else if l != (addr.Life{}) && v.in[l.Node] != l.Generation {
-				r.breach(wasHidden, o, "in the end machine %d does not know its life %v", m.index, l)
+			} else if l != (addr.Incarnation{}) && v.in[l.Node] != l.Generation {
+				r.breach(wasHidden, o, "in the end machine %d does not know its incarnation %v", m.index, l)
 			}
 		}
 	}

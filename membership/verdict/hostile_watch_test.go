@@ -20,10 +20,10 @@ type breach struct {
 type breachKind string
 
 const (
-	wasRemoved      breachKind = "removed"      // an honest life that answers was ended
-	wasReset        breachKind = "host reset"   // the host's life was ended though it answers
-	wasToldOver     breachKind = "told over"    // an honest member told the end of a life that answers
-	wasHidden       breachKind = "hidden"       // the end of an honest life is not told in time
+	wasRemoved      breachKind = "removed"      // an honest incarnation that answers was ended
+	wasReset        breachKind = "host reset"   // the host's incarnation was ended though it answers
+	wasToldOver     breachKind = "told over"    // an honest member told the end of an incarnation that answers
+	wasHidden       breachKind = "hidden"       // the end of an honest incarnation is not told in time
 	wasImpersonated breachKind = "impersonated" // an ID or UUID is another's
 	wasBlocked      breachKind = "blocked"      // an honest member is not served
 	rule            breachKind = "rule"         // a verdict that too few words stand behind
@@ -48,17 +48,17 @@ func (r *hostileRun) trouble(m *machine, long time.Duration) {
 
 func (r *hostileRun) inTrouble(m *machine) bool { return r.w.now.Before(r.troubled[m]) }
 
-// A dead is an honest life that is over; its end must be announced.
+// A dead is an honest incarnation that is over; its end must be announced.
 type dead struct {
-	life addr.Life
-	at   *machine
-	proc *proc
-	from time.Time
+	incarnation addr.Incarnation
+	at          *machine
+	proc        *proc
+	from        time.Time
 }
 
-// died notes that the life of m ends now.
+// died notes that the incarnation of m ends now.
 func (r *hostileRun) died(m *machine) {
-	if m.proc == nil || m.proc.member.self == (addr.Life{}) {
+	if m.proc == nil || m.proc.member.self == (addr.Incarnation{}) {
 		return
 	}
 	r.dead = append(r.dead, dead{m.proc.member.self, m, m.proc, r.w.now})
@@ -69,12 +69,12 @@ func (r *hostileRun) revived(m *machine) {
 	r.dead = slices.DeleteFunc(r.dead, func(d dead) bool { return d.at == m && d.proc == m.proc })
 }
 
-// noteKnown remembers the lives that an outage which begins now is about.
+// noteKnown remembers the incarnations that an outage which begins now is about.
 func (r *hostileRun) noteKnown() {
 	clear(r.known)
 	for _, l := range r.host.leases {
 		if l.State == LeaseActive {
-			r.known[l.Life()] = true
+			r.known[l.Incarnation()] = true
 		}
 	}
 	clear(r.accusers)
@@ -90,7 +90,7 @@ func (r *hostileRun) tap(p *proc, in HostInput, actions []Action) {
 		switch a := a.(type) {
 		case Persist:
 			for _, l := range a.Leases {
-				if l.State == LeaseQuarantine && !r.decided[l.Life()] {
+				if l.State == LeaseQuarantine && !r.decided[l.Incarnation()] {
 					r.ends(l)
 				}
 			}
@@ -130,15 +130,15 @@ func (r *hostileRun) heard(p *proc, got Received) {
 	}
 	switch m := got.Message.(type) {
 	case Resume:
-		if m.HostOver >= addr.Generation(r.term[p]) && r.known[m.Life] {
-			r.claims = append(r.claims, claimed{r.w.now, m.Life})
+		if m.HostOver >= addr.Generation(r.term[p]) && r.known[m.Incarnation] {
+			r.claims = append(r.claims, claimed{r.w.now, m.Incarnation})
 		}
 	case Report:
 		by := from.member.self
 		switch {
 		case m.Evidence == EndTold && r.known[by]:
 			if r.accusers[m.About] == nil {
-				r.accusers[m.About] = make(map[addr.Life]bool)
+				r.accusers[m.About] = make(map[addr.Incarnation]bool)
 			}
 			r.accusers[m.About][by] = true
 		case m.Evidence >= LinkSilent && m.Evidence <= LinkRefused && m.About.Node != addr.Host:
@@ -147,37 +147,37 @@ func (r *hostileRun) heard(p *proc, got Received) {
 	}
 }
 
-// ends judges the end of a life that the host decides.
+// ends judges the end of an incarnation that the host decides.
 func (r *hostileRun) ends(l Lease) {
-	life := l.Life()
-	o := r.w.check.owner[life]
+	incarnation := l.Incarnation()
+	o := r.w.check.owner[incarnation]
 	if o != nil && !o.dead && !r.bad[o.at] {
 		r.scan(o) // its events by now
 	}
-	r.decided[life] = true
-	if o == nil || r.bad[o.at] || o.dead || o.member.self != life {
+	r.decided[incarnation] = true
+	if o == nil || r.bad[o.at] || o.dead || o.member.self != incarnation {
 		return // never granted, hostile, or over
 	}
 	if r.told[o] == toldHostile {
 		r.baited++
 	}
-	if r.told[o] != toldNone || (r.w.partial == PartialEvict && r.complained[life]) {
+	if r.told[o] != toldNone || (r.w.partial == PartialEvict && r.complained[incarnation]) {
 		return // its own word
 	}
-	if n := len(r.accusers[life]); l.Reason == ReasonPartitioned && r.w.partial == PartialReset && !many(n, len(r.known)) {
-		r.breach(rule, o.at, "life %v was ended by the words of %d of %d known before", life, n, len(r.known))
+	if n := len(r.accusers[incarnation]); l.Reason == ReasonPartitioned && r.w.partial == PartialReset && !many(n, len(r.known)) {
+		r.breach(rule, o.at, "incarnation %v was ended by the words of %d of %d known before", incarnation, n, len(r.known))
 	}
 	if !r.inTrouble(o.at) {
-		r.breach(wasRemoved, o.at, "life %v answers and was ended by the host, %s", life, l.Reason)
+		r.breach(wasRemoved, o.at, "incarnation %v answers and was ended by the host, %s", incarnation, l.Reason)
 	}
 }
 
-// renews judges that the host takes a new life.
+// renews judges that the host takes a new incarnation.
 func (r *hostileRun) renews(p *proc, term uint64) {
-	claims, k := make(map[addr.Life]bool), 0
+	claims, k := make(map[addr.Incarnation]bool), 0
 	for _, c := range r.claims {
 		if r.w.now.Sub(c.at) <= r.w.tm.Silence+100*time.Millisecond {
-			claims[c.life] = true
+			claims[c.incarnation] = true
 		}
 	}
 	for l := range r.known {
@@ -186,10 +186,10 @@ func (r *hostileRun) renews(p *proc, term uint64) {
 		}
 	}
 	if n := len(claims); n < min(3, k) || 2*n <= k {
-		r.breach(rule, r.host, "the host's life was renewed, term %d, by the words of %d of %d known before", term, n, k)
+		r.breach(rule, r.host, "the host's incarnation was renewed, term %d, by the words of %d of %d known before", term, n, k)
 	}
 	if !r.inTrouble(r.host) && k >= 3 { // of fewer members two may be all
-		r.breach(wasReset, r.host, "the host answers and took a new life, term %d", term)
+		r.breach(wasReset, r.host, "the host answers and took a new incarnation, term %d", term)
 	}
 }
 
@@ -199,20 +199,20 @@ func (r *hostileRun) grants(p *proc, s SessionID, g Grant) {
 	if to == nil {
 		return // the host's own
 	}
-	if !slices.Contains(r.lives, g.Life) {
-		r.lives = append(r.lives, g.Life)
+	if !slices.Contains(r.incarnations, g.Incarnation) {
+		r.incarnations = append(r.incarnations, g.Incarnation)
 		if r.bad[to.at] {
-			r.own[to.at] = append(r.own[to.at], g.Life)
+			r.own[to.at] = append(r.own[to.at], g.Incarnation)
 		}
 	}
 	if g.UUID != to.at.uuid {
-		r.breach(wasImpersonated, to.at, "life %v is granted with UUID %v of another machine", g.Life, g.UUID)
+		r.breach(wasImpersonated, to.at, "incarnation %v is granted with UUID %v of another machine", g.Incarnation, g.UUID)
 	}
-	first, ok := r.holder[g.Life.Node]
+	first, ok := r.holder[g.Incarnation.Node]
 	if !ok {
-		r.holder[g.Life.Node] = to.at
+		r.holder[g.Incarnation.Node] = to.at
 	} else if first != to.at { // no quarantine ends within a run
-		r.breach(wasImpersonated, first, "its ID is granted to machine %d: %v", to.at.index, g.Life)
+		r.breach(wasImpersonated, first, "its ID is granted to machine %d: %v", to.at.index, g.Incarnation)
 	}
 	holds := make(map[addr.UUID]addr.NodeID)
 	for _, l := range p.host.Leases() {
@@ -230,12 +230,12 @@ func (r *hostileRun) scan(p *proc) {
 	for ; r.seen[p] < len(p.events); r.seen[p]++ {
 		switch e := p.events[r.seen[p]]; e.Kind {
 		case EventRemoved:
-			r.tellsEnd(p, e.Node.Life)
+			r.tellsEnd(p, e.Node.Incarnation)
 		case EventReset:
-			l := e.Node.Life
-			r.complained[l] = true // the life's reports end with it
+			l := e.Node.Incarnation
+			r.complained[l] = true // the incarnation's reports end with it
 			if !r.decided[l] && l.Node != addr.Host && r.told[p] == toldNone && !r.inTrouble(p.at) && !r.hostHidden {
-				r.breach(wasRemoved, p.at, "life %v answers and was reset: %s", l, e.Detail)
+				r.breach(wasRemoved, p.at, "incarnation %v answers and was reset: %s", l, e.Detail)
 			}
 			delete(r.told, p)
 		}
@@ -244,14 +244,14 @@ func (r *hostileRun) scan(p *proc) {
 
 // tellsEnd judges that an honest member told an end: if the host has not
 // decided it, it is the member's own word.
-func (r *hostileRun) tellsEnd(p *proc, l addr.Life) {
+func (r *hostileRun) tellsEnd(p *proc, l addr.Incarnation) {
 	if l.Node == addr.Host {
 		h := r.host.proc
 		switch {
 		case h == nil || h.dead || addr.Generation(h.host.Term()) != l.Generation:
 			return // it is over
 		case !r.inTrouble(r.host) && !r.inTrouble(p.at):
-			r.breach(wasToldOver, p.at, "tells that the host's life %v is over, which answers", l)
+			r.breach(wasToldOver, p.at, "tells that the host's incarnation %v is over, which answers", l)
 		}
 		honest, all := r.left()
 		if r.inTrouble(p.at) || honest < max(min(3, all), all/2+1) {
@@ -267,7 +267,7 @@ func (r *hostileRun) tellsEnd(p *proc, l addr.Life) {
 		r.told[p] = toldHonest
 	}
 	if !r.bad[o.at] && !r.inTrouble(o.at) && !r.inTrouble(p.at) {
-		r.breach(wasToldOver, p.at, "tells that life %v of machine %d is over, which answers", l, o.at.index)
+		r.breach(wasToldOver, p.at, "tells that incarnation %v of machine %d is over, which answers", l, o.at.index)
 	}
 }
 
@@ -344,7 +344,7 @@ func (r *hostileRun) watchHost() {
 		return
 	}
 	for _, m := range r.honest {
-		if m.proc == nil || m.proc.paused || r.inTrouble(m) || m.proc.member.self == (addr.Life{}) {
+		if m.proc == nil || m.proc.paused || r.inTrouble(m) || m.proc.member.self == (addr.Incarnation{}) {
 			continue
 		}
 		if v := r.w.check.views[m.proc]; v != nil && v.in[addr.Host] != 0 {
@@ -361,7 +361,7 @@ func (r *hostileRun) buried(d dead) bool {
 	bound := w.tm.Silence + 2*w.tm.Check + tellSlack
 	for _, m := range r.honest {
 		if r.counts(m, d) && w.now.Sub(later(d.from, r.alone[m])) > bound {
-			r.breach(wasHidden, d.at, "life %v ended at %v, and machine %d, without a host, still counts it in", d.life, d.from.Sub(w.start), m.index)
+			r.breach(wasHidden, d.at, "incarnation %v ended at %v, and machine %d, without a host, still counts it in", d.incarnation, d.from.Sub(w.start), m.index)
 			return true
 		}
 	}
@@ -373,8 +373,8 @@ func (r *hostileRun) buried(d dead) bool {
 	if h == nil || h.paused || w.now.Sub(from) < bound {
 		return false
 	}
-	if _, there := h.host.Sessions()[d.life]; there {
-		r.breach(wasHidden, d.at, "life %v ended at %v, and the host still counts it in", d.life, d.from.Sub(w.start))
+	if _, there := h.host.Sessions()[d.incarnation]; there {
+		r.breach(wasHidden, d.at, "incarnation %v ended at %v, and the host still counts it in", d.incarnation, d.from.Sub(w.start))
 		return true
 	}
 	if w.now.Sub(from) < bound+time.Second {
@@ -382,17 +382,17 @@ func (r *hostileRun) buried(d dead) bool {
 	}
 	for _, m := range r.honest {
 		if r.counts(m, d) && w.now.Sub(r.steady[m]) > time.Second {
-			r.breach(wasHidden, d.at, "life %v ended at %v, and machine %d still counts it in", d.life, d.from.Sub(w.start), m.index)
+			r.breach(wasHidden, d.at, "incarnation %v ended at %v, and machine %d still counts it in", d.incarnation, d.from.Sub(w.start), m.index)
 		}
 	}
 	return true
 }
 
-// counts reports whether m still has the dead life in its view.
+// counts reports whether m still has the dead incarnation in its view.
 func (r *hostileRun) counts(m *machine, d dead) bool {
 	if m == d.at || m.proc == nil {
 		return false
 	}
 	v := r.w.check.views[m.proc]
-	return v != nil && v.self != (addr.Life{}) && v.in[d.life.Node] == d.life.Generation
+	return v != nil && v.self != (addr.Incarnation{}) && v.in[d.incarnation.Node] == d.incarnation.Generation
 }

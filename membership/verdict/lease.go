@@ -10,12 +10,12 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A LeaseState is where a lease is in its life.
+// A LeaseState is where a lease is in its incarnation.
 type LeaseState uint8
 
 const (
 	LeaseFree       LeaseState = iota + 1 // may go to any node; the generation is kept
-	LeaseActive                           // held by a life
+	LeaseActive                           // held by an incarnation
 	LeaseQuarantine                       // over, but not long enough
 )
 
@@ -35,17 +35,19 @@ func (s LeaseState) String() string {
 // A Lease is the record of one node ID: one line of the lease table on disk.
 type Lease struct {
 	ID         addr.NodeID // 1 … addr.FirstReserved − 1
-	UUID       addr.UUID   // of the last life, also when free
+	UUID       addr.UUID   // of the last incarnation, also when free
 	Name       string
-	Generation addr.Generation // of the last life, ≥ 1; never goes back
+	Generation addr.Generation // of the last incarnation, ≥ 1; never goes back
 	Epoch      uint64
 	State      LeaseState
 	Reason     Reason    // of the end, unless active
 	Since      time.Time // of the state, host time; only for people once it was on disk
 }
 
-// Life returns the life that the lease is or was last given to.
-func (l Lease) Life() addr.Life { return addr.Life{Node: l.ID, Generation: l.Generation} }
+// Incarnation returns the incarnation that the lease is or was last given to.
+func (l Lease) Incarnation() addr.Incarnation {
+	return addr.Incarnation{Node: l.ID, Generation: l.Generation}
+}
 
 // maxGeneration is never granted: a lease that reaches it is retired.
 const maxGeneration = ^addr.Generation(0)
@@ -61,7 +63,7 @@ type leaseTable struct {
 	leases map[addr.NodeID]*Lease
 	owner  map[addr.UUID]addr.NodeID
 	cursor addr.NodeID     // the ID granted last to a newcomer; the search goes on after it
-	floor  addr.Generation // every life begins above it; only grows
+	floor  addr.Generation // every incarnation begins above it; only grows
 }
 
 // newLeaseTable builds the table from the records on disk. Two records of one
@@ -129,15 +131,15 @@ func (t *leaseTable) sorted() []*Lease {
 	return all
 }
 
-// grant gives u a life: its own ID with the next generation; else that of its
-// previous life if no node has it; else the next free one after the cursor. The
-// caller has ended the previous life before, and knows that it was u's. The
+// grant gives u an incarnation: its own ID with the next generation; else that of its
+// previous incarnation if no node has it; else the next free one after the cursor. The
+// caller has ended the previous incarnation before, and knows that it was u's. The
 // generation is above every one that the ID can have had: in the table, up to the
-// floor, and in the previous life.
+// floor, and in the previous incarnation.
 //
 // A node that wants one ID gets that one: the caller has found it to be this node's, or
 // free.
-func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string, previous addr.Life, want addr.NodeID) (*Lease, error) {
+func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string, previous addr.Incarnation, want addr.NodeID) (*Lease, error) {
 	id := want
 	if id == 0 {
 		var ok bool
@@ -165,8 +167,8 @@ func (t *leaseTable) grant(now time.Time, u addr.UUID, epoch uint64, name string
 }
 
 // bound returns the ID that u has and keeps: the one that it held last, or else that of
-// its previous life if no node has it.
-func (t *leaseTable) bound(u addr.UUID, previous addr.Life) (addr.NodeID, bool) {
+// its previous incarnation if no node has it.
+func (t *leaseTable) bound(u addr.UUID, previous addr.Incarnation) (addr.NodeID, bool) {
 	usedUp := previous.Generation >= maxGeneration-1
 	if l := t.lookup(u); l != nil && l.Generation < maxGeneration-1 && (l.ID != previous.Node || !usedUp) {
 		return l.ID, true
@@ -174,7 +176,7 @@ func (t *leaseTable) bound(u addr.UUID, previous addr.Life) (addr.NodeID, bool) 
 	return previous.Node, t.free(previous.Node) && !usedUp
 }
 
-func (t *leaseTable) choose(u addr.UUID, previous addr.Life) (addr.NodeID, bool) {
+func (t *leaseTable) choose(u addr.UUID, previous addr.Incarnation) (addr.NodeID, bool) {
 	if id, ok := t.bound(u, previous); ok {
 		return id, true
 	}
@@ -205,16 +207,16 @@ func (l *Lease) end(now time.Time, why Reason) {
 	l.State, l.Since, l.Reason = LeaseQuarantine, now, why
 }
 
-// raise makes every later life begin above floor.
+// raise makes every later incarnation begin above floor.
 func (t *leaseTable) raise(floor addr.Generation) {
 	t.floor = max(t.floor, min(floor, maxGeneration-2))
 }
 
-// lacks reports whether u was granted a life that this table does not know of.
-func (t *leaseTable) lacks(u addr.UUID, life addr.Life) bool {
-	if life.Generation == 0 || life.Node == addr.Host {
+// lacks reports whether u was granted an incarnation that this table does not know of.
+func (t *leaseTable) lacks(u addr.UUID, incarnation addr.Incarnation) bool {
+	if incarnation.Generation == 0 || incarnation.Node == addr.Host {
 		return false
 	}
-	l := t.leases[life.Node]
-	return l == nil || l.Generation < life.Generation || l.Generation == life.Generation && l.UUID != u
+	l := t.leases[incarnation.Node]
+	return l == nil || l.Generation < incarnation.Generation || l.Generation == incarnation.Generation && l.UUID != u
 }

@@ -19,7 +19,7 @@ func TestLeaseTableAgainstModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Unix(0, 0)
-		granted := make(map[addr.Life]addr.UUID)
+		granted := make(map[addr.Incarnation]addr.UUID)
 		highest := make(map[addr.NodeID]addr.Generation)
 		active := make(map[addr.UUID]*Lease)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -34,7 +34,7 @@ func TestLeaseTableAgainstModel(t *testing.T) {
 			default:
 				before := table.lookup(u)
 				want := addr.NodeID(rapid.IntRange(0, 70_000).Draw(t, "want"))
-				previous := addr.Life{Node: want, Generation: addr.Generation(rapid.Uint32Range(0, 2000).Draw(t, "generation"))}
+				previous := addr.Incarnation{Node: want, Generation: addr.Generation(rapid.Uint32Range(0, 2000).Draw(t, "generation"))}
 				free := table.free(want)
 				l, err := table.grant(now, u, 1, "", previous, 0)
 				if err != nil {
@@ -47,19 +47,19 @@ func TestLeaseTableAgainstModel(t *testing.T) {
 				if l.ID == want {
 					last = max(last, previous.Generation)
 				}
-				switch life := l.Life(); {
-				case granted[life] != addr.UUID{}:
-					t.Fatalf("%v granted twice", life)
-				case life.Generation != last+1:
-					t.Fatalf("%v granted after generation %d", life, last)
-				case life.Node == addr.Host || life.Node >= addr.FirstReserved:
-					t.Fatalf("reserved %v granted", life)
-				case before != nil && before.ID != life.Node:
-					t.Fatalf("%v granted to the holder of node %d", life, before.ID)
-				case before == nil && free && life.Node != want:
-					t.Fatalf("%v granted though node %d was free", life, want)
+				switch incarnation := l.Incarnation(); {
+				case granted[incarnation] != addr.UUID{}:
+					t.Fatalf("%v granted twice", incarnation)
+				case incarnation.Generation != last+1:
+					t.Fatalf("%v granted after generation %d", incarnation, last)
+				case incarnation.Node == addr.Host || incarnation.Node >= addr.FirstReserved:
+					t.Fatalf("reserved %v granted", incarnation)
+				case before != nil && before.ID != incarnation.Node:
+					t.Fatalf("%v granted to the holder of node %d", incarnation, before.ID)
+				case before == nil && free && incarnation.Node != want:
+					t.Fatalf("%v granted though node %d was free", incarnation, want)
 				default:
-					granted[life], highest[life.Node] = u, life.Generation
+					granted[incarnation], highest[incarnation.Node] = u, incarnation.Generation
 				}
 				active[u] = l
 			}
@@ -73,8 +73,8 @@ func TestLeaseTableAgainstModel(t *testing.T) {
 			t.Fatalf("what was written cannot be read: %v", err)
 		}
 		for u, l := range active {
-			if got := again.lookup(u); got == nil || got.Life() != l.Life() {
-				t.Fatalf("after a restart %v holds %+v, want %v", u, got, l.Life())
+			if got := again.lookup(u); got == nil || got.Incarnation() != l.Incarnation() {
+				t.Fatalf("after a restart %v holds %+v, want %v", u, got, l.Incarnation())
 			}
 		}
 	})
@@ -87,7 +87,7 @@ func TestNextFitGoesOnAfterTheLastAndWraps(t *testing.T) {
 	}
 	var got []addr.NodeID
 	for n := range byte(3) {
-		l, err := table.grant(time.Unix(0, 0), uuid(n+1), 1, "", addr.Life{}, 0)
+		l, err := table.grant(time.Unix(0, 0), uuid(n+1), 1, "", addr.Incarnation{}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestGenerationsEndBelowTheLast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := table.grant(time.Unix(0, 0), uuid(1), 1, "", addr.Life{Node: 7, Generation: maxGeneration - 1}, 0)
+	l, err := table.grant(time.Unix(0, 0), uuid(1), 1, "", addr.Incarnation{Node: 7, Generation: maxGeneration - 1}, 0)
 	if err != nil || l.ID == 7 {
 		t.Errorf("granted %+v, %v, want another ID: node 7 has no generation left", l, err)
 	}

@@ -8,22 +8,22 @@ import (
 
 // A Lifeline is the evidence in the lifelines to one start of a node, one after the other.
 type Lifeline struct {
-	Shown addr.Life // that the peer showed on the last one; the zero Life before the first
+	Shown addr.Incarnation // that the peer showed on the last one; the zero Incarnation before the first
 
 	told    time.Time // the sign of life that was last reported
 	silent  time.Time // when silence was last reported; zero: it is not silent
 	doubted time.Time // when the others were last told of a doubt
-	denied  denial    // the first of the last looks in a row that did not find a life
+	denied  denial    // the first of the last looks in a row that did not find an incarnation
 }
 
-// A denial is when a peer was first found not to be a life.
+// A denial is when a peer was first found not to be an incarnation.
 type denial struct {
-	life addr.Life
-	at   time.Time
+	incarnation addr.Incarnation
+	at          time.Time
 }
 
-// Raise records that there is a new lifeline, on which the peer shows a life.
-func (l *Lifeline) Raise(shown addr.Life) {
+// Raise records that there is a new lifeline, on which the peer shows an incarnation.
+func (l *Lifeline) Raise(shown addr.Incarnation) {
 	l.Shown, l.told, l.silent = shown, time.Time{}, time.Time{}
 }
 
@@ -38,18 +38,18 @@ func (l *Lifeline) Excuse(now time.Time) { l.told, l.silent = now, time.Time{} }
 // BeginLines begins a look at all lifelines, each of which Heard is asked about.
 func (p *Pace) BeginLines() { p.lines = time.Time{} }
 
-// Heard turns the last sign of life on a lifeline into evidence about a life; 0: there is
-// none. doubt asks for the others to be told that this node does not hear the life.
-func (p *Pace) Heard(l *Lifeline, life addr.Life, alive, now time.Time) (e Evidence, doubt bool) {
+// Heard turns the last sign of life on a lifeline into evidence about an incarnation; 0: there is
+// none. doubt asks for the others to be told that this node does not hear the incarnation.
+func (p *Pace) Heard(l *Lifeline, incarnation addr.Incarnation, alive, now time.Time) (e Evidence, doubt bool) {
 	due, doubtful := alive.Add(p.lineBound()), alive.Add(p.t.Silence/2)
-	doubt = !now.Before(doubtful) && l.Shown == life && p.doubts(l, life, now)
+	doubt = !now.Before(doubtful) && l.Shown == incarnation && p.doubts(l, incarnation, now)
 	switch {
 	case !alive.Equal(l.told) && now.Before(due):
 		l.told, l.silent = alive, time.Time{}
-		e = l.speaksFor(life)
+		e = l.speaksFor(incarnation)
 	case !now.Before(due) && now.Sub(l.silent) >= p.t.Silence:
 		l.silent = now
-		if l.Shown == life {
+		if l.Shown == incarnation {
 			e = LinkSilent
 		}
 	}
@@ -64,14 +64,14 @@ func (p *Pace) Heard(l *Lifeline, life addr.Life, alive, now time.Time) (e Evide
 	return e, doubt
 }
 
-// speaksFor returns the evidence of a sign of life. The lifeline may speak for another life
+// speaksFor returns the evidence of a sign of life. The lifeline may speak for another incarnation
 // of the same process: for an earlier one, then it is about to be closed, or for a later
-// one, which proves that life is over.
-func (l *Lifeline) speaksFor(life addr.Life) Evidence {
+// one, which proves that incarnation is over.
+func (l *Lifeline) speaksFor(incarnation addr.Incarnation) Evidence {
 	switch {
-	case l.Shown == life:
+	case l.Shown == incarnation:
 		return LinkAlive
-	case l.Shown.Node == life.Node && l.Shown.Generation > life.Generation:
+	case l.Shown.Node == incarnation.Node && l.Shown.Generation > incarnation.Generation:
 		return LinkFenced
 	}
 	return 0
@@ -89,40 +89,40 @@ func (p *Pace) lineBound() time.Duration {
 	return p.t.Silence + p.t.Check
 }
 
-// doubtEvery is the time between two doubts about one life.
+// doubtEvery is the time between two doubts about one incarnation.
 const doubtEvery = time.Second
 
-// doubts reports whether to tell all others that this node hears nothing of a life that it
+// doubts reports whether to tell all others that this node hears nothing of an incarnation that it
 // watches. With a host, which checks for all, no other node needs the doubt.
-func (p *Pace) doubts(l *Lifeline, life addr.Life, now time.Time) bool {
-	if !p.member.Alone() || !p.member.Watches(life) || now.Sub(l.doubted) < doubtEvery {
+func (p *Pace) doubts(l *Lifeline, incarnation addr.Incarnation, now time.Time) bool {
+	if !p.member.Alone() || !p.member.Watches(incarnation) || now.Sub(l.doubted) < doubtEvery {
 		return false
 	}
 	l.doubted = now
 	return true
 }
 
-// A Sight is the result of a dial of a life, the weaker first: of several addresses the
+// A Sight is the result of a dial of an incarnation, the weaker first: of several addresses the
 // strongest counts.
 type Sight uint8
 
 // The sights.
 const (
-	SawNothing    Sight = iota // this node could not dial at all, which says nothing of the other one
-	SawNobody                  // no node answered
-	SawFence                   // it said that our life is over
-	SawNewer                   // another start of it answered
-	SawNoSuchLife              // it answered, and is not that life: it is another one, or none
-	SawAlive                   // it answered
+	SawNothing           Sight = iota // this node could not dial at all, which says nothing of the other one
+	SawNobody                         // no node answered
+	SawFence                          // it said that our incarnation is over
+	SawNewer                          // another start of it answered
+	SawNoSuchIncarnation              // it answered, and is not that incarnation: it is another one, or none
+	SawAlive                          // it answered
 )
 
 // Sees compares the node that answered with the one that is meant.
-func (c Contact) Sees(epoch uint64, life addr.Life) Sight {
+func (c Contact) Sees(epoch uint64, incarnation addr.Incarnation) Sight {
 	switch {
 	case epoch != c.Epoch:
 		return SawNewer
-	case life != c.Life:
-		return SawNoSuchLife
+	case incarnation != c.Incarnation:
+		return SawNoSuchIncarnation
 	}
 	return SawAlive
 }
@@ -132,7 +132,7 @@ func (s Sight) Outcome() RedialOutcome {
 	switch s {
 	case SawNothing:
 		return RedialUntried
-	case SawAlive, SawNoSuchLife: // the process is there, and asks for a life again
+	case SawAlive, SawNoSuchIncarnation: // the process is there, and asks for an incarnation again
 		return RedialAlive
 	case SawNewer:
 		return RedialNewer
@@ -140,10 +140,10 @@ func (s Sight) Outcome() RedialOutcome {
 	return RedialFailed
 }
 
-// Met turns a sight into evidence about a life, as Heard does. A node that does not show
-// the life may not have its grant yet: it is fenced if it has shown that life before, or
+// Met turns a sight into evidence about an incarnation, as Heard does. A node that does not show
+// the incarnation may not have its grant yet: it is fenced if it has shown that incarnation before, or
 // does not show it for as long as it might be silent.
-func (p *Pace) Met(l *Lifeline, life addr.Life, met Sight, now time.Time) (e Evidence, doubt bool) {
+func (p *Pace) Met(l *Lifeline, incarnation addr.Incarnation, met Sight, now time.Time) (e Evidence, doubt bool) {
 	denied := l.denied
 	l.denied = denial{}
 	switch met {
@@ -154,12 +154,12 @@ func (p *Pace) Met(l *Lifeline, life addr.Life, met Sight, now time.Time) (e Evi
 	case SawFence:
 		return LinkFenced, false
 	case SawNobody:
-		return LinkRefused, p.doubts(l, life, now)
-	case SawNoSuchLife:
-		if denied.life != life {
-			denied = denial{life, now}
+		return LinkRefused, p.doubts(l, incarnation, now)
+	case SawNoSuchIncarnation:
+		if denied.incarnation != incarnation {
+			denied = denial{incarnation, now}
 		}
-		if l.denied = denied; l.Shown == life || now.Sub(denied.at) >= p.t.Silence {
+		if l.denied = denied; l.Shown == incarnation || now.Sub(denied.at) >= p.t.Silence {
 			return LinkFenced, false
 		}
 	}

@@ -7,18 +7,18 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// paced returns the pace of the seat's member, which has ticked, and a lifeline to life.
-func paced(s *seat, life addr.Life) (*Pace, *Lifeline) {
+// paced returns the pace of the seat's member, which has ticked, and a lifeline to incarnation.
+func paced(s *seat, incarnation addr.Incarnation) (*Pace, *Lifeline) {
 	p := NewPace(nil, s.m, Fast(), s.now, s.now)
 	p.Tick(s.now)
 	l := &Lifeline{}
-	l.Raise(life)
+	l.Raise(incarnation)
 	return &p, l
 }
 
-func TestASignOfLifeIsEvidenceOnce(t *testing.T) {
+func TestASignOfIncarnationIsEvidenceOnce(t *testing.T) {
 	s := newSeat(t)
-	p, l := paced(s, peerLife)
+	p, l := paced(s, peerIncarnation)
 	alive, t0 := s.now, s.now
 	for _, step := range []struct {
 		after time.Duration
@@ -38,7 +38,7 @@ func TestASignOfLifeIsEvidenceOnce(t *testing.T) {
 		if step.heard {
 			alive = now
 		}
-		if e, doubt := p.Heard(l, peerLife, alive, now); e != step.want || doubt {
+		if e, doubt := p.Heard(l, peerIncarnation, alive, now); e != step.want || doubt {
 			t.Errorf("after %v: evidence %d, doubt %v, want %d and none", step.after, e, doubt, step.want)
 		}
 		if want := step.want == LinkSilent || step.after == 2400*time.Millisecond; l.Silent() != want {
@@ -47,78 +47,78 @@ func TestASignOfLifeIsEvidenceOnce(t *testing.T) {
 	}
 }
 
-func TestALifelineSpeaksForTheLifeThatItShows(t *testing.T) {
+func TestALifelineSpeaksForTheIncarnationThatItShows(t *testing.T) {
 	s := newSeat(t)
 	for _, c := range []struct {
-		shown addr.Life
+		shown addr.Incarnation
 		want  Evidence
 	}{
-		{peerLife, LinkAlive},
-		{addr.Life{Node: 6, Generation: 2}, 0},
-		{addr.Life{Node: 6, Generation: 4}, LinkFenced},
-		{addr.Life{Node: 7, Generation: 4}, 0},
+		{peerIncarnation, LinkAlive},
+		{addr.Incarnation{Node: 6, Generation: 2}, 0},
+		{addr.Incarnation{Node: 6, Generation: 4}, LinkFenced},
+		{addr.Incarnation{Node: 7, Generation: 4}, 0},
 	} {
 		p, l := paced(s, c.shown)
-		if e, _ := p.Heard(l, peerLife, s.now, s.now); e != c.want {
-			t.Errorf("one that shows %v is evidence %d about %v, want %d", c.shown, e, peerLife, c.want)
+		if e, _ := p.Heard(l, peerIncarnation, s.now, s.now); e != c.want {
+			t.Errorf("one that shows %v is evidence %d about %v, want %d", c.shown, e, peerIncarnation, c.want)
 		}
 	}
 }
 
-// TestADoubtIsToldOnceASecond: only without a host, and only of a life that is watched.
+// TestADoubtIsToldOnceASecond: only without a host, and only of an incarnation that is watched.
 func TestADoubtIsToldOnceASecond(t *testing.T) {
 	s := newSeat(t)
-	p, l := paced(s, peerLife)
-	if e, doubt := p.Met(l, peerLife, SawNobody, s.now); e != LinkRefused || doubt {
-		t.Errorf("with a host, a life that is not met is evidence %d, doubt %v, want %d and none", e, doubt, LinkRefused)
+	p, l := paced(s, peerIncarnation)
+	if e, doubt := p.Met(l, peerIncarnation, SawNobody, s.now); e != LinkRefused || doubt {
+		t.Errorf("with a host, an incarnation that is not met is evidence %d, doubt %v, want %d and none", e, doubt, LinkRefused)
 	}
-	s, lives := newLonelySeat(t)
-	for _, life := range lives {
-		p, l = paced(s, life)
+	s, incarnations := newLonelySeat(t)
+	for _, incarnation := range incarnations {
+		p, l = paced(s, incarnation)
 		quiet := Fast().Silence / 2
-		if _, doubt := p.Heard(l, life, s.now, s.now.Add(quiet-1)); doubt {
-			t.Errorf("%v is doubted before half the silence bound", life)
+		if _, doubt := p.Heard(l, incarnation, s.now, s.now.Add(quiet-1)); doubt {
+			t.Errorf("%v is doubted before half the silence bound", incarnation)
 		}
-		if _, doubt := p.Heard(l, life, s.now, s.now.Add(quiet)); doubt != s.m.Watches(life) {
-			t.Errorf("%v is doubted: %v, watched: %v", life, doubt, s.m.Watches(life))
+		if _, doubt := p.Heard(l, incarnation, s.now, s.now.Add(quiet)); doubt != s.m.Watches(incarnation) {
+			t.Errorf("%v is doubted: %v, watched: %v", incarnation, doubt, s.m.Watches(incarnation))
 		}
-		if _, doubt := p.Met(l, life, SawNobody, s.now.Add(quiet+doubtEvery-1)); doubt {
-			t.Errorf("%v is doubted twice in a second", life)
+		if _, doubt := p.Met(l, incarnation, SawNobody, s.now.Add(quiet+doubtEvery-1)); doubt {
+			t.Errorf("%v is doubted twice in a second", incarnation)
 		}
-		if _, doubt := p.Met(l, life, SawNobody, s.now.Add(quiet+doubtEvery)); doubt != s.m.Watches(life) {
-			t.Errorf("%v is doubted again: %v, watched: %v", life, doubt, s.m.Watches(life))
+		if _, doubt := p.Met(l, incarnation, SawNobody, s.now.Add(quiet+doubtEvery)); doubt != s.m.Watches(incarnation) {
+			t.Errorf("%v is doubted again: %v, watched: %v", incarnation, doubt, s.m.Watches(incarnation))
 		}
 	}
 }
 
-// TestALifeThatIsNotShownMayStillCome: a node that was granted a life shows it a little
+// TestAnIncarnationThatIsNotShownMayStillCome: a node that was granted an incarnation shows it a little
 // later, unless it has shown it before.
-func TestALifeThatIsNotShownMayStillCome(t *testing.T) {
+func TestAnIncarnationThatIsNotShownMayStillCome(t *testing.T) {
 	s := newSeat(t)
-	p, l := paced(s, addr.Life{})
+	p, l := paced(s, addr.Incarnation{})
 	met := func(after time.Duration, met Sight) Evidence {
-		e, _ := p.Met(l, peerLife, met, s.now.Add(after))
+		e, _ := p.Met(l, peerIncarnation, met, s.now.Add(after))
 		return e
 	}
 	silence := Fast().Silence
-	if e := met(0, SawNoSuchLife); e != 0 {
+	if e := met(0, SawNoSuchIncarnation); e != 0 {
 		t.Errorf("the first look is evidence %d", e)
 	}
-	if e := met(silence-1, SawNoSuchLife); e != 0 {
+	if e := met(silence-1, SawNoSuchIncarnation); e != 0 {
 		t.Errorf("a look within the silence bound is evidence %d", e)
 	}
-	if e := met(silence, SawNoSuchLife); e != LinkFenced {
+	if e := met(silence, SawNoSuchIncarnation); e != LinkFenced {
 		t.Errorf("a look after it is evidence %d, want %d", e, LinkFenced)
 	}
 	if e := met(silence, SawAlive); e != LinkAlive {
-		t.Errorf("the life itself is evidence %d, want %d", e, LinkAlive)
+		t.Errorf("the incarnation itself is evidence %d, want %d", e, LinkAlive)
 	}
-	if e := met(silence+1, SawNoSuchLife); e != 0 {
+	if e := met(silence+1, SawNoSuchIncarnation); e != 0 {
 		t.Errorf("the first look after that is evidence %d", e)
 	}
-	l.Raise(peerLife)
-	if e := met(silence+1, SawNoSuchLife); e != LinkFenced {
-		t.Errorf("a life that was shown and is not any more is evidence %d, want %d", e, LinkFenced)
+	l.Raise(peerIncarnation)
+	if e := met(silence+1, SawNoSuchIncarnation); e != LinkFenced {
+		t.Errorf("an incarnation that was shown and is not any more is evidence %d, want %d", e, LinkFenced)
 	}
 	for _, c := range []struct {
 		met  Sight
@@ -130,14 +130,14 @@ func TestALifeThatIsNotShownMayStillCome(t *testing.T) {
 	}
 }
 
-func TestSightsOfALife(t *testing.T) {
-	c := Contact{Life: peerLife, Epoch: 3}
-	other := addr.Life{Node: peerLife.Node, Generation: peerLife.Generation + 1}
+func TestSightsOfAnIncarnation(t *testing.T) {
+	c := Contact{Incarnation: peerIncarnation, Epoch: 3}
+	other := addr.Incarnation{Node: peerIncarnation.Node, Generation: peerIncarnation.Generation + 1}
 	for _, x := range []struct {
 		got, want any
 	}{
-		{c.Sees(3, peerLife), SawAlive}, {c.Sees(3, other), SawNoSuchLife}, {c.Sees(4, peerLife), SawNewer},
-		{SawAlive.Outcome(), RedialAlive}, {SawNoSuchLife.Outcome(), RedialAlive}, {SawNewer.Outcome(), RedialNewer},
+		{c.Sees(3, peerIncarnation), SawAlive}, {c.Sees(3, other), SawNoSuchIncarnation}, {c.Sees(4, peerIncarnation), SawNewer},
+		{SawAlive.Outcome(), RedialAlive}, {SawNoSuchIncarnation.Outcome(), RedialAlive}, {SawNewer.Outcome(), RedialNewer},
 		{SawFence.Outcome(), RedialFailed}, {SawNobody.Outcome(), RedialFailed}, {SawNothing.Outcome(), RedialUntried},
 	} {
 		if x.got != x.want {
@@ -150,7 +150,7 @@ func TestSightsOfALife(t *testing.T) {
 // but a deadline.
 func TestTicksComeAtBeatsAndAtOnceInDoubt(t *testing.T) {
 	s := newSeat(t)
-	p, l := paced(s, peerLife)
+	p, l := paced(s, peerIncarnation)
 	tick := func() time.Duration {
 		at, _ := p.Next(s.now)
 		return at.Sub(s.now)
@@ -159,14 +159,14 @@ func TestTicksComeAtBeatsAndAtOnceInDoubt(t *testing.T) {
 	if !p.Beat(s.now) || p.Beat(s.now) {
 		t.Error("signs of life are not due at once, or twice")
 	}
-	p.Heard(l, peerLife, s.now, s.now)
+	p.Heard(l, peerIncarnation, s.now, s.now)
 	if d := tick(); d != Fast().Tick {
 		t.Errorf("the next tick comes after %v, want %v", d, Fast().Tick)
 	}
 	if _, changed := p.Next(s.now); changed {
 		t.Error("the next tick changes although nothing happened")
 	}
-	p.StepMember(s.now, Link{Life: peerLife, Evidence: LinkSilent})
+	p.StepMember(s.now, Link{Incarnation: peerIncarnation, Evidence: LinkSilent})
 	if d := tick(); d != soonest {
 		t.Errorf("in doubt, the next tick comes after %v, want %v", d, soonest)
 	}

@@ -16,14 +16,14 @@ type Member struct {
 	t   Timing
 
 	stage    stage
-	self     addr.Life // our life; the zero Life while we have none
-	since    time.Time // of self
-	untold   bool      // our handlers do not know self yet: its first table is under way
-	local    bool      // previous is shown to the applications of this machine
-	unwanted bool      // a host does not want this node, so previous is not shown again
-	previous addr.Life // the newest life before self
-	lease    []byte    // signed, of self, or of previous while there is no self
-	term     uint64    // the highest accepted
+	self     addr.Incarnation // our incarnation; the zero Incarnation while we have none
+	since    time.Time        // of self
+	untold   bool             // our handlers do not know self yet: its first table is under way
+	local    bool             // previous is shown to the applications of this machine
+	unwanted bool             // a host does not want this node, so previous is not shown again
+	previous addr.Incarnation // the newest incarnation before self
+	lease    []byte           // signed, of self, or of previous while there is no self
+	term     uint64           // the highest accepted
 
 	// The way to the host.
 	session  SessionID
@@ -36,23 +36,23 @@ type Member struct {
 	nonce    uint64 // of the newest Ping
 
 	// The state of the host as we see it.
-	host      addr.Life // its life in the table; the zero Life if unknown
-	heard     time.Time // last sign of life from it
-	redial    time.Time // when its ended session counts as a crash; zero: not in doubt
-	alone     bool      // its life is over for us: we decide for ourselves
-	told      string    // detail of the last EventHost
-	confirm   uint64    // after a stall: the Ping whose Pong ends the doubt; else 0
-	judgeFrom time.Time // no peer is judged before
+	host      addr.Incarnation // its incarnation in the table; the zero Incarnation if unknown
+	heard     time.Time        // last sign of life from it
+	redial    time.Time        // when its ended session counts as a crash; zero: not in doubt
+	alone     bool             // its incarnation is over for us: we decide for ourselves
+	told      string           // detail of the last EventHost
+	confirm   uint64           // after a stall: the Ping whose Pong ends the doubt; else 0
+	judgeFrom time.Time        // no peer is judged before
 
 	// The table.
 	synced  bool // it follows the host's versions
 	version uint64
 	behind  int // pongs in a row that knew a newer version
 	parts   []Entry
-	peers   map[addr.NodeID]*peer // all other lives, as reported to our handlers
-	watched map[addr.Life]bool    // of peers; nil: they have changed
+	peers   map[addr.NodeID]*peer     // all other incarnations, as reported to our handlers
+	watched map[addr.Incarnation]bool // of peers; nil: they have changed
 	over    map[addr.NodeID]addr.Generation
-	pending map[addr.Life]bool // removed; the handlers have not returned yet
+	pending map[addr.Incarnation]bool // removed; the handlers have not returned yet
 
 	probes map[uint64]probe
 	probed uint64 // nonce of the newest Probe
@@ -72,7 +72,7 @@ const (
 	done                   // departed or halted; nothing is answered any more
 )
 
-// A peer is another life.
+// A peer is another incarnation.
 type peer struct {
 	node   Node
 	link   Evidence // of our own link; 0: none, or nothing bad
@@ -92,9 +92,9 @@ type peer struct {
 
 // A probe is a Probe that is not answered yet.
 type probe struct {
-	life     addr.Life
-	deadline time.Time
-	check    uint64 // nonce of the host's Check; 0: our own question
+	incarnation addr.Incarnation
+	deadline    time.Time
+	check       uint64 // nonce of the host's Check; 0: our own question
 }
 
 // maxProbes bounds the probes that run at once. Beyond it a Check is not
@@ -120,7 +120,7 @@ func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
 		heard:    now,
 		peers:    make(map[addr.NodeID]*peer),
 		over:     make(map[addr.NodeID]addr.Generation),
-		pending:  make(map[addr.Life]bool),
+		pending:  make(map[addr.Incarnation]bool),
 		probes:   make(map[uint64]probe),
 	}
 	m.clock.tick(now)
@@ -156,7 +156,7 @@ func (m *Member) Step(now time.Time, in MemberInput) []Action {
 	case Probed:
 		m.probeSays(now, in)
 	case Handled:
-		m.handled(in.Life)
+		m.handled(in.Incarnation)
 	case Depart:
 		m.depart(now)
 	}
@@ -222,7 +222,7 @@ func (m *Member) depart(now time.Time) {
 		m.finish(Departed{})
 		return
 	}
-	m.send(Leave{Life: m.self})
+	m.send(Leave{Incarnation: m.self})
 	m.stage, m.deadline = departing, now.Add(m.t.Check)
 }
 
@@ -241,7 +241,7 @@ func (m *Member) sorted() []*peer {
 	return all
 }
 
-// Self returns this node as others see it. Its Life is the zero Life while it
+// Self returns this node as others see it. Its Incarnation is the zero Incarnation while it
 // has none.
 func (m *Member) Self() Node {
 	n := m.cfg.Self.node(m.self)
@@ -252,7 +252,7 @@ func (m *Member) Self() Node {
 	return n
 }
 
-// Nodes returns all other lives that this node counts as being in the cluster,
+// Nodes returns all other incarnations that this node counts as being in the cluster,
 // in order of ID.
 func (m *Member) Nodes() []Node {
 	all := make([]Node, 0, len(m.peers))
@@ -266,10 +266,10 @@ func (m *Member) Nodes() []Node {
 // if there is none now.
 func (m *Member) Session() (s SessionID, ok bool) { return m.session, m.up && m.stage == serving }
 
-// Lease returns the signed lease of this node's life, nil while it has none.
+// Lease returns the signed lease of this node's incarnation, nil while it has none.
 // It must not be changed.
 func (m *Member) Lease() []byte {
-	if m.self == (addr.Life{}) {
+	if m.self == (addr.Incarnation{}) {
 		return nil
 	}
 	return m.lease
@@ -281,7 +281,7 @@ func (m *Member) Local() bool { return m.local }
 // Term returns the highest host term that was accepted.
 func (m *Member) Term() uint64 { return m.term }
 
-// Alone reports whether the node decides for itself, because the host's life
+// Alone reports whether the node decides for itself, because the host's incarnation
 // is over.
 func (m *Member) Alone() bool { return m.alone }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// connected asks the host for a life, or for ours to go on.
+// connected asks the host for an incarnation, or for ours to go on.
 func (m *Member) connected(now time.Time, s SessionID) {
 	m.dialing = false
 	if m.up || m.stage == departing {
@@ -26,11 +26,11 @@ func (m *Member) connected(now time.Time, s SessionID) {
 func (m *Member) ask(now time.Time) {
 	m.stage, m.synced, m.parts = asking, false, nil
 	m.askAt, m.deadline = time.Time{}, now.Add(m.t.Silence)
-	if m.self == (addr.Life{}) {
+	if m.self == (addr.Incarnation{}) {
 		m.send(Join{Identity: m.cfg.Self, Previous: m.previous, Term: m.term, Lease: m.lease, Want: m.cfg.Want})
 		return
 	}
-	m.send(Resume{Identity: m.cfg.Self, Life: m.self, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
+	m.send(Resume{Identity: m.cfg.Self, Incarnation: m.self, Term: m.term, HostOver: m.over[addr.Host], Lease: m.lease})
 }
 
 func (m *Member) dialFailed(now time.Time, in DialFailed) {
@@ -40,7 +40,7 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 		m.serveLocal()
 	} else {
 		m.endLocal(in.Refused)
-		if m.self != (addr.Life{}) { // it says so because that life is over
+		if m.self != (addr.Incarnation{}) { // it says so because that incarnation is over
 			m.resetView(in.Refused)
 		}
 		m.tellHost(HostLost + ": " + in.Refused)
@@ -51,18 +51,18 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 	}
 }
 
-// serveLocal shows our last life to the applications of this machine, which need no
-// host to use each other's services. To the others we have no life: the host
+// serveLocal shows our last incarnation to the applications of this machine, which need no
+// host to use each other's services. To the others we have no incarnation: the host
 // gives us the next one, and ends that which they may still know.
 func (m *Member) serveLocal() {
-	if m.local || m.unwanted || m.cfg.Want != 0 && m.cfg.Want != m.previous.Node || m.self != (addr.Life{}) || !m.since.IsZero() || m.previous.Generation == 0 {
-		return // a life that this process had may have been ended by the others
+	if m.local || m.unwanted || m.cfg.Want != 0 && m.cfg.Want != m.previous.Node || m.self != (addr.Incarnation{}) || !m.since.IsZero() || m.previous.Generation == 0 {
+		return // an incarnation that this process had may have been ended by the others
 	}
 	m.local = true
 	m.emit(Event{Kind: EventLocal, Node: m.cfg.Self.node(m.previous), Detail: "no host has answered since this start"})
 }
 
-// endLocal takes back the life that serveLocal has shown: the host refuses this node.
+// endLocal takes back the incarnation that serveLocal has shown: the host refuses this node.
 func (m *Member) endLocal(text string) {
 	m.unwanted = true
 	if !m.local {
@@ -74,7 +74,7 @@ func (m *Member) endLocal(text string) {
 	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
 }
 
-// down takes note that the session ended. An end of file makes the host's life
+// down takes note that the session ended. An end of file makes the host's incarnation
 // doubtful until a redial answers; anything else leaves it to silence.
 func (m *Member) down(now time.Time, in Down) {
 	if !m.up || in.Session != m.session {
@@ -116,9 +116,9 @@ func (m *Member) drop(now time.Time, text string) {
 	m.dialAt = now.Add(m.t.Redials)
 }
 
-// canDoubt reports whether there is a life of the host that could end.
+// canDoubt reports whether there is an incarnation of the host that could end.
 func (m *Member) canDoubt() bool {
-	return m.host != (addr.Life{}) && m.host != m.self && !m.alone
+	return m.host != (addr.Incarnation{}) && m.host != m.self && !m.alone
 }
 
 // receive takes a message from the host.
@@ -136,7 +136,7 @@ func (m *Member) receive(now time.Time, in Received) {
 		m.granted(now, msg)
 	case Refused:
 		m.refused(now, msg)
-	case RemovedLife:
+	case RemovedIncarnation:
 		m.verdict(now, msg)
 	}
 	if m.stage != serving {
@@ -163,7 +163,7 @@ func (m *Member) hearAgain() {
 	p.failed = false
 	if p.reported != 0 && m.stage == serving {
 		p.reported = 0
-		m.send(Report{About: p.node.Life, Evidence: LinkAlive})
+		m.send(Report{About: p.node.Incarnation, Evidence: LinkAlive})
 	}
 }
 
@@ -178,7 +178,7 @@ func termOf(m Message) (uint64, bool) {
 		return m.Term, true
 	case Delta:
 		return m.Term, true
-	case RemovedLife:
+	case RemovedIncarnation:
 		return m.Term, true
 	case Pong:
 		return m.Term, true
@@ -196,35 +196,35 @@ func (m *Member) accept(now time.Time, term uint64) bool {
 	}
 	if term > m.term && m.stage == serving {
 		m.term = term
-		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
+		m.out.add(Remember{Incarnation: m.self, Term: m.term, Lease: m.lease})
 	}
 	return true
 }
 
-// granted takes the life that the host gives, or confirms.
+// granted takes the incarnation that the host gives, or confirms.
 func (m *Member) granted(now time.Time, g Grant) {
-	valid := g.Life.Generation > 0 && g.Life.Node < addr.FirstReserved && g.Term > 0
-	if m.stage == serving && g.Life == m.self {
+	valid := g.Incarnation.Generation > 0 && g.Incarnation.Node < addr.FirstReserved && g.Term > 0
+	if m.stage == serving && g.Incarnation == m.self {
 		m.lease = g.Lease // of a new term
-		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
+		m.out.add(Remember{Incarnation: m.self, Term: m.term, Lease: m.lease})
 		return
 	}
 	if m.stage != asking || !valid {
 		return
 	}
-	if m.cfg.Want != 0 && g.Life.Node != m.cfg.Want {
-		m.finish(Halt{Code: RefusedInvalid, Text: fmt.Sprintf("node-id %d: the host has granted the ID %d instead", m.cfg.Want, g.Life.Node)})
+	if m.cfg.Want != 0 && g.Incarnation.Node != m.cfg.Want {
+		m.finish(Halt{Code: RefusedInvalid, Text: fmt.Sprintf("node-id %d: the host has granted the ID %d instead", m.cfg.Want, g.Incarnation.Node)})
 		return
 	}
-	if m.self != (addr.Life{}) && m.self != g.Life {
-		m.resetView("the host gave another life")
+	if m.self != (addr.Incarnation{}) && m.self != g.Incarnation {
+		m.resetView("the host gave another incarnation")
 	}
-	fresh := m.self != g.Life
+	fresh := m.self != g.Incarnation
 	m.stage, m.deadline, m.pinged = serving, time.Time{}, now
 	m.lease = g.Lease
 	if fresh || g.Term != m.term {
-		m.self, m.term = g.Life, g.Term
-		m.out.add(Remember{Life: m.self, Term: m.term, Lease: m.lease})
+		m.self, m.term = g.Incarnation, g.Term
+		m.out.add(Remember{Incarnation: m.self, Term: m.term, Lease: m.lease})
 	}
 	if fresh {
 		m.since, m.untold, m.local, m.unwanted = now, true, false, false
@@ -238,7 +238,7 @@ func (m *Member) refused(now time.Time, r Refused) {
 	}
 	switch r.Code {
 	case RefusedFenced:
-		if m.self == (addr.Life{}) {
+		if m.self == (addr.Incarnation{}) {
 			m.drop(now, "a join cannot be fenced")
 			return
 		}
@@ -274,9 +274,9 @@ func (m *Member) tickRequest(now time.Time) {
 	}
 }
 
-// tickHost judges the host's life by time.
+// tickHost judges the host's incarnation by time.
 func (m *Member) tickHost(now time.Time) {
-	if m.self != (addr.Life{}) && m.self.Node == addr.Host {
+	if m.self != (addr.Incarnation{}) && m.self.Node == addr.Host {
 		return
 	}
 	if due(m.redial, now) {
@@ -321,18 +321,18 @@ func (m *Member) hostSilent(now time.Time) bool {
 func (m *Member) sendLossReport(now time.Time, p *peer) {
 	if m.stage == serving {
 		p.reported, p.reportedAt = LinkSilent, now
-		m.send(Report{About: p.node.Life, Evidence: LinkSilent})
+		m.send(Report{About: p.node.Incarnation, Evidence: LinkSilent})
 		m.out.add(SendLossReport{Session: m.session, Host: p.node.UUID, Epoch: p.node.Epoch})
 	}
 }
 
-// cutOff reports whether most of the host and the lives that we watch are silent on
+// cutOff reports whether most of the host and the incarnations that we watch are silent on
 // their links to us. Then more than our ways to the host are lost, and there is no
 // need to wait until gossip has found out too.
 func (m *Member) cutOff() bool {
 	lost, all := 1, 1 // the host
 	for id, p := range m.peers {
-		if id != addr.Host && m.Watches(p.node.Life) {
+		if id != addr.Host && m.Watches(p.node.Incarnation) {
 			all++
 			if p.link != 0 {
 				lost++
@@ -346,7 +346,7 @@ func (m *Member) cutOff() bool {
 // it is known by the time the host is judged.
 func (m *Member) probeSilent(now time.Time) {
 	for _, p := range m.sorted() {
-		if p.node.Life.Node != addr.Host {
+		if p.node.Incarnation.Node != addr.Host {
 			m.probeWithHost(now, p)
 		}
 	}
@@ -383,7 +383,7 @@ func (m *Member) tellHost(detail string) {
 		return // the last detail says more; and a host that was never reached cannot be lost
 	}
 	m.told = detail
-	n := Node{Life: m.host}
+	n := Node{Incarnation: m.host}
 	if p := m.peers[addr.Host]; p != nil {
 		n = p.node
 	} else if m.self.Generation != 0 && m.self.Node == addr.Host {
@@ -396,7 +396,7 @@ func (m *Member) tellHost(detail string) {
 func (m *Member) ping(now time.Time) {
 	m.nonce++
 	m.pinged = now
-	m.send(Ping{Life: m.self, Nonce: m.nonce, Version: m.version})
+	m.send(Ping{Incarnation: m.self, Nonce: m.nonce, Version: m.version})
 }
 
 // maxBehind is how many pongs in a row may know a newer version than ours

@@ -8,17 +8,17 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// known returns the peer of a life, or nil.
-func (m *Member) known(l addr.Life) *peer {
-	if p := m.peers[l.Node]; p != nil && p.node.Life == l {
+// known returns the peer of an incarnation, or nil.
+func (m *Member) known(l addr.Incarnation) *peer {
+	if p := m.peers[l.Node]; p != nil && p.node.Incarnation == l {
 		return p
 	}
 	return nil
 }
 
-// linkSays takes the evidence of our own link to a life.
+// linkSays takes the evidence of our own link to an incarnation.
 func (m *Member) linkSays(now time.Time, in Link) {
-	p := m.known(in.Life)
+	p := m.known(in.Incarnation)
 	if p == nil {
 		return
 	}
@@ -26,13 +26,13 @@ func (m *Member) linkSays(now time.Time, in Link) {
 	case LinkAlive:
 		p.link, p.failed, p.doubted = 0, false, false
 		if p.reported != 0 && p.reported != RumourDead && m.stage == serving {
-			m.send(Report{About: in.Life, Evidence: LinkAlive})
+			m.send(Report{About: in.Incarnation, Evidence: LinkAlive})
 		}
 		p.reported = 0
 	case LinkSilent, LinkReset, LinkFenced, LinkRefused:
 		p.link = in.Evidence
 		if in.Evidence == LinkFenced && m.stage == serving {
-			m.ping(now) // our own life may be over; the host's answer decides
+			m.ping(now) // our own incarnation may be over; the host's answer decides
 		}
 	default:
 		return
@@ -43,7 +43,7 @@ func (m *Member) linkSays(now time.Time, in Link) {
 
 // gossipSays takes a rumour.
 func (m *Member) gossipSays(now time.Time, in Gossip) {
-	p := m.known(in.Life)
+	p := m.known(in.Incarnation)
 	if p == nil || in.Rumour > RumouredDead {
 		return
 	}
@@ -86,7 +86,7 @@ func (m *Member) judge(now time.Time) {
 // of our own.
 func (m *Member) consider(now time.Time, p *peer) {
 	switch {
-	case p.node.Life.Node == addr.Host:
+	case p.node.Incarnation.Node == addr.Host:
 		// judged by tickHost, by its own session
 	case m.alone:
 		m.considerAlone(now, p)
@@ -107,7 +107,7 @@ func (m *Member) considerReport(now time.Time, p *peer) {
 		return
 	}
 	p.reported, p.reportedAt = bad, now
-	m.send(Report{About: p.node.Life, Evidence: bad})
+	m.send(Report{About: p.node.Incarnation, Evidence: bad})
 }
 
 // considerAlone removes a peer on two independent grounds: a dead link and a
@@ -152,21 +152,21 @@ func (m *Member) startProbe(now time.Time, p *peer) {
 		p.asked = now
 	}
 	p.probe = m.probed
-	m.probes[m.probed] = probe{life: p.node.Life, deadline: now.Add(m.t.Check)}
+	m.probes[m.probed] = probe{incarnation: p.node.Incarnation, deadline: now.Add(m.t.Check)}
 	m.out.add(Probe{Nonce: m.probed, Contact: p.node.Contact()})
 }
 
-// check looks at a life for the host. Our own needs no look: the answer is it.
+// check looks at an incarnation for the host. Our own needs no look: the answer is it.
 func (m *Member) check(now time.Time, c Check) {
-	if c.Life == m.self {
-		m.send(CheckResult{Nonce: c.Nonce, Target: c.Life, Reached: true})
+	if c.Incarnation == m.self {
+		m.send(CheckResult{Nonce: c.Nonce, Target: c.Incarnation, Reached: true})
 		return
 	}
 	if len(m.probes) >= maxProbes || len(c.Challenge) > MaxChallenge {
 		return
 	}
 	m.probed++
-	m.probes[m.probed] = probe{life: c.Life, deadline: now.Add(m.t.Check), check: c.Nonce}
+	m.probes[m.probed] = probe{incarnation: c.Incarnation, deadline: now.Add(m.t.Check), check: c.Nonce}
 	m.out.add(Probe{Nonce: m.probed, Contact: c.Contact, Challenge: c.Challenge})
 }
 
@@ -195,17 +195,17 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 	reached := in.Reached
 	if q.check != 0 {
 		if m.stage == serving {
-			m.send(CheckResult{Nonce: q.check, Target: q.life, Reached: reached, Proof: in.Proof})
+			m.send(CheckResult{Nonce: q.check, Target: q.incarnation, Reached: reached, Proof: in.Proof})
 		}
 		return
 	}
-	p := m.known(q.life)
+	p := m.known(q.incarnation)
 	if p == nil || p.probe != in.Nonce {
 		return
 	}
 	p.probe, p.failed, p.tried = 0, !reached, now
 	switch {
-	case q.life.Node == addr.Host && reached:
+	case q.incarnation.Node == addr.Host && reached:
 		m.hostReached(now)
 	case reached && m.alone:
 		p.link, p.rumour, p.doubted = 0, RumourNone, false

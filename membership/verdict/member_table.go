@@ -29,60 +29,60 @@ func (m *Member) table(now time.Time, t Table) {
 	m.apply(now, entries)
 }
 
-// apply makes the view equal to the table: first removals, then new lives,
+// apply makes the view equal to the table: first removals, then new incarnations,
 // each in order of ID.
 func (m *Member) apply(now time.Time, entries []Entry) {
 	listed := make(map[addr.NodeID]Entry, len(entries))
 	for _, e := range entries {
-		listed[e.Node.Life.Node] = e
+		listed[e.Node.Incarnation.Node] = e
 	}
-	if own, ok := listed[m.self.Node]; !ok || own.Node.Life != m.self || own.Node.State == Removed {
-		m.reset(now, "the host's table does not have this life")
+	if own, ok := listed[m.self.Node]; !ok || own.Node.Incarnation != m.self || own.Node.State == Removed {
+		m.reset(now, "the host's table does not have this incarnation")
 		return
 	}
 	if m.contradicts(listed[addr.Host]) {
-		m.reset(now, "the host's life was told to be over, and is not")
+		m.reset(now, "the host's incarnation was told to be over, and is not")
 		return
 	}
 	m.alone = false
 	at := len(m.out)
 	for _, p := range m.sorted() {
-		e, ok := listed[p.node.Life.Node]
-		if ok && e.Node.Life == p.node.Life && e.Node.State != Removed {
+		e, ok := listed[p.node.Incarnation.Node]
+		if ok && e.Node.Incarnation == p.node.Incarnation && e.Node.State != Removed {
 			continue
 		}
 		m.removePeer(p, endReason(p.node, e, ok))
 	}
 	for _, e := range entries {
 		if e.Node.State == Removed {
-			m.acknowledge(e.Node.Life)
+			m.acknowledge(e.Node.Incarnation)
 			continue
 		}
 		m.learn(e)
 	}
-	if m.untold { // without a life it had no peers: all EventAdded so far are of this table
+	if m.untold { // without an incarnation it had no peers: all EventAdded so far are of this table
 		m.untold = false
 		m.out = slices.Insert(m.out, at, Action(Emit{Event{Kind: EventSelf, Node: m.Self(), Others: len(m.peers)}}))
 	}
 	m.tellHost(HostReachable)
 }
 
-// endReason returns why the life of n is over when the table has e in its
+// endReason returns why the incarnation of n is over when the table has e in its
 // place, or nothing.
 func endReason(n Node, e Entry, listed bool) Reason {
 	switch {
-	case listed && e.Node.State == Removed && e.Node.Life == n.Life && e.Reason != "":
+	case listed && e.Node.State == Removed && e.Node.Incarnation == n.Incarnation && e.Reason != "":
 		return e.Reason
-	case listed && e.Node.Life.Generation > n.Life.Generation:
+	case listed && e.Node.Incarnation.Generation > n.Incarnation.Generation:
 		return ReasonRestarted
 	}
 	return ReasonSilent
 }
 
-// contradicts reports whether the entry has a life as alive that we announced as
+// contradicts reports whether the entry has an incarnation as alive that we announced as
 // over. An end is never taken back.
 func (m *Member) contradicts(e Entry) bool {
-	l := e.Node.Life
+	l := e.Node.Incarnation
 	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]
 }
 
@@ -92,13 +92,13 @@ func (m *Member) delta(now time.Time, d Delta) {
 		return
 	}
 	for _, e := range d.Entries {
-		switch l := e.Node.Life; {
+		switch l := e.Node.Incarnation; {
 		case l == m.self:
 		case l.Node == addr.Host && m.contradicts(e):
-			m.reset(now, "the host's life was told to be over, and is not")
+			m.reset(now, "the host's incarnation was told to be over, and is not")
 			return
 		default:
-			if p := m.peers[l.Node]; p != nil && p.node.Life.Generation < l.Generation {
+			if p := m.peers[l.Node]; p != nil && p.node.Incarnation.Generation < l.Generation {
 				m.removePeer(p, ReasonRestarted)
 			}
 			m.learn(e)
@@ -121,10 +121,10 @@ func (m *Member) follow(version uint64) bool {
 	return true
 }
 
-// verdict takes the host's word that a life is over. It is heard whatever
+// verdict takes the host's word that an incarnation is over. It is heard whatever
 // version it comes with: an end is final.
-func (m *Member) verdict(now time.Time, v RemovedLife) {
-	if m.self != (addr.Life{}) && v.Life == m.self {
+func (m *Member) verdict(now time.Time, v RemovedIncarnation) {
+	if m.self != (addr.Incarnation{}) && v.Incarnation == m.self {
 		if m.stage == departing {
 			m.finish(Departed{})
 			return
@@ -138,23 +138,23 @@ func (m *Member) verdict(now time.Time, v RemovedLife) {
 	if v.Version != 0 {
 		m.follow(v.Version)
 	}
-	p := m.peers[v.Life.Node]
-	if p != nil && p.node.Life.Generation <= v.Life.Generation {
+	p := m.peers[v.Incarnation.Node]
+	if p != nil && p.node.Incarnation.Generation <= v.Incarnation.Generation {
 		m.removePeer(p, v.Reason)
 	}
-	m.acknowledge(v.Life)
-	if v.Life == m.host && v.Reason == ReasonLeft {
+	m.acknowledge(v.Incarnation)
+	if v.Incarnation == m.host && v.Reason == ReasonLeft {
 		m.tellHost(HostLost)
 		m.alone = true
 	}
 }
 
-// learn adds a life to the view, or updates it. A life of an earlier term that is
+// learn adds an incarnation to the view, or updates it. An incarnation of an earlier term that is
 // not resumed changes nothing: a member that has it keeps it, any other waits.
 // An entry that contradicts an end that we announced stays out; the host decides
 // which of the two nodes begins anew.
 func (m *Member) learn(e Entry) {
-	n, l := e.Node, e.Node.Life
+	n, l := e.Node, e.Node.Incarnation
 	switch {
 	case l == m.self:
 		if l.Node == addr.Host {
@@ -168,7 +168,7 @@ func (m *Member) learn(e Entry) {
 		return
 	}
 	p := m.peers[l.Node]
-	if n.State != Alive || (p != nil && p.node.Life != l) {
+	if n.State != Alive || (p != nil && p.node.Incarnation != l) {
 		return
 	}
 	if p == nil {
@@ -188,9 +188,9 @@ func (m *Member) learn(e Entry) {
 	}
 }
 
-// removePeer emits the end of a life, once.
+// removePeer emits the end of an incarnation, once.
 func (m *Member) removePeer(p *peer, why Reason) {
-	l := p.node.Life
+	l := p.node.Incarnation
 	delete(m.peers, l.Node)
 	m.watched = nil
 	m.over[l.Node] = max(m.over[l.Node], l.Generation)
@@ -202,24 +202,24 @@ func (m *Member) removePeer(p *peer, why Reason) {
 
 // acknowledge answers a verdict, unless its handlers still run; then they
 // answer when they return.
-func (m *Member) acknowledge(l addr.Life) {
+func (m *Member) acknowledge(l addr.Incarnation) {
 	m.over[l.Node] = max(m.over[l.Node], l.Generation)
 	if !m.pending[l] {
-		m.send(Ack{Life: l})
+		m.send(Ack{Incarnation: l})
 	}
 }
 
-func (m *Member) handled(l addr.Life) {
+func (m *Member) handled(l addr.Incarnation) {
 	if !m.pending[l] {
 		return
 	}
 	delete(m.pending, l)
 	if m.stage == serving {
-		m.send(Ack{Life: l})
+		m.send(Ack{Incarnation: l})
 	}
 }
 
-// reset ends our own life, because the others ended it, and asks for the next.
+// reset ends our own incarnation, because the others ended it, and asks for the next.
 func (m *Member) reset(now time.Time, text string) {
 	m.resetView(text)
 	if m.up {
@@ -227,7 +227,7 @@ func (m *Member) reset(now time.Time, text string) {
 	}
 }
 
-// resetView empties the view: to the next life every peer is new.
+// resetView empties the view: to the next incarnation every peer is new.
 func (m *Member) resetView(text string) {
 	n := m.Self()
 	n.State = Removed
@@ -236,8 +236,8 @@ func (m *Member) resetView(text string) {
 		m.emit(Event{Kind: EventSelf, Node: n, Reason: ReasonPartitioned})
 	}
 	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
-	m.previous, m.self = m.self, addr.Life{}
-	m.host, m.alone, m.redial, m.confirm = addr.Life{}, false, time.Time{}, 0
+	m.previous, m.self = m.self, addr.Incarnation{}
+	m.host, m.alone, m.redial, m.confirm = addr.Incarnation{}, false, time.Time{}, 0
 	m.synced, m.version = false, 0
 	clear(m.peers)
 	m.watched = nil

@@ -17,13 +17,13 @@ type seat struct {
 }
 
 var (
-	hostLife = addr.Life{Node: 0, Generation: 5}
-	ownLife  = addr.Life{Node: 4, Generation: 2}
-	peerLife = addr.Life{Node: 6, Generation: 3}
+	hostIncarnation = addr.Incarnation{Node: 0, Generation: 5}
+	ownIncarnation  = addr.Incarnation{Node: 4, Generation: 2}
+	peerIncarnation = addr.Incarnation{Node: 6, Generation: 3}
 )
 
-func entry(l addr.Life) Entry {
-	return Entry{Node: Node{Life: l, Identity: identity(byte(l.Node + 1)), State: Alive}}
+func entry(l addr.Incarnation) Entry {
+	return Entry{Node: Node{Incarnation: l, Identity: identity(byte(l.Node + 1)), State: Alive}}
 }
 
 // newSeat returns a member that serves in term 5, with the host and one peer.
@@ -36,8 +36,8 @@ func newSeat(t *testing.T) *seat {
 	}
 	s.step(Tick{})
 	s.step(Connected{1})
-	s.in(Grant{Term: 5, Life: ownLife})
-	s.in(Table{Term: 5, Version: 10, First: true, Last: true, Entries: []Entry{entry(hostLife), entry(ownLife), entry(peerLife)}})
+	s.in(Grant{Term: 5, Incarnation: ownIncarnation})
+	s.in(Table{Term: 5, Version: 10, First: true, Last: true, Entries: []Entry{entry(hostIncarnation), entry(ownIncarnation), entry(peerIncarnation)}})
 	if len(s.m.Nodes()) != 2 {
 		t.Fatalf("the member knows %+v, want the host and a peer", s.m.Nodes())
 	}
@@ -88,7 +88,7 @@ func (s *seat) wantEvents(out []Action, kinds ...EventKind) {
 
 func TestRemovalIsToldOnceAndAcknowledgedWhenHandled(t *testing.T) {
 	s := newSeat(t)
-	v := RemovedLife{Term: 5, Version: 11, Life: peerLife, Reason: ReasonCrashed}
+	v := RemovedIncarnation{Term: 5, Version: 11, Incarnation: peerIncarnation, Reason: ReasonCrashed}
 	out := s.in(v)
 	s.wantEvents(out, EventRemoved)
 	if _, ok := sent[Ack](out, 1); ok {
@@ -100,7 +100,7 @@ func TestRemovalIsToldOnceAndAcknowledgedWhenHandled(t *testing.T) {
 	if _, ok := sent[Ack](out, 1); ok {
 		t.Error("a repetition is acknowledged before the handlers returned")
 	}
-	if a, ok := sent[Ack](s.step(Handled{peerLife}), 1); !ok || a.Life != peerLife {
+	if a, ok := sent[Ack](s.step(Handled{peerIncarnation}), 1); !ok || a.Incarnation != peerIncarnation {
 		t.Error("not acknowledged when the handlers returned")
 	}
 	if _, ok := sent[Ack](s.in(v), 1); !ok {
@@ -108,22 +108,22 @@ func TestRemovalIsToldOnceAndAcknowledgedWhenHandled(t *testing.T) {
 	}
 }
 
-func TestNewLifeComesAfterTheEndOfTheOld(t *testing.T) {
+func TestNewIncarnationComesAfterTheEndOfTheOld(t *testing.T) {
 	s := newSeat(t)
-	next := addr.Life{Node: peerLife.Node, Generation: peerLife.Generation + 1}
+	next := addr.Incarnation{Node: peerIncarnation.Node, Generation: peerIncarnation.Generation + 1}
 	out := s.in(Delta{Term: 5, Version: 11, Entries: []Entry{entry(next)}})
 	s.wantEvents(out, EventRemoved, EventAdded)
-	out = s.in(RemovedLife{Term: 5, Version: 12, Life: peerLife, Reason: ReasonRestarted})
+	out = s.in(RemovedIncarnation{Term: 5, Version: 12, Incarnation: peerIncarnation, Reason: ReasonRestarted})
 	s.wantEvents(out)
 	if s.m.known(next) == nil {
-		t.Error("a verdict about the old life ended the new one")
+		t.Error("a verdict about the old incarnation ended the new one")
 	}
 }
 
 func TestGapAsksForTheTable(t *testing.T) {
 	s := newSeat(t)
-	s.wantEvents(s.in(Delta{Term: 5, Version: 10, Entries: []Entry{entry(addr.Life{Node: 9, Generation: 1})}}))
-	out := s.in(Delta{Term: 5, Version: 12, Entries: []Entry{entry(addr.Life{Node: 9, Generation: 1})}})
+	s.wantEvents(s.in(Delta{Term: 5, Version: 10, Entries: []Entry{entry(addr.Incarnation{Node: 9, Generation: 1})}}))
+	out := s.in(Delta{Term: 5, Version: 12, Entries: []Entry{entry(addr.Incarnation{Node: 9, Generation: 1})}})
 	s.wantEvents(out)
 	if _, ok := sent[Sync](out, 1); !ok {
 		t.Error("a gap in the versions is not noticed")
@@ -132,28 +132,30 @@ func TestGapAsksForTheTable(t *testing.T) {
 
 func TestLowerTermIsIgnored(t *testing.T) {
 	s := newSeat(t)
-	out := s.in(RemovedLife{Term: 4, Version: 11, Life: peerLife})
+	out := s.in(RemovedIncarnation{Term: 4, Version: 11, Incarnation: peerIncarnation})
 	s.wantEvents(out)
 	if _, ok := did[CloseSession](out); !ok {
 		t.Error("the session to a host of a lower term stays open")
 	}
 	s.step(Connected{2})
-	s.step(Received{2, Grant{Term: 4, Life: addr.Life{Node: 1, Generation: 9}}})
-	if s.m.Self().Life != ownLife {
-		t.Errorf("a lower term granted %v", s.m.Self().Life)
+	s.step(Received{2, Grant{Term: 4, Incarnation: addr.Incarnation{Node: 1, Generation: 9}}})
+	if s.m.Self().Incarnation != ownIncarnation {
+		t.Errorf("a lower term granted %v", s.m.Self().Incarnation)
 	}
 }
 
 func TestOwnEndResetsAndJoinsAgain(t *testing.T) {
 	ways := map[string]func(s *seat) []Action{
-		"verdict": func(s *seat) []Action { return s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife}) },
+		"verdict": func(s *seat) []Action {
+			return s.in(RemovedIncarnation{Term: 5, Version: 11, Incarnation: ownIncarnation})
+		},
 		"table without it": func(s *seat) []Action {
-			return s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostLife)}})
+			return s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostIncarnation)}})
 		},
 		"refused resume": func(s *seat) []Action {
 			s.step(Down{1, DownClosed})
 			s.step(Connected{1})
-			if r, ok := sent[Resume](s.out, 1); !ok || r.Life != ownLife {
+			if r, ok := sent[Resume](s.out, 1); !ok || r.Incarnation != ownIncarnation {
 				t.Fatalf("asked %+v, want a resume", s.out)
 			}
 			return s.in(Refused{Term: 5, Code: RefusedFenced})
@@ -164,45 +166,45 @@ func TestOwnEndResetsAndJoinsAgain(t *testing.T) {
 			s := newSeat(t)
 			out := way(s)
 			s.wantEvents(out, EventReset)
-			if j, ok := sent[Join](out, 1); !ok || j.Previous != ownLife {
-				t.Fatalf("after the reset: %+v, want a join that names the old life", out)
+			if j, ok := sent[Join](out, 1); !ok || j.Previous != ownIncarnation {
+				t.Fatalf("after the reset: %+v, want a join that names the old incarnation", out)
 			}
-			next := addr.Life{Node: 4, Generation: 3}
-			s.wantEvents(s.in(Grant{Term: 5, Life: next}))
+			next := addr.Incarnation{Node: 4, Generation: 3}
+			s.wantEvents(s.in(Grant{Term: 5, Incarnation: next}))
 			s.wantEvents(s.in(Table{Term: 5, Version: 21, First: true, Last: true,
-				Entries: []Entry{entry(hostLife), entry(next), entry(peerLife)}}), EventSelf, EventAdded, EventAdded)
+				Entries: []Entry{entry(hostIncarnation), entry(next), entry(peerIncarnation)}}), EventSelf, EventAdded, EventAdded)
 		})
 	}
 }
 
-// TestALifeIsToldWithItsTable: a life that ends before is reported with its end. If its
+// TestAnIncarnationIsToldWithItsTable: an incarnation that ends before is reported with its end. If its
 // session ends before, it is reported with the table of the next session.
-func TestALifeIsToldWithItsTable(t *testing.T) {
+func TestAnIncarnationIsToldWithItsTable(t *testing.T) {
 	s := newSeat(t)
-	s.wantEvents(s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife}), EventReset)
-	brief := addr.Life{Node: 4, Generation: 3}
-	s.wantEvents(s.in(Grant{Term: 5, Life: brief}))
-	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostLife)}})
+	s.wantEvents(s.in(RemovedIncarnation{Term: 5, Version: 11, Incarnation: ownIncarnation}), EventReset)
+	brief := addr.Incarnation{Node: 4, Generation: 3}
+	s.wantEvents(s.in(Grant{Term: 5, Incarnation: brief}))
+	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostIncarnation)}})
 	s.wantEvents(out, EventSelf, EventReset)
-	if e := eventsOf(out)[0]; e.Reason == "" || e.Node.Life != brief {
-		t.Errorf("a life that is over was told as %+v", e)
+	if e := eventsOf(out)[0]; e.Reason == "" || e.Node.Incarnation != brief {
+		t.Errorf("an incarnation that is over was told as %+v", e)
 	}
 	if j, ok := sent[Join](out, 1); !ok || j.Previous != brief {
-		t.Fatalf("after a table that lacks it: %+v, want a join that names the life", out)
+		t.Fatalf("after a table that lacks it: %+v, want a join that names the incarnation", out)
 	}
-	next := addr.Life{Node: 4, Generation: 4}
-	s.wantEvents(s.in(Grant{Term: 5, Life: next}))
+	next := addr.Incarnation{Node: 4, Generation: 4}
+	s.wantEvents(s.in(Grant{Term: 5, Incarnation: next}))
 	s.wantEvents(s.step(Down{1, DownClosed}))
 	s.step(Connected{1})
-	if r, ok := sent[Resume](s.out, 1); !ok || r.Life != next {
+	if r, ok := sent[Resume](s.out, 1); !ok || r.Incarnation != next {
 		t.Fatalf("asked %+v, want a resume", s.out)
 	}
-	s.wantEvents(s.in(Grant{Term: 5, Life: next}))
-	gone := entry(addr.Life{Node: 7, Generation: 1})
+	s.wantEvents(s.in(Grant{Term: 5, Incarnation: next}))
+	gone := entry(addr.Incarnation{Node: 7, Generation: 1})
 	gone.Node.State = Removed
-	out = s.in(Table{Term: 5, Version: 22, First: true, Last: true, Entries: []Entry{entry(hostLife), entry(next), entry(peerLife), gone}})
+	out = s.in(Table{Term: 5, Version: 22, First: true, Last: true, Entries: []Entry{entry(hostIncarnation), entry(next), entry(peerIncarnation), gone}})
 	s.wantEvents(out, EventSelf, EventAdded, EventAdded)
-	if e := eventsOf(out)[0]; e.Reason != "" || e.Others != 2 || e.Node.Life != next {
+	if e := eventsOf(out)[0]; e.Reason != "" || e.Others != 2 || e.Node.Incarnation != next {
 		t.Errorf("told as %+v", e)
 	}
 }
@@ -211,29 +213,29 @@ func TestRumourAloneRemovesNobody(t *testing.T) {
 	s := newSeat(t)
 	s.step(Down{1, DownEnded})
 	s.wantEvents(s.step(DialFailed{}), EventHost, EventRemoved)
-	s.wantEvents(s.step(Gossip{peerLife, RumouredDead}), EventUpdated)
+	s.wantEvents(s.step(Gossip{peerIncarnation, RumouredDead}), EventUpdated)
 	p, ok := did[Probe](s.out)
 	if !ok {
 		t.Fatal("a rumour is not looked into")
 	}
 	s.wantEvents(s.step(Probed{Nonce: p.Nonce, Reached: true}), EventUpdated)
 	s.wantEvents(s.wait(5 * time.Second))
-	if s.m.known(peerLife) == nil {
+	if s.m.known(peerIncarnation) == nil {
 		t.Error("a rumour removed a peer that was reached")
 	}
 }
 
 func TestAloneASilentPeerIsRemovedIfAProbeFailsToo(t *testing.T) {
 	s := newSeat(t)
-	s.step(Link{peerLife, LinkSilent})
-	if r, ok := sent[Report](s.out, 1); !ok || r.About != peerLife {
+	s.step(Link{peerIncarnation, LinkSilent})
+	if r, ok := sent[Report](s.out, 1); !ok || r.About != peerIncarnation {
 		t.Fatalf("not reported to the host: %+v", s.out)
 	}
 	s.wantEvents(s.wait(time.Second)) // the host decides
 	s.step(Down{1, DownEnded})
 	s.step(DialFailed{})
 	p, ok := did[Probe](s.wait(moment))
-	if !ok || p.Life != peerLife {
+	if !ok || p.Incarnation != peerIncarnation {
 		t.Fatalf("alone, a silent peer is not probed: %+v", s.out)
 	}
 	s.wantEvents(s.step(Probed{Nonce: p.Nonce, Reached: false}), EventRemoved)
@@ -241,7 +243,7 @@ func TestAloneASilentPeerIsRemovedIfAProbeFailsToo(t *testing.T) {
 
 func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 	s := newSeat(t)
-	s.step(Gossip{hostLife, RumouredAlive})
+	s.step(Gossip{hostIncarnation, RumouredAlive})
 	var out []Action
 	for range 200 { // no probe or dial is answered
 		for _, a := range s.wait(s.m.t.Tick) {
@@ -252,7 +254,7 @@ func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 		}
 	}
 	s.wantEvents(out, EventHost)
-	s.step(Gossip{hostLife, RumouredDead})
+	s.step(Gossip{hostIncarnation, RumouredDead})
 	s.wantEvents(s.wait(3*time.Second), EventRemoved)
 }
 
@@ -260,30 +262,30 @@ func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 // as on the smaller side of a partition, while gossip still counts all of them
 // among its members.
 func TestMostLinksSilentNeedNoRumour(t *testing.T) {
-	lives := []addr.Life{peerLife, {Node: 7, Generation: 1}, {Node: 8, Generation: 1}, {Node: 9, Generation: 1}}
-	for silent := range len(lives) + 1 {
+	incarnations := []addr.Incarnation{peerIncarnation, {Node: 7, Generation: 1}, {Node: 8, Generation: 1}, {Node: 9, Generation: 1}}
+	for silent := range len(incarnations) + 1 {
 		s := newSeat(t)
-		for i, l := range lives[1:] {
+		for i, l := range incarnations[1:] {
 			s.in(Delta{Term: 5, Version: 11 + uint64(i), Entries: []Entry{entry(l)}})
 		}
-		s.step(Gossip{hostLife, RumouredAlive})
-		for i, l := range lives {
+		s.step(Gossip{hostIncarnation, RumouredAlive})
+		for i, l := range incarnations {
 			s.step(Gossip{l, RumouredAlive})
 			if i < silent {
 				s.step(Link{l, LinkSilent})
 			}
 		}
 		out := s.wait(s.m.t.Silence + s.m.t.Check + 2*s.m.t.Tick)
-		var removed []addr.Life
+		var removed []addr.Incarnation
 		for _, e := range eventsOf(out) {
 			if e.Kind == EventRemoved {
-				removed = append(removed, e.Node.Life)
+				removed = append(removed, e.Node.Incarnation)
 			}
 		}
 		// Of five others the host is silent, and silent more.
-		var want []addr.Life
+		var want []addr.Incarnation
 		if 1+silent > 2 {
-			want = append([]addr.Life{hostLife}, lives[:silent]...)
+			want = append([]addr.Incarnation{hostIncarnation}, incarnations[:silent]...)
 		}
 		if !slices.Equal(removed, want) {
 			t.Errorf("with %d of 4 peers silent: removed %v, want %v", silent, removed, want)
@@ -293,7 +295,7 @@ func TestMostLinksSilentNeedNoRumour(t *testing.T) {
 
 func TestStallDiscardsRumours(t *testing.T) {
 	s := newSeat(t)
-	s.step(Gossip{peerLife, RumouredDead})
+	s.step(Gossip{peerIncarnation, RumouredDead})
 	s.now = s.now.Add(5 * time.Second)
 	out := s.step(Tick{})
 	if _, ok := did[Revalidate](out); !ok {
@@ -304,7 +306,7 @@ func TestStallDiscardsRumours(t *testing.T) {
 		t.Fatal("the host is not asked after a stall")
 	}
 	s.wantEvents(out, EventUpdated) // suspected no more
-	s.step(Link{peerLife, LinkSilent})
+	s.step(Link{peerIncarnation, LinkSilent})
 	if _, ok := sent[Report](s.out, 1); ok {
 		t.Error("reported before the host confirmed us")
 	}
@@ -332,10 +334,10 @@ func TestHostTableOverManyPartsIsBounded(t *testing.T) {
 
 func TestDepartWaitsForTheAnswer(t *testing.T) {
 	s := newSeat(t)
-	if l, ok := sent[Leave](s.step(Depart{}), 1); !ok || l.Life != ownLife {
+	if l, ok := sent[Leave](s.step(Depart{}), 1); !ok || l.Incarnation != ownIncarnation {
 		t.Fatalf("no goodbye: %+v", s.out)
 	}
-	if _, ok := did[Departed](s.in(RemovedLife{Term: 5, Version: 11, Life: ownLife, Reason: ReasonLeft})); !ok {
+	if _, ok := did[Departed](s.in(RemovedIncarnation{Term: 5, Version: 11, Incarnation: ownIncarnation, Reason: ReasonLeft})); !ok {
 		t.Error("the answer to a goodbye does not end the member")
 	}
 	if out := s.step(Tick{}); len(out) != 0 {
@@ -352,7 +354,7 @@ func TestRumourAndLostProbesRemoveOnlyAfterTheSilenceBound(t *testing.T) {
 	s := newSeat(t)
 	s.step(Down{1, DownEnded})
 	s.step(DialFailed{})
-	s.step(Gossip{peerLife, RumouredDead})
+	s.step(Gossip{peerIncarnation, RumouredDead})
 	s.wantEvents(s.wait(s.m.t.Silence - moment)) // probes run out, one after the other
 	s.wantEvents(s.wait(s.m.t.Check+moment), EventRemoved)
 }
@@ -363,8 +365,8 @@ func TestHostThatAnswersARedialIsNotLost(t *testing.T) {
 	s.wait(moment)
 	s.step(Connected{2})
 	s.wantEvents(s.wait(500 * time.Millisecond))
-	s.step(Received{2, Grant{Term: 5, Life: ownLife}})
-	if s.m.Alone() || s.m.Self().Life != ownLife {
+	s.step(Received{2, Grant{Term: 5, Incarnation: ownIncarnation}})
+	if s.m.Alone() || s.m.Self().Incarnation != ownIncarnation {
 		t.Error("a host that answered was taken for lost")
 	}
 }
@@ -374,20 +376,20 @@ func TestHostThatDoesNotAnswerARedialIsLost(t *testing.T) {
 	s.step(Down{1, DownEnded})
 	out := s.wait(150 * time.Millisecond)
 	s.wantEvents(out, EventHost, EventRemoved)
-	if e := eventsOf(out)[1]; e.Node.Life != hostLife || e.Reason != ReasonCrashed {
-		t.Errorf("told %+v, want %v crashed", e, hostLife)
+	if e := eventsOf(out)[1]; e.Node.Incarnation != hostIncarnation || e.Reason != ReasonCrashed {
+		t.Errorf("told %+v, want %v crashed", e, hostIncarnation)
 	}
 }
 
 func TestTableEndsWhoIsNotInIt(t *testing.T) {
 	s := newSeat(t)
-	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostLife), entry(ownLife),
-		{Node: Node{Life: peerLife, State: Removed}, Reason: ReasonLeft}}})
+	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostIncarnation), entry(ownIncarnation),
+		{Node: Node{Incarnation: peerIncarnation, State: Removed}, Reason: ReasonLeft}}})
 	s.wantEvents(out, EventRemoved)
 	if e := eventsOf(out)[0]; e.Reason != ReasonLeft {
 		t.Errorf("told %+v, want the table's reason", e)
 	}
-	if _, ok := sent[Ack](s.step(Handled{peerLife}), 1); !ok {
+	if _, ok := sent[Ack](s.step(Handled{peerIncarnation}), 1); !ok {
 		t.Error("an end that a table told is not acknowledged")
 	}
 }
@@ -400,20 +402,20 @@ func TestGrantsLeaseIsRememberedAndShown(t *testing.T) {
 			t.Errorf("%s: a pause that is not noticed may look like a silence of %v, the bound is %v", name, unnoticed, tm.Silence)
 		}
 	}
-	m, err := NewMember(MemberConfig{Self: identity(1), Previous: addr.Life{Node: 1, Generation: 1}, Lease: []byte("first")}, time.Unix(1000, 0))
+	m, err := NewMember(MemberConfig{Self: identity(1), Previous: addr.Incarnation{Node: 1, Generation: 1}, Lease: []byte("first")}, time.Unix(1000, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Unix(1000, 0)
 	if j, ok := sent[Join](m.Step(now, Connected{Session: 1}), 1); !ok || string(j.Lease) != "first" {
-		t.Errorf("the Join shows lease %q, want that of the last life", j.Lease)
+		t.Errorf("the Join shows lease %q, want that of the last incarnation", j.Lease)
 	}
-	life := addr.Life{Node: 1, Generation: 2}
-	out := m.Step(now, Received{1, Grant{Term: 1, Life: life, Lease: []byte("second")}})
-	if r, ok := did[Remember](out); !ok || r.Life != life || string(r.Lease) != "second" {
+	incarnation := addr.Incarnation{Node: 1, Generation: 2}
+	out := m.Step(now, Received{1, Grant{Term: 1, Incarnation: incarnation, Lease: []byte("second")}})
+	if r, ok := did[Remember](out); !ok || r.Incarnation != incarnation || string(r.Lease) != "second" {
 		t.Errorf("granted: %+v, want the lease remembered", out)
 	}
-	out = m.Step(now, Received{1, Grant{Term: 2, Life: life, Lease: []byte("third")}})
+	out = m.Step(now, Received{1, Grant{Term: 2, Incarnation: incarnation, Lease: []byte("third")}})
 	if r, ok := did[Remember](out); !ok || r.Term != 2 || string(m.Lease()) != "third" {
 		t.Errorf("granted in a new term: %+v, want the lease remembered", out)
 	}

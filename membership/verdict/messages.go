@@ -34,14 +34,14 @@ const (
 // [Pong] may overtake others and get lost (they may be datagrams).
 type Message interface{ message() }
 
-// A Join asks the host for a life. Member → host, first on a session.
+// A Join asks the host for an incarnation. Member → host, first on a session.
 type Join struct {
 	Identity
 
-	// Previous is the newest life that the node remembers, the zero Life if
+	// Previous is the newest incarnation that the node remembers, the zero Incarnation if
 	// none. If the host still holds it for the same UUID and Epoch, the node
 	// gives it up with this message.
-	Previous addr.Life
+	Previous addr.Incarnation
 
 	// Term is the highest host term that the node ever accepted, 0 if none.
 	Term uint64
@@ -67,44 +67,44 @@ type Vouched struct {
 	WantFree bool
 }
 
-// A Resume asks the host to keep the life that the node has, after its control
+// A Resume asks the host to keep the incarnation that the node has, after its control
 // session ended or the host restarted. Member → host, first on a session.
 type Resume struct {
 	Identity
-	Life addr.Life // generation > 0
-	Term uint64    // as in Join
+	Incarnation addr.Incarnation // generation > 0
+	Term        uint64           // as in Join
 
 	// HostOver is the newest generation of node 0 that the node has reported to its
 	// applications as over, 0 if none. A host that still lives in it must take a
-	// new life before the node can resume.
+	// new incarnation before the node can resume.
 	HostOver addr.Generation
 
-	// Lease is the signed lease of Life. The host's shell refuses a Resume
+	// Lease is the signed lease of Incarnation. The host's shell refuses a Resume
 	// without it.
 	Lease []byte // ≤ MaxLease
 
 	Vouched // by the host's shell
 }
 
-// A Leave ends the sender's life. Member → host. The host answers with
-// Removed of the same life.
-type Leave struct{ Life addr.Life }
+// A Leave ends the sender's incarnation. Member → host. The host answers with
+// Removed of the same incarnation.
+type Leave struct{ Incarnation addr.Incarnation }
 
-// A Report carries the sender's evidence about another life; about the host's, whether
+// A Report carries the sender's evidence about another incarnation; about the host's, whether
 // the sender hears it (LinkSilent, LinkAlive). Member → host.
 type Report struct {
-	About    addr.Life
+	About    addr.Incarnation
 	Evidence Evidence // LinkAlive … EndTold
 }
 
-// A Check asks a member whether a life can be reached: over a data link if it
-// is another node, by the answer itself if it is the member's own life.
+// A Check asks a member whether an incarnation can be reached: over a data link if it
+// is another node, by the answer itself if it is the member's own incarnation.
 // Host → member.
 type Check struct {
 	Nonce uint64
 	Contact
 
-	// Challenge is for the life to sign, so that no other node can claim that it
+	// Challenge is for the incarnation to sign, so that no other node can claim that it
 	// lives. The host's shell makes it when it sends the Check.
 	Challenge []byte // ≤ MaxChallenge
 }
@@ -114,21 +114,21 @@ type Check struct {
 // the challenge: one member's unproved statement about another does not count.
 type CheckResult struct {
 	Nonce   uint64 // of the Check
-	Target  addr.Life
+	Target  addr.Incarnation
 	Reached bool
 	Proof   []byte // ≤ MaxProof; empty unless Reached
 }
 
-// An Ack says that the sender has dealt with the end of a life: its handlers
+// An Ack says that the sender has dealt with the end of an incarnation: its handlers
 // have returned. Member → host.
-type Ack struct{ Life addr.Life }
+type Ack struct{ Incarnation addr.Incarnation }
 
 // A Ping is a sign of life, sent once per heartbeat, and asks for a Pong.
 // Member → host.
 type Ping struct {
-	Life    addr.Life
-	Nonce   uint64 // counts the pings of this process
-	Version uint64 // of the table that the sender holds
+	Incarnation addr.Incarnation
+	Nonce       uint64 // counts the pings of this process
+	Version     uint64 // of the table that the sender holds
 }
 
 // A Pong answers a Ping. Host → member.
@@ -141,12 +141,12 @@ type Pong struct {
 // A Sync asks for the whole table. Member → host.
 type Sync struct{}
 
-// A Grant gives the member the life that it asked for, or confirms the one
+// A Grant gives the member the incarnation that it asked for, or confirms the one
 // that it resumed; the whole table follows. To a member that serves already it
-// brings the lease of its life in a new term. Host → member.
+// brings the lease of its incarnation in a new term. Host → member.
 type Grant struct {
-	Term uint64    // > 0
-	Life addr.Life // generation > 0; node below addr.FirstReserved
+	Term        uint64           // > 0
+	Incarnation addr.Incarnation // generation > 0; node below addr.FirstReserved
 
 	// Lease says all of this, signed by the host: the host's shell makes it
 	// when it sends the Grant, the member's shell verifies it before the Member
@@ -174,7 +174,7 @@ type Refusal uint8
 
 const (
 	RefusedInvalid   Refusal = iota + 1 // the request breaks a rule of its type; final
-	RefusedFenced                       // the life to resume is over: reset, then Join
+	RefusedFenced                       // the incarnation to resume is over: reset, then Join
 	RefusedDuplicate                    // another process lives with this UUID: a cloned state directory; final
 	RefusedFull                         // every ID is taken or in quarantine; later
 	RefusedBusy                         // the host cannot decide now; soon
@@ -195,7 +195,7 @@ func (r Refusal) String() string {
 
 // An Entry is one line of the table.
 //
-//	Alive    the host has heard from this life in its own term
+//	Alive    the host has heard from this incarnation in its own term
 //	Suspect  leased by an earlier term, not resumed yet
 //	Leaving  not used in tables
 //	Removed  over, still in quarantine; Reason says why
@@ -222,27 +222,27 @@ type Delta struct {
 	Entries []Entry // ≤ MaxNews
 }
 
-// A RemovedLife is a verdict: Life is over, for good. Sent to every live
-// member until it has acknowledged, and to Life itself. Host → member.
-type RemovedLife struct {
-	Term    uint64
-	Version uint64 // as in Delta; 0 in a repetition, which changes no version
-	Life    addr.Life
-	Reason  Reason // ≤ MaxReason
+// A RemovedIncarnation is a verdict: Incarnation is over, for good. Sent to every live
+// member until it has acknowledged, and to Incarnation itself. Host → member.
+type RemovedIncarnation struct {
+	Term        uint64
+	Version     uint64 // as in Delta; 0 in a repetition, which changes no version
+	Incarnation addr.Incarnation
+	Reason      Reason // ≤ MaxReason
 }
 
-func (Join) message()        {}
-func (Resume) message()      {}
-func (Leave) message()       {}
-func (Report) message()      {}
-func (Check) message()       {}
-func (CheckResult) message() {}
-func (Ack) message()         {}
-func (Ping) message()        {}
-func (Pong) message()        {}
-func (Sync) message()        {}
-func (Grant) message()       {}
-func (Refused) message()     {}
-func (Table) message()       {}
-func (Delta) message()       {}
-func (RemovedLife) message() {}
+func (Join) message()               {}
+func (Resume) message()             {}
+func (Leave) message()              {}
+func (Report) message()             {}
+func (Check) message()              {}
+func (CheckResult) message()        {}
+func (Ack) message()                {}
+func (Ping) message()               {}
+func (Pong) message()               {}
+func (Sync) message()               {}
+func (Grant) message()              {}
+func (Refused) message()            {}
+func (Table) message()              {}
+func (Delta) message()              {}
+func (RemovedIncarnation) message() {}

@@ -18,7 +18,7 @@ func toldOn(t *testing.T, out []Action, s SessionID, version uint64) (all []Mess
 		switch m := send.Message.(type) {
 		case Delta:
 			v = m.Version
-		case RemovedLife:
+		case RemovedIncarnation:
 			v = m.Version
 		default:
 			continue
@@ -56,9 +56,9 @@ func TestAJoinStormIsToldInAFewMessages(t *testing.T) {
 	}
 }
 
-// TestAShortLifeIsTold: a life that is over before its beginning was due to be told is
+// TestAShortIncarnationIsTold: an incarnation that is over before its beginning was due to be told is
 // told as begun, and then as over, at once.
-func TestAShortLifeIsTold(t *testing.T) {
+func TestAShortIncarnationIsTold(t *testing.T) {
 	b := newBench(t)
 	b.join(1, 1)
 	b.wait(time.Second, 1)
@@ -76,8 +76,8 @@ func TestAShortLifeIsTold(t *testing.T) {
 		t.Fatalf("told: %+v", told)
 	}
 	added, ok := told[1].(Delta)
-	removed, gone := told[2].(RemovedLife)
-	if !ok || !gone || len(added.Entries) != 1 || added.Entries[0].Node.Life != short || removed.Life != short {
+	removed, gone := told[2].(RemovedIncarnation)
+	if !ok || !gone || len(added.Entries) != 1 || added.Entries[0].Node.Incarnation != short || removed.Incarnation != short {
 		t.Errorf("told: %+v, want the beginning and the end of %v", told[1:], short)
 	}
 }

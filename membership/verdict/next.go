@@ -50,7 +50,7 @@ func (h *Host) Next() time.Time {
 	return next.Time
 }
 
-// unclaimedUntil returns when judgeUnclaimed ends the life of n.
+// unclaimedUntil returns when judgeUnclaimed ends the incarnation of n.
 func (h *Host) unclaimedUntil(n *hostNode) time.Time {
 	until := deadline{h.grace}
 	if n.waiting != nil {
@@ -118,7 +118,7 @@ func (m *Member) Next() time.Time {
 // of the host; ok is false if it has not, or waits for a probe.
 func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
 	switch {
-	case m.self != (addr.Life{}) && m.self.Node == addr.Host:
+	case m.self != (addr.Incarnation{}) && m.self.Node == addr.Host:
 		return at, false
 	case !m.redial.IsZero():
 		return m.redial, true
@@ -147,7 +147,7 @@ func (m *Member) hostUntold() bool { return m.told == HostReachable }
 func (m *Member) goodUntil(p *peer) (at time.Time, ok bool) {
 	bad := p.bad()
 	switch {
-	case p.node.Life.Node == addr.Host || bad == 0 && !(m.alone && p.doubted):
+	case p.node.Incarnation.Node == addr.Host || bad == 0 && !(m.alone && p.doubted):
 		return at, false
 	case m.alone:
 		return m.aloneUntil(p)

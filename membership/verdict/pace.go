@@ -20,7 +20,7 @@ type Pace struct {
 	stale  bool      // something happened that may have a deadline
 	lines  time.Time // when a lifeline will have been silent for too long; zero: none
 	beats  time.Time // the next signs of life on lifelines
-	doubt  time.Time // a life is in doubt until then; zero: none is
+	doubt  time.Time // an incarnation is in doubt until then; zero: none is
 }
 
 // NewPace returns the pace of two machines, with beats that are counted from origin.
@@ -56,7 +56,7 @@ func (p *Pace) urgently(now time.Time, actions []Action) []Action {
 	return actions
 }
 
-// hurry notes that a life is in doubt. Lifelines are watched more closely then.
+// hurry notes that an incarnation is in doubt. Lifelines are watched more closely then.
 func (p *Pace) hurry(now time.Time) {
 	if p.doubt.IsZero() {
 		p.lines = now // look at them at once
@@ -123,5 +123,5 @@ func (p *Pace) beatEvery() time.Duration {
 	return max((p.t.Check + p.t.Heartbeat).Truncate(p.t.Tick), p.t.Tick)
 }
 
-// doubtful reports whether any life is in doubt, the host's included.
+// doubtful reports whether any incarnation is in doubt, the host's included.
 func (p *Pace) doubtful() bool { return !p.doubt.IsZero() || p.member.Alone() }

@@ -24,7 +24,7 @@ func (s snapshot) restored() snapshot {
 
 // runRestored runs a cluster in which nodes come and go faster than a second, under a
 // clock that says nothing, restores the host's first backup, and goes on. The
-// checker of the world fails if a life is granted twice.
+// checker of the world fails if an incarnation is granted twice.
 func runRestored(t testing.TB, seed uint64, restore func(snapshot) snapshot) {
 	w := newWorld(t, seed, 3)
 	w.countsTerms = true
@@ -62,7 +62,7 @@ func (w *world) churn(steps int) {
 	}
 }
 
-func TestARestoredHostGrantsNoLifeTwice(t *testing.T) {
+func TestARestoredHostGrantsNoIncarnationTwice(t *testing.T) {
 	first, n := firstSeed(t), uint64(seeds(t, fewSeeds/3))
 	t.Logf("%d schedules of restored hosts from seed %d", n, first)
 	for i := uint64(0); i < n && !t.Failed(); i++ {
@@ -70,18 +70,18 @@ func TestARestoredHostGrantsNoLifeTwice(t *testing.T) {
 	}
 }
 
-// TestACopiedHostGrantsALifeTwice: the schedules find the failure that the margin prevents.
-func TestACopiedHostGrantsALifeTwice(t *testing.T) {
+// TestACopiedHostGrantsAnIncarnationTwice: the schedules find the failure that the margin prevents.
+func TestACopiedHostGrantsAnIncarnationTwice(t *testing.T) {
 	r := &recorder{TB: t}
 	for seed := uint64(1); seed <= 40 && r.failed == 0; seed++ {
 		runRestored(r, seed, func(s snapshot) snapshot { return s })
 	}
 	if r.failed == 0 {
-		t.Error("without a margin no life is granted twice in 40 schedules")
+		t.Error("without a margin no incarnation is granted twice in 40 schedules")
 	}
 }
 
-// TestARestoredHostAwaitsClaims: until a first life is granted above the margin,
+// TestARestoredHostAwaitsClaims: until a first incarnation is granted above the margin,
 // newcomers wait for the grace period after each start, and those of the table do not.
 func TestARestoredHostAwaitsClaims(t *testing.T) {
 	lease := Lease{ID: 1, UUID: uuid(1), Generation: 2, Epoch: 10, Name: "n1", State: LeaseActive}
@@ -92,8 +92,8 @@ func TestARestoredHostAwaitsClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantRefused(b.in(2, joinOf(2)), 2, RefusedBusy)
-	if g, ok := sent[Grant](b.in(1, resumeOf(1, addr.Life{Node: 1, Generation: 2})), 1); !ok || g.Life != (addr.Life{Node: 1, Generation: 2}) {
-		t.Errorf("a node of the table got %+v, want its life", b.out)
+	if g, ok := sent[Grant](b.in(1, resumeOf(1, addr.Incarnation{Node: 1, Generation: 2})), 1); !ok || g.Incarnation != (addr.Incarnation{Node: 1, Generation: 2}) {
+		t.Errorf("a node of the table got %+v, want its incarnation", b.out)
 	}
 	b.wait(b.h.t.Grace, 1)
 	if l := b.join(2, 2); l.Generation <= 50 {

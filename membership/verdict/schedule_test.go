@@ -130,7 +130,7 @@ func (w *world) fault() {
 	case 8: // a machine loses its disk
 		if !m.host {
 			w.crash(m)
-			m.uuid, m.life, m.known = w.newUUID(m.index), addr.Life{}, 0
+			m.uuid, m.incarnation, m.known = w.newUUID(m.index), addr.Incarnation{}, 0
 			w.after(short, func() { w.boot(m) })
 		}
 	case 9: // the lease table cannot be written for a while
@@ -140,7 +140,7 @@ func (w *world) fault() {
 	case 11: // a copy of a state directory is started, and stopped again
 		if !m.host && len(w.machines) < 12 {
 			c := w.addMachine(false)
-			c.uuid, c.life, c.known, m.touched = m.uuid, m.life, m.known, true
+			c.uuid, c.incarnation, c.known, m.touched = m.uuid, m.incarnation, m.known, true
 			w.boot(c)
 			w.after(2*time.Second, func() { w.crash(c); c.gone = true })
 		}
@@ -168,10 +168,10 @@ func (w *world) rumours(m *machine) {
 		if o.proc == nil || o.proc.paused || w.rng.IntN(2) == 0 {
 			continue
 		}
-		for _, life := range sortedLives(o.proc.member) {
+		for _, incarnation := range sortedIncarnations(o.proc.member) {
 			p := o.proc
-			w.to(p, w.delay(), func() { p.stepMember(Gossip{life, RumouredDead}) })
-			w.to(p, time.Duration(300+w.rng.IntN(2500))*time.Millisecond, func() { p.stepMember(Gossip{life, RumouredAlive}) })
+			w.to(p, w.delay(), func() { p.stepMember(Gossip{incarnation, RumouredDead}) })
+			w.to(p, time.Duration(300+w.rng.IntN(2500))*time.Millisecond, func() { p.stepMember(Gossip{incarnation, RumouredAlive}) })
 		}
 	}
 }

@@ -64,13 +64,13 @@ func (p *proc) act(a Action, side int) {
 	case Persist:
 		p.write(a)
 	case Redial:
-		w.probe(p, a.UUID, a.Epoch, a.Addresses(), func(o RedialOutcome) { p.stepHost(Redialed{a.Life, o}) })
+		w.probe(p, a.UUID, a.Epoch, a.Addresses(), func(o RedialOutcome) { p.stepHost(Redialed{a.Incarnation, o}) })
 	case Probe:
 		w.probe(p, a.UUID, a.Epoch, a.Addresses(), func(o RedialOutcome) { p.stepMember(Probed{Nonce: a.Nonce, Reached: o == RedialAlive}) })
 	case Look:
 		w.probe(p, a.UUID, a.Epoch, a.Addresses(), func(o RedialOutcome) {
 			if o == RedialAlive {
-				p.stepMember(Link{Life: a.Life, Evidence: LinkAlive})
+				p.stepMember(Link{Incarnation: a.Incarnation, Evidence: LinkAlive})
 			}
 		})
 	case DialHost:
@@ -83,12 +83,12 @@ func (p *proc) act(a Action, side int) {
 			w.shut(c, side, DownClosed)
 		}
 	case Remember:
-		p.at.life, p.at.known = a.Life, a.Term
+		p.at.incarnation, p.at.known = a.Incarnation, a.Term
 	case Emit:
 		p.events = append(p.events, seen{w.now, a.Event})
 		w.check.event(p, a.Event)
 		if a.Event.Kind == EventRemoved {
-			w.to(p, time.Duration(w.rng.IntN(20))*time.Millisecond, func() { p.stepMember(Handled{a.Event.Node.Life}) })
+			w.to(p, time.Duration(w.rng.IntN(20))*time.Millisecond, func() { p.stepMember(Handled{a.Event.Node.Incarnation}) })
 		}
 	case StepDown:
 		p.ended = a.Text
@@ -156,17 +156,17 @@ func (p *proc) write(a Persist) {
 			}
 			m.leases[l.ID] = l
 		}
-		if a.Term > uint64(p.host.self.Life.Generation) {
-			w.check.own(addr.Life{Node: 0, Generation: addr.Generation(a.Term)}, p)
+		if a.Term > uint64(p.host.self.Incarnation.Generation) {
+			w.check.own(addr.Incarnation{Node: 0, Generation: addr.Generation(a.Term)}, p)
 		}
 		w.to(p, time.Duration(w.rng.IntN(1000))*time.Microsecond, func() { p.stepHost(Persisted{a.Seq}) })
 	})
 }
 
-// A pair is an observer and a life that it knows.
+// A pair is an observer and an incarnation that it knows.
 type pair struct {
-	observer *proc
-	life     addr.Life
+	observer    *proc
+	incarnation addr.Incarnation
 }
 
 type pairState struct {
@@ -184,30 +184,30 @@ func (w *world) scan() {
 		if p == nil || p.paused {
 			continue
 		}
-		for _, life := range sortedLives(p.member) {
+		for _, incarnation := range sortedIncarnations(p.member) {
 			if !p.dead {
-				w.scanPair(p, life)
+				w.scanPair(p, incarnation)
 			}
 		}
 	}
 }
 
-func sortedLives(m *Member) []addr.Life {
-	var all []addr.Life
+func sortedIncarnations(m *Member) []addr.Incarnation {
+	var all []addr.Incarnation
 	for _, p := range m.sorted() {
-		all = append(all, p.node.Life)
+		all = append(all, p.node.Incarnation)
 	}
 	return all
 }
 
-func (w *world) scanPair(p *proc, life addr.Life) {
-	s := w.pairs[pair{p, life}]
+func (w *world) scanPair(p *proc, incarnation addr.Incarnation) {
+	s := w.pairs[pair{p, incarnation}]
 	if s == nil {
 		s = &pairState{}
-		w.pairs[pair{p, life}] = s
+		w.pairs[pair{p, incarnation}] = s
 	}
-	t := w.check.owner[life]
-	alive := t != nil && !t.dead && t.member.self == life
+	t := w.check.owner[incarnation]
+	alive := t != nil && !t.dead && t.member.self == incarnation
 	link := alive && w.reaches(p.at, t.at)
 	gossip := alive && w.gossips(p.at, t.at)
 	since := func(ok bool, at *time.Time) time.Duration {
@@ -234,7 +234,7 @@ func (w *world) scanPair(p *proc, life addr.Life) {
 	}
 	if want != s.link && want != 0 {
 		s.link = want
-		p.stepMember(Link{life, want})
+		p.stepMember(Link{incarnation, want})
 	}
 	rumour := s.rumour
 	if gossip {
@@ -244,7 +244,7 @@ func (w *world) scanPair(p *proc, life addr.Life) {
 	}
 	if rumour != s.rumour && !p.dead {
 		s.rumour = rumour
-		p.stepMember(Gossip{life, rumour})
+		p.stepMember(Gossip{incarnation, rumour})
 	}
 }
 
@@ -265,89 +265,89 @@ func (w *world) gossips(a, b *machine) bool {
 // A checker watches a whole run for violations of the invariants.
 type checker struct {
 	w     *world
-	owner map[addr.Life]*proc // the process that a life was granted to
+	owner map[addr.Incarnation]*proc // the process that an incarnation was granted to
 	views map[*proc]*view
 	// removals by observers that were told by a table, a verdict or themselves
-	removals map[addr.Life]int
+	removals map[addr.Incarnation]int
 	disputed map[*proc]bool // announced an end, or its own was announced, without a host
 }
 
 // A view is the state that one process has reported to its handlers since its last EventSelf.
 type view struct {
-	self  addr.Life
-	local addr.Life // for its machine alone
+	self  addr.Incarnation
+	local addr.Incarnation // for its machine alone
 	in    map[addr.NodeID]addr.Generation
 	out   map[addr.NodeID]addr.Generation
 }
 
 func newChecker(w *world) *checker {
-	return &checker{w: w, owner: make(map[addr.Life]*proc), views: make(map[*proc]*view), removals: make(map[addr.Life]int), disputed: make(map[*proc]bool)}
+	return &checker{w: w, owner: make(map[addr.Incarnation]*proc), views: make(map[*proc]*view), removals: make(map[addr.Incarnation]int), disputed: make(map[*proc]bool)}
 }
 
-// own notes that life belongs to p, for ever.
-func (c *checker) own(life addr.Life, p *proc) {
-	if life.Node == addr.Host && p.at != c.w.hosts[0] {
-		return // two hosts at once: their terms, not their lives, tell them apart
+// own notes that incarnation belongs to p, for ever.
+func (c *checker) own(incarnation addr.Incarnation, p *proc) {
+	if incarnation.Node == addr.Host && p.at != c.w.hosts[0] {
+		return // two hosts at once: their terms, not their incarnations, tell them apart
 	}
-	if o := c.owner[life]; o != nil && o != p {
-		c.w.failf("life %v is given to machine %d (epoch %d) and to %d (epoch %d)", life, o.at.index, o.epoch, p.at.index, p.epoch)
+	if o := c.owner[incarnation]; o != nil && o != p {
+		c.w.failf("incarnation %v is given to machine %d (epoch %d) and to %d (epoch %d)", incarnation, o.at.index, o.epoch, p.at.index, p.epoch)
 	}
-	c.owner[life] = p
+	c.owner[incarnation] = p
 }
 
 // grant checks a Grant as it leaves the host: it is on disk, and no other process
 // ever had it.
 func (c *checker) grant(h *proc, s SessionID, g Grant) {
 	if s == LocalSession {
-		c.own(g.Life, h)
+		c.own(g.Incarnation, h)
 		return
 	}
-	l, ok := h.at.leases[g.Life.Node]
-	if !ok || l.Generation != g.Life.Generation || l.State != LeaseActive {
-		c.w.failf("%v is granted but the disk says %+v", g.Life, l)
+	l, ok := h.at.leases[g.Incarnation.Node]
+	if !ok || l.Generation != g.Incarnation.Generation || l.State != LeaseActive {
+		c.w.failf("%v is granted but the disk says %+v", g.Incarnation, l)
 	}
-	if g.Life.Node == 0 || g.Life.Node >= addr.FirstReserved {
-		c.w.failf("a reserved ID is granted: %v", g.Life)
+	if g.Incarnation.Node == 0 || g.Incarnation.Node >= addr.FirstReserved {
+		c.w.failf("a reserved ID is granted: %v", g.Incarnation)
 	}
 	if conn := h.conns[s]; conn != nil {
-		c.own(g.Life, conn.ends[0])
+		c.own(g.Incarnation, conn.ends[0])
 	}
 }
 
 // event checks one event against those before it.
 func (c *checker) event(p *proc, e Event) {
 	v := c.views[p]
-	l := e.Node.Life
+	l := e.Node.Incarnation
 	if v == nil {
 		v = &view{}
 		c.views[p] = v
 	}
-	bad := func(why string) { c.w.failf("machine %d in life %v: %s: %+v", p.at.index, v.self, why, e) }
+	bad := func(why string) { c.w.failf("machine %d in incarnation %v: %s: %+v", p.at.index, v.self, why, e) }
 	switch e.Kind {
 	case EventSelf:
-		if v.self != (addr.Life{}) {
-			bad("a second life without a reset")
+		if v.self != (addr.Incarnation{}) {
+			bad("a second incarnation without a reset")
 		}
 		if l.Node != addr.Host && c.owner[l] != p {
-			bad("somebody else's life")
+			bad("somebody else's incarnation")
 		}
 		*v = view{self: l, in: make(map[addr.NodeID]addr.Generation), out: make(map[addr.NodeID]addr.Generation)}
 	case EventLocal:
-		if v.self != (addr.Life{}) || v.local != (addr.Life{}) || l.Generation == 0 {
-			bad("a life for its machine alone while it has one")
+		if v.self != (addr.Incarnation{}) || v.local != (addr.Incarnation{}) || l.Generation == 0 {
+			bad("an incarnation for its machine alone while it has one")
 		}
 		v.local = l
 	case EventReset:
 		if v.self != l && v.local != l || l.Generation == 0 {
-			bad("reset of a life that it does not have")
+			bad("reset of an incarnation that it does not have")
 		}
-		v.self, v.local = addr.Life{}, addr.Life{}
+		v.self, v.local = addr.Incarnation{}, addr.Incarnation{}
 	case EventAdded:
 		switch {
-		case v.self == (addr.Life{}):
-			bad("added before it has a life itself")
+		case v.self == (addr.Incarnation{}):
+			bad("added before it has an incarnation itself")
 		case v.in[l.Node] != 0:
-			bad("added while another life of this ID is there")
+			bad("added while another incarnation of this ID is there")
 		case l.Generation <= v.out[l.Node]:
 			bad("added after its end")
 		case l == v.self:
@@ -371,19 +371,19 @@ func (c *checker) event(p *proc, e Event) {
 }
 
 // whole reports whether all running processes form one cluster: each has a
-// life of its own, and knows exactly the others.
+// incarnation of its own, and knows exactly the others.
 func (w *world) whole() bool {
-	lives := make(map[addr.NodeID]addr.Generation)
+	incarnations := make(map[addr.NodeID]addr.Generation)
 	count := 0
 	for _, m := range w.machines {
 		if m.proc == nil {
 			continue
 		}
 		l := m.proc.member.self
-		if l.Generation == 0 || lives[l.Node] != 0 || m.proc.member.stage != serving || m.proc.member.alone {
+		if l.Generation == 0 || incarnations[l.Node] != 0 || m.proc.member.stage != serving || m.proc.member.alone {
 			return false
 		}
-		lives[l.Node] = l.Generation
+		incarnations[l.Node] = l.Generation
 		count++
 	}
 	for _, m := range w.machines {
@@ -395,7 +395,7 @@ func (w *world) whole() bool {
 			return false
 		}
 		for id, g := range v.in {
-			if lives[id] != g {
+			if incarnations[id] != g {
 				return false
 			}
 		}
@@ -437,11 +437,11 @@ func (w *world) isolate(m *machine) {
 
 // sendLossReport sends a word to the process that it is for, if that runs.
 func (w *world) sendLossReport(p *proc, a SendLossReport) {
-	life := p.member.self
+	incarnation := p.member.self
 	for _, m := range w.machines {
 		to := m.proc
 		if to != nil && to.host != nil && m.uuid == a.Host && to.epoch == a.Epoch && w.passes(p.at, m) && !w.unacked && w.rng.Float64() >= w.loss {
-			w.to(to, w.delay(), func() { to.stepHost(LossReport{life}) })
+			w.to(to, w.delay(), func() { to.stepHost(LossReport{incarnation}) })
 		}
 	}
 }
@@ -459,11 +459,11 @@ func (w *world) cutInbound(m *machine) {
 
 func (w *world) heal() { clear(w.cuts); clear(w.muted) }
 
-// count returns how many events of a kind p has told about life, since a time.
-func (p *proc) count(kind EventKind, life addr.Life, since time.Time) int {
+// count returns how many events of a kind p has told about incarnation, since a time.
+func (p *proc) count(kind EventKind, incarnation addr.Incarnation, since time.Time) int {
 	n := 0
 	for _, e := range p.events {
-		if e.Kind == kind && e.Node.Life == life && !e.at.Before(since) {
+		if e.Kind == kind && e.Node.Incarnation == incarnation && !e.at.Before(since) {
 			n++
 		}
 	}

@@ -50,20 +50,20 @@ type world struct {
 
 // A machine is a place with a disk, where one process runs at a time.
 type machine struct {
-	index   int
-	uuid    addr.UUID
-	host    bool
-	proc    *proc // nil: nothing runs
-	life    addr.Life
-	known   uint64 // term that the member remembered
-	term    uint64 // of the host
-	cursor  addr.NodeID
-	floor   addr.Generation // of a lease table that was lost
-	leases  map[addr.NodeID]Lease
-	full    bool          // the disk refuses writes
-	late    time.Duration // by which its wall clock is
-	gone    bool          // switched off for good
-	touched bool          // some fault concerned this machine
+	index       int
+	uuid        addr.UUID
+	host        bool
+	proc        *proc // nil: nothing runs
+	incarnation addr.Incarnation
+	known       uint64 // term that the member remembered
+	term        uint64 // of the host
+	cursor      addr.NodeID
+	floor       addr.Generation // of a lease table that was lost
+	leases      map[addr.NodeID]Lease
+	full        bool          // the disk refuses writes
+	late        time.Duration // by which its wall clock is
+	gone        bool          // switched off for good
+	touched     bool          // some fault concerned this machine
 }
 
 func (m *machine) name() string { return fmt.Sprintf("m%d", m.index) }
@@ -259,9 +259,9 @@ func (w *world) boot(m *machine) *proc {
 		if err != nil {
 			w.failf("host does not start: %v", err)
 		}
-		w.check.own(addr.Life{Node: 0, Generation: addr.Generation(m.term)}, p)
+		w.check.own(addr.Incarnation{Node: 0, Generation: addr.Generation(m.term)}, p)
 	}
-	p.member, err = NewMember(MemberConfig{Self: self, Previous: m.life, Term: m.known, Timing: w.tm}, w.now)
+	p.member, err = NewMember(MemberConfig{Self: self, Previous: m.incarnation, Term: m.known, Timing: w.tm}, w.now)
 	if err != nil {
 		w.failf("member does not start: %v", err)
 	}

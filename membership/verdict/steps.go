@@ -69,8 +69,8 @@ type (
 type (
 	// Redialed answers a [Redial].
 	Redialed struct {
-		Life    addr.Life
-		Outcome RedialOutcome
+		Incarnation addr.Incarnation
+		Outcome     RedialOutcome
 	}
 
 	// Persisted says that every [Persist] up to Seq is synced to disk.
@@ -94,15 +94,15 @@ type (
 		Where   string
 	}
 
-	// Expel ends the life of a node, if it has one: an operator wants it so. The
+	// Expel ends the incarnation of a node, if it has one: an operator wants it so. The
 	// shell keeps the node's identity out from before on, or every Join begins
-	// its next life.
+	// its next incarnation.
 	Expel struct {
 		UUID   addr.UUID
 		Reason Reason // ReasonExpelled or ReasonBanned
 	}
 
-	// Recertify has every life that has a session get its lease anew: the host
+	// Recertify has every incarnation that has a session get its lease anew: the host
 	// signs with another certificate.
 	Recertify struct{}
 
@@ -112,18 +112,18 @@ type (
 		Until time.Time
 	}
 
-	// Claim says that a host of this cluster has granted Life to the node with
+	// Claim says that a host of this cluster has granted Incarnation to the node with
 	// this UUID in Term: the shell has verified the lease. A Join and a Resume are
 	// claims too.
 	Claim struct {
-		UUID addr.UUID
-		Life addr.Life // zero: none
-		Term uint64
+		UUID        addr.UUID
+		Incarnation addr.Incarnation // zero: none
+		Term        uint64
 	}
 
 	// LossReport passes on the word of a member that it does not hear the host, as a
-	// [SendLossReport] of its has brought it: the shell has seen that it is that life's.
-	LossReport struct{ Life addr.Life }
+	// [SendLossReport] of its has brought it: the shell has seen that it is that incarnation's.
+	LossReport struct{ Incarnation addr.Incarnation }
 )
 
 // Inputs of a Member.
@@ -136,32 +136,32 @@ type (
 	// does not help.
 	DialFailed struct{ Text, Refused string }
 
-	// Link passes on a data link's evidence about a life.
+	// Link passes on a data link's evidence about an incarnation.
 	Link struct {
-		Life     addr.Life
-		Evidence Evidence // LinkAlive … LinkRefused
+		Incarnation addr.Incarnation
+		Evidence    Evidence // LinkAlive … LinkRefused
 	}
 
-	// Gossip passes on a rumour about a life.
+	// Gossip passes on a rumour about an incarnation.
 	Gossip struct {
-		Life   addr.Life
-		Rumour Rumour
+		Incarnation addr.Incarnation
+		Rumour      Rumour
 	}
 
-	// Doubt passes on that By doubts Life: while there is no host, each watcher of
-	// a life notifies all others when it has heard nothing of it for [Timing.Silence]/2,
+	// Doubt passes on that By doubts Incarnation: while there is no host, each watcher of
+	// an incarnation notifies all others when it has heard nothing of it for [Timing.Silence]/2,
 	// or cannot reach it, and again every second. It needs no proof.
-	Doubt struct{ By, Life addr.Life }
+	Doubt struct{ By, Incarnation addr.Incarnation }
 
 	// Probed answers a [Probe].
 	Probed struct {
 		Nonce   uint64
 		Reached bool
-		Proof   []byte // the life's signature of the Probe's challenge, if it had one
+		Proof   []byte // the incarnation's signature of the Probe's challenge, if it had one
 	}
 
-	// Handled says that the handlers of the EventRemoved of Life returned.
-	Handled struct{ Life addr.Life }
+	// Handled says that the handlers of the EventRemoved of Incarnation returned.
+	Handled struct{ Incarnation addr.Incarnation }
 
 	// Depart asks the Member to leave the cluster.
 	Depart struct{}
@@ -201,7 +201,7 @@ type (
 		Leases []Lease // may be empty
 	}
 
-	// Redial dials the life's addresses at once (control or data, whichever
+	// Redial dials the incarnation's addresses at once (control or data, whichever
 	// opens with a HELLO that names UUID and epoch) and answers with Redialed.
 	// No answer within [Timing.Redial] counts as failed.
 	Redial struct{ Contact }
@@ -222,28 +222,28 @@ type (
 	// Connected or DialFailed, within about a second. At most one is under way.
 	DialHost struct{}
 
-	// Probe tries to reach Life over the data path: a round trip on an open
+	// Probe tries to reach Incarnation over the data path: a round trip on an open
 	// link, or a new link with UUID and Epoch in its HELLO. The shell answers
 	// with Probed, best within [Timing.Check]; later answers are ignored. With a
-	// challenge, the life has to sign that.
+	// challenge, the incarnation has to sign that.
 	Probe struct {
 		Nonce uint64
 		Contact
 		Challenge []byte
 	}
 
-	// Look dials the addresses of a life at once, as [Redial] does, and is answered
+	// Look dials the addresses of an incarnation at once, as [Redial] does, and is answered
 	// by a Link if something is there that answers or refuses; no answer says nothing.
 	Look struct{ Contact }
 
-	// Remember writes the node's newest life with its signed lease, and the
+	// Remember writes the node's newest incarnation with its signed lease, and the
 	// highest accepted term, to the state directory. The shell syncs it before
 	// it performs the actions that follow. A failure is logged and does no harm
 	// to the cluster.
 	Remember struct {
-		Life  addr.Life
-		Term  uint64
-		Lease []byte
+		Incarnation addr.Incarnation
+		Term        uint64
+		Lease       []byte
 	}
 
 	// SendLossReport reports to the host, in a packet that needs no answer to arrive, that
@@ -256,7 +256,7 @@ type (
 	}
 
 	// Revalidate says that this process stood still: every data link serves
-	// nothing until both ends have confirmed both lives in a fresh round trip.
+	// nothing until both ends have confirmed both incarnations in a fresh round trip.
 	Revalidate struct{}
 
 	// Halt ends the node: the host refused it for good.

@@ -5,13 +5,13 @@ import "time"
 // A Timing holds every bound that the machines use. All nodes of a cluster use
 // the same.
 //
-// Silence is judged in two steps, and a life is over only after both:
+// Silence is judged in two steps, and an incarnation is over only after both:
 //
 //	heard -- Silence --> check -- Check, no node reaches it --> removed
 //	  ^                    |
 //	  '---- a node reaches it
 //
-// so the end of a silent life is known everywhere after at most
+// so the end of a silent incarnation is known everywhere after at most
 // Silence + Check + one way, and the delays of the shells.
 type Timing struct {
 	// Tick is the longest time between two Ticks. An idle process wakes up for
@@ -22,7 +22,7 @@ type Timing struct {
 	// Ticks: up to half a Tick earlier or later.
 	Heartbeat time.Duration
 	Silence   time.Duration // of a control link, before a check; > 2 Heartbeat
-	Check     time.Duration // within which a node must reach the life
+	Check     time.Duration // within which a node must reach the incarnation
 	Redial    time.Duration // within which an ended session must be redialed
 	// Stall is how late a Tick has to be for this process to have stood still.
 	// A shorter pause is not noticed, so together with the heartbeat that was
@@ -35,7 +35,7 @@ type Timing struct {
 	// resume; those that do not are removed.
 	Grace time.Duration
 
-	// Quarantine is how long the ID of a removed life is given to no other node.
+	// Quarantine is how long the ID of a removed incarnation is given to no other node.
 	Quarantine time.Duration
 }
 

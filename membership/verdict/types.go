@@ -6,18 +6,18 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A Node describes one life of one node. Its slices are shared by all holders of
+// A Node describes one incarnation of one node. Its slices are shared by all holders of
 // the value and are never changed.
 type Node struct {
-	Life     addr.Life
-	Identity // without claims while the host knows no more than its lease, and of an end
-	State    State
-	Labels   []string  // that the host has given it; words that rules name
-	Until    time.Time // end of its certificate, wall clock; zero: not known
-	Since    time.Time
+	Incarnation addr.Incarnation
+	Identity    // without claims while the host knows no more than its lease, and of an end
+	State       State
+	Labels      []string  // that the host has given it; words that rules name
+	Until       time.Time // end of its certificate, wall clock; zero: not known
+	Since       time.Time
 }
 
-// A State is a node's view of whether a life goes on.
+// A State is a node's view of whether an incarnation goes on.
 type State uint8
 
 const (
@@ -42,14 +42,14 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// A Reason says why a life was removed.
+// A Reason says why an incarnation was removed.
 type Reason string
 
 const (
 	ReasonLeft        Reason = "left"        // it said so
 	ReasonCrashed     Reason = "crashed"     // its process ended: a lifeline broke and could not be redialed
 	ReasonSilent      Reason = "silent"      // no sign of life on any path
-	ReasonRestarted   Reason = "restarted"   // the same identity is back in a newer life
+	ReasonRestarted   Reason = "restarted"   // the same identity is back in a newer incarnation
 	ReasonPartitioned Reason = "partitioned" // this node itself was removed by the others
 	ReasonExpelled    Reason = "expelled"    // an operator removed it
 	ReasonBanned      Reason = "banned"      // an operator banned it
@@ -59,13 +59,13 @@ const (
 type EventKind uint8
 
 const (
-	EventAdded   EventKind = iota + 1 // Node's life began
-	EventRemoved                      // Node's life ended
-	EventSelf                         // this node has a (new) life: Node is its own
-	EventReset                        // this node's own life was ended by the others; an EventSelf follows
+	EventAdded   EventKind = iota + 1 // Node's incarnation began
+	EventRemoved                      // Node's incarnation ended
+	EventSelf                         // this node has a (new) incarnation: Node is its own
+	EventReset                        // this node's own incarnation was ended by the others; an EventSelf follows
 	EventHost                         // the host became reachable or lost; Detail says which
 	EventUpdated                      // Node's addresses or state changed
-	EventLocal                        // no host has answered since this start: Node is this node in its last life, for its own machine alone; an EventSelf or EventReset follows
+	EventLocal                        // no host has answered since this start: Node is this node in its last incarnation, for its own machine alone; an EventSelf or EventReset follows
 )
 
 // The Details of an EventHost. A join that waits or was refused for now has
@@ -80,25 +80,25 @@ const (
 type Event struct {
 	Kind   EventKind
 	Node   Node
-	Reason Reason // of an EventSelf: the life is over already, an EventReset comes next
+	Reason Reason // of an EventSelf: the incarnation is over already, an EventReset comes next
 	Detail string
-	Others int // of an EventSelf: so many EventAdded, of the life's first table, come next
+	Others int // of an EventSelf: so many EventAdded, of the incarnation's first table, come next
 }
 
-// Evidence is an observation of a data link, or of gossip, about a life.
+// Evidence is an observation of a data link, or of gossip, about an incarnation.
 type Evidence uint8
 
 const (
 	LinkAlive   Evidence = iota + 1 // the link answered
 	LinkSilent                      // nothing came for the link's bound
 	LinkReset                       // a stateless reset: the process lost its state
-	LinkFenced                      // the peer says that our life, or the life we asked for, is over
+	LinkFenced                      // the peer says that our incarnation, or the incarnation we asked for, is over
 	LinkRefused                     // it ended, or could not be dialed, and a redial was refused or failed
 	RumourDead                      // gossip says that it is dead; made from a [Gossip] input, never by a link
 	EndTold                         // the sender, while alone, announced its end, and the table has it alive; never by a link
 )
 
-// A Rumour is gossip's opinion of a life.
+// A Rumour is gossip's opinion of an incarnation.
 type Rumour uint8
 
 const (

@@ -14,7 +14,7 @@ func harmless(in HostInput) bool {
 	return ping
 }
 
-// doubtAtHost reports whether an input of the host makes a life doubtful.
+// doubtAtHost reports whether an input of the host makes an incarnation doubtful.
 func doubtAtHost(in HostInput) bool {
 	switch in := in.(type) {
 	case Down, LossReport:

@@ -21,16 +21,16 @@ func (b *bench) want(n byte, s SessionID, id addr.NodeID, more ...func(*Join)) {
 }
 
 // gets is want, and that it is granted.
-func (b *bench) gets(n byte, s SessionID, id addr.NodeID, more ...func(*Join)) addr.Life {
+func (b *bench) gets(n byte, s SessionID, id addr.NodeID, more ...func(*Join)) addr.Incarnation {
 	b.t.Helper()
 	b.want(n, s, id, more...)
 	out := b.out
 	out = append(out, b.sync()...)
 	g, ok := sent[Grant](out, s)
-	if !ok || g.Life.Node != id {
+	if !ok || g.Incarnation.Node != id {
 		b.t.Fatalf("node %d wants %d and got %+v", n, id, out)
 	}
-	return g.Life
+	return g.Incarnation
 }
 
 // isRefused is want, and that it is refused with code and words.
@@ -54,7 +54,7 @@ func TestAWantedIDIsGrantedOrRefusedWithTheReason(t *testing.T) {
 		b.t.Errorf("a newcomer got %v, want the first free ID", l)
 	}
 
-	b.in(1, Leave{Life: first})
+	b.in(1, Leave{Incarnation: first})
 	ended := b.now
 	b.sync()
 	b.isRefused(2, 2, 7, RefusedInvalid, `that of node "n1", which is away`)
@@ -64,13 +64,13 @@ func TestAWantedIDIsGrantedOrRefusedWithTheReason(t *testing.T) {
 	}
 	b.isRefused(1, 5, 8, RefusedInvalid, "this node has the ID 7 and keeps it", func(j *Join) { j.Epoch++ })
 	if n := b.h.find(7); n == nil || n.phase != live {
-		t.Error("a join for another ID has ended the life that the node has")
+		t.Error("a join for another ID has ended the incarnation that the node has")
 	}
 
-	b.in(4, Leave{Life: b.h.find(7).node.Life})
+	b.in(4, Leave{Incarnation: b.h.find(7).node.Incarnation})
 	b.sync()
 	for _, s := range []SessionID{LocalSession, 3} {
-		b.in(s, Ack{Life: addr.Life{Node: 7, Generation: first.Generation + 1}})
+		b.in(s, Ack{Incarnation: addr.Incarnation{Node: 7, Generation: first.Generation + 1}})
 	}
 	b.wait(b.h.t.Quarantine+b.h.t.Tick, 3)
 	b.isRefused(2, 2, 7, RefusedInvalid, "which is away") // for as long as it belongs to the cluster
@@ -88,10 +88,10 @@ func TestAWantedIDWaitsForClaims(t *testing.T) {
 	}
 	b.in(LocalSession, joinOf(200))
 	b.isRefused(1, 1, 9, RefusedBusy, "claim")
-	last := func(j *Join) { j.Previous = addr.Life{Node: 9, Generation: 60} }
+	last := func(j *Join) { j.Previous = addr.Incarnation{Node: 9, Generation: 60} }
 	b.isRefused(2, 2, 8, RefusedInvalid, "has the ID 9", last)
 	if l := b.gets(2, 2, 9, last); l.Generation != 61 {
-		t.Errorf("the node that proves life 9.60 got %v", l)
+		t.Errorf("the node that proves incarnation 9.60 got %v", l)
 	}
 	b.isRefused(1, 1, 9, RefusedInvalid, "taken")
 }
@@ -102,7 +102,7 @@ func TestAMemberTakesNoOtherIDThanItWants(t *testing.T) {
 	if _, err := NewMember(MemberConfig{Self: identity(1), Want: addr.FirstReserved}, now); err == nil {
 		t.Error("an ID that no node can have is taken")
 	}
-	m, err := NewMember(MemberConfig{Self: identity(1), Want: 7, Previous: addr.Life{Node: 5, Generation: 2}}, now)
+	m, err := NewMember(MemberConfig{Self: identity(1), Want: 7, Previous: addr.Incarnation{Node: 5, Generation: 2}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,41 +114,41 @@ func TestAMemberTakesNoOtherIDThanItWants(t *testing.T) {
 	if j, ok := sent[Join](out, 1); !ok || j.Want != 7 {
 		t.Errorf("it asks %+v, want a Join for 7", out)
 	}
-	out = m.Step(now, Received{1, Grant{Term: 3, Life: addr.Life{Node: 6, Generation: 1}}})
+	out = m.Step(now, Received{1, Grant{Term: 3, Incarnation: addr.Incarnation{Node: 6, Generation: 1}}})
 	if h, ok := did[Halt](out); !ok || !strings.Contains(h.Text, "node-id 7") || len(out) != 1 {
 		t.Errorf("granted ID 6 it does %+v, want a halt alone", out)
 	}
 }
 
-// Whatever nodes want, and however they leave and come back: no life is granted twice, a
+// Whatever nodes want, and however they leave and come back: no incarnation is granted twice, a
 // node has one ID for good, and no node gets an ID that another node has, or had last
 // without having left the cluster.
 func TestWantedIDsAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t)
-		granted := make(map[addr.Life]bool)
-		has := make(map[byte]addr.NodeID)       // of good standing
-		last := make(map[addr.NodeID]byte)      // the node that had it last
-		lives := make(map[byte]addr.Life)       // the nodes that live
-		on := make(map[byte]SessionID)          // and on which session
-		over := make(map[addr.NodeID]time.Time) // when the last life of an ID ended
+		granted := make(map[addr.Incarnation]bool)
+		has := make(map[byte]addr.NodeID)               // of good standing
+		last := make(map[addr.NodeID]byte)              // the node that had it last
+		incarnations := make(map[byte]addr.Incarnation) // the nodes that live
+		on := make(map[byte]SessionID)                  // and on which session
+		over := make(map[addr.NodeID]time.Time)         // when the last incarnation of an ID ended
 		session := SessionID(10)
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			n := byte(rapid.IntRange(1, 6).Draw(rt, "node"))
-			if life, ok := lives[n]; ok {
-				b.in(on[n], Leave{Life: life})
+			if incarnation, ok := incarnations[n]; ok {
+				b.in(on[n], Leave{Incarnation: incarnation})
 				b.sync()
-				over[life.Node] = b.now
-				delete(lives, n)
-				b.in(LocalSession, Ack{Life: life})
-				for o := range lives {
-					b.in(on[o], Ack{Life: life})
+				over[incarnation.Node] = b.now
+				delete(incarnations, n)
+				b.in(LocalSession, Ack{Incarnation: incarnation})
+				for o := range incarnations {
+					b.in(on[o], Ack{Incarnation: incarnation})
 				}
 				continue
 			}
 			if rapid.IntRange(0, 3).Draw(rt, "wait") == 0 {
 				var alive []SessionID
-				for o := range lives {
+				for o := range incarnations {
 					alive = append(alive, on[o])
 				}
 				b.wait(b.h.t.Quarantine/2, alive...)
@@ -164,24 +164,24 @@ func TestWantedIDsAgainstModel(t *testing.T) {
 				}
 				continue
 			}
-			id := g.Life.Node
+			id := g.Incarnation.Node
 			holder, had := last[id]
 			switch {
-			case granted[g.Life]:
-				rt.Fatalf("%v granted twice", g.Life)
+			case granted[g.Incarnation]:
+				rt.Fatalf("%v granted twice", g.Incarnation)
 			case want != 0 && id != want:
-				rt.Fatalf("node %d wants %d and got %v", n, want, g.Life)
+				rt.Fatalf("node %d wants %d and got %v", n, want, g.Incarnation)
 			case has[n] != 0 && id != has[n]:
-				rt.Fatalf("node %d has %d and got %v", n, has[n], g.Life)
+				rt.Fatalf("node %d has %d and got %v", n, has[n], g.Incarnation)
 			case had && holder != n && b.now.Before(over[id].Add(b.h.t.Quarantine)):
-				rt.Fatalf("%v granted in quarantine, to node %d behind node %d", g.Life, n, holder)
+				rt.Fatalf("%v granted in quarantine, to node %d behind node %d", g.Incarnation, n, holder)
 			case had && holder != n && has[holder] == id && want != 0 && !free:
-				rt.Fatalf("%v of node %d, which is away, granted to node %d", g.Life, holder, n)
+				rt.Fatalf("%v of node %d, which is away, granted to node %d", g.Incarnation, holder, n)
 			}
 			if had && holder != n {
 				delete(has, holder)
 			}
-			granted[g.Life], has[n], last[id], lives[n], on[n] = true, id, n, g.Life, session
+			granted[g.Incarnation], has[n], last[id], incarnations[n], on[n] = true, id, n, g.Incarnation, session
 		}
 	})
 }

@@ -72,7 +72,7 @@ func run(ctx context.Context, p plan) error {
 	}
 }
 
-// attached is the life of one attachment: it visits until the fabricd of this
+// attached is the incarnation of one attachment: it visits until the fabricd of this
 // machine goes away.
 func attached(ctx context.Context, p plan, round *int) error {
 	n, err := fabric.Attach(ctx, "")

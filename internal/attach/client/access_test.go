@@ -72,7 +72,7 @@ func TestPeerCrossesTheSocket(t *testing.T) {
 	a, b := connect(t, s.dial(t), s.dial(t))
 	for _, ep := range []attach.Endpoint{a, b} {
 		p, err := ep.Peer()
-		if err != nil || p.Life != s.node.self.Life || p.Name != "fake" || p.UID != 7 || !slices.Equal(p.Labels, []string{"a", "b"}) {
+		if err != nil || p.Incarnation != s.node.self.Incarnation || p.Name != "fake" || p.UID != 7 || !slices.Equal(p.Labels, []string{"a", "b"}) {
 			t.Errorf("Peer = %+v, %v", p, err)
 		}
 	}

@@ -678,12 +678,12 @@ func TestEventsAreToldInOrder(t *testing.T) {
 	self = c.Watch(func(attach.Event) { <-set; self(); close(once) }) // must not wait for itself, and run once
 	close(set)
 	for i := range n {
-		s.node.emit(attach.Event{Kind: attach.NodeAdded, Life: addr.Life{Node: 17, Generation: addr.Generation(i)}, Name: "n", Reason: "r"})
+		s.node.emit(attach.Event{Kind: attach.NodeAdded, Incarnation: addr.Incarnation{Node: 17, Generation: addr.Generation(i)}, Name: "n", Reason: "r"})
 	}
 	for i := range n {
 		select {
 		case ev := <-got:
-			if ev != (attach.Event{Kind: attach.NodeAdded, Life: addr.Life{Node: 17, Generation: addr.Generation(i)}, Name: "n", Reason: "r"}) {
+			if ev != (attach.Event{Kind: attach.NodeAdded, Incarnation: addr.Incarnation{Node: 17, Generation: addr.Generation(i)}, Name: "n", Reason: "r"}) {
 				t.Fatalf("event %d is %+v", i, ev)
 			}
 		case <-time.After(limit):
@@ -694,9 +694,9 @@ func TestEventsAreToldInOrder(t *testing.T) {
 	cancel()
 	s.node.emit(attach.Event{Kind: attach.NodeRemoved})
 	s.node.mu.Lock()
-	s.node.self.Life.Generation++
+	s.node.self.Incarnation.Generation++
 	s.node.mu.Unlock()
-	if g := c.Self().Life.Generation; g != 8 {
+	if g := c.Self().Incarnation.Generation; g != 8 {
 		t.Errorf("Self has generation %d, want 8", g)
 	}
 	c.Close()

@@ -134,15 +134,15 @@ type direct struct {
 
 	sweeping atomic.Bool // stale mappings are about to be unmapped
 
-	mu     sync.Mutex // guards the fields below
-	closed bool
-	own    ownWindows
-	peer   []*peerWindow  // by offset, not overlapping
-	word   *atomic.Uint64 // the endpoint's epoch; nil before the first window
-	slot   uint32
-	sure   bool   // a window was reported, and lives is valid
-	lives  uint64 // the epoch at the node's last report of a window
-	clock  uint64 // counts uses
+	mu           sync.Mutex // guards the fields below
+	closed       bool
+	own          ownWindows
+	peer         []*peerWindow  // by offset, not overlapping
+	word         *atomic.Uint64 // the endpoint's epoch; nil before the first window
+	slot         uint32
+	sure         bool   // a window was reported, and lives is valid
+	incarnations uint64 // the epoch at the node's last report of a window
+	clock        uint64 // counts uses
 
 	// parts of the range that is being copied; empty while mu is not held, so that nothing refers
 	// to unmapped memory.

@@ -88,7 +88,7 @@ func newClientEndpoint(c *client, id uint32) *clientEndpoint {
 		c: c, id: id, quit: make(chan struct{}), ends: toldEnd{done: make(chan struct{})},
 		polled: pollers{listeners: make(map[*chan<- struct{}]chan<- struct{})},
 	}
-	e.local.Node = c.lastSelf().Life.Node
+	e.local.Node = c.lastSelf().Incarnation.Node
 	e.direct.e = e
 	e.sending.Init()
 	e.receiving.Init()

@@ -35,7 +35,7 @@ type fakeNode struct {
 
 func newFakeNode() *fakeNode {
 	n := &fakeNode{
-		self:     attach.Self{Cluster: addr.UUID{1, 2, 3}, Life: addr.Life{Node: 3, Generation: 7}, Name: "fake"},
+		self:     attach.Self{Cluster: addr.UUID{1, 2, 3}, Incarnation: addr.Incarnation{Node: 3, Generation: 7}, Name: "fake"},
 		live:     []addr.NodeID{0, 3, 17},
 		ports:    make(map[addr.Port]*fakeEndpoint),
 		sessions: make(map[*fakeSession]bool),
@@ -92,7 +92,7 @@ func (s *fakeSession) Self() attach.Self {
 func (s *fakeSession) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	s.n.mu.Lock()
 	defer s.n.mu.Unlock()
-	return slices.Clone(s.n.live), s.n.self.Life.Node, nil
+	return slices.Clone(s.n.live), s.n.self.Incarnation.Node, nil
 }
 
 func (s *fakeSession) Watch(fn func(attach.Event)) (cancel func()) {
@@ -428,7 +428,7 @@ func (e *fakeEndpoint) take() *fakeEndpoint {
 	}
 	ep := e.s.open()
 	ep.state, ep.port, ep.peer = connectedState, e.port, from
-	ep.remote = addr.Addr{Node: e.n.self.Life.Node, Port: from.port}
+	ep.remote = addr.Addr{Node: e.n.self.Incarnation.Node, Port: from.port}
 	from.state, from.peer = connectedState, ep
 	from.changed()
 	return ep
@@ -848,7 +848,7 @@ func (e *fakeEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 func (e *fakeEndpoint) LocalAddr() addr.Addr {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
-	return addr.Addr{Node: e.n.self.Life.Node, Port: e.port}
+	return addr.Addr{Node: e.n.self.Incarnation.Node, Port: e.port}
 }
 
 func (e *fakeEndpoint) Peer() (attach.Peer, error) {
@@ -857,7 +857,7 @@ func (e *fakeEndpoint) Peer() (attach.Peer, error) {
 	if e.state != connectedState && e.state != disconnected {
 		return attach.Peer{}, status.NotConn
 	}
-	return attach.Peer{Life: e.n.self.Life, Name: e.n.self.Name, Labels: []string{"a", "b"}, UID: 7}, nil
+	return attach.Peer{Incarnation: e.n.self.Incarnation, Name: e.n.self.Name, Labels: []string{"a", "b"}, UID: 7}, nil
 }
 
 func (e *fakeEndpoint) RemoteAddr() addr.Addr {

@@ -127,7 +127,7 @@ func (d *direct) nodeWait(ctx context.Context, m fence.Mark) error {
 // alive reports whether the connection certainly has not ended: the node has reported a window, and
 // no change since. The caller holds mu.
 func (d *direct) alive() bool {
-	return d.sure && !d.closed && d.word.Load() == d.lives && !d.e.c.direct.over.Load()
+	return d.sure && !d.closed && d.word.Load() == d.incarnations && !d.e.c.direct.over.Load()
 }
 
 // nothingBegun is a mark that covers no operation of the node, and is valid there too.

@@ -26,7 +26,7 @@ func (c *client) Services() ([]attach.Service, error) {
 			return all, nil
 		}
 		last := page.Services[len(page.Services)-1]
-		next = proto.ServicesBody{Name: last.Name, Node: last.Life.Node}
+		next = proto.ServicesBody{Name: last.Name, Node: last.Incarnation.Node}
 	}
 	return nil, fmt.Errorf("the list of services does not end: %w", status.Protocol)
 }

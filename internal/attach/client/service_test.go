@@ -19,7 +19,7 @@ func TestServicesComeInPages(t *testing.T) {
 	c := s.dial(t)
 	var want []attach.Service
 	for i := range 2*proto.ServicesPage + 7 {
-		want = append(want, attach.Service{Name: fmt.Sprintf("s%05d", i/3), Life: addr.Life{Node: addr.NodeID(i % 3), Generation: 1}, Port: 9, Node: "n", RoundTrip: -1})
+		want = append(want, attach.Service{Name: fmt.Sprintf("s%05d", i/3), Incarnation: addr.Incarnation{Node: addr.NodeID(i % 3), Generation: 1}, Port: 9, Node: "n", RoundTrip: -1})
 	}
 	for _, n := range []int{0, 1, proto.ServicesPage, proto.ServicesPage + 1, len(want)} {
 		s.node.serve(want[:n]...)

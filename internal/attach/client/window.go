@@ -117,7 +117,7 @@ func (d *direct) fits(page *shm.Region, slot uint32, w *peerWindow) (bool, error
 	if w.epoch != d.word.Load() {
 		return false, status.Again // unregistered since: ask the node again
 	}
-	d.sure, d.lives = true, w.epoch
+	d.sure, d.incarnations = true, w.epoch
 	i := d.at(w.off)
 	if i == len(d.peer) || d.peer[i].off >= w.end {
 		return true, nil

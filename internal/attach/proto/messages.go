@@ -69,11 +69,11 @@ func (m *SelfBody) fields(c *Coder) {
 	for i := range m.Cluster {
 		c.u8(&m.Cluster[i])
 	}
-	lifeFields(c, &m.Life)
+	incarnationFields(c, &m.Incarnation)
 	c.text(&m.Name)
 }
 
-func lifeFields(c *Coder, l *addr.Life) {
+func incarnationFields(c *Coder, l *addr.Incarnation) {
 	c.u16((*uint16)(&l.Node))
 	c.reserved(2)
 	c.u32((*uint32)(&l.Generation))
@@ -102,7 +102,7 @@ type EventBody attach.Event
 func (m *EventBody) fields(c *Coder) {
 	c.u8((*uint8)(&m.Kind))
 	c.reserved(3)
-	lifeFields(c, &m.Life)
+	incarnationFields(c, &m.Incarnation)
 	c.text(&m.Name)
 	c.text(&m.Reason)
 }
@@ -141,7 +141,7 @@ func (m *ListenAllowBody) fields(c *Coder) {
 type PeerBody attach.Peer
 
 func (m *PeerBody) fields(c *Coder) {
-	lifeFields(c, &m.Life)
+	incarnationFields(c, &m.Incarnation)
 	c.u32(&m.UID)
 	c.text(&m.Name)
 	c.texts(&m.Labels, MaxLabels)

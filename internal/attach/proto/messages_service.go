@@ -87,7 +87,7 @@ func (m *ServiceList) fields(c *Coder) {
 type serviceFields attach.Service
 
 func (m *serviceFields) fields(c *Coder) {
-	lifeFields(c, &m.Life)
+	incarnationFields(c, &m.Incarnation)
 	c.u16((*uint16)(&m.Port))
 	c.reserved(2)
 	c.i64((*int64)(&m.RoundTrip))

@@ -33,7 +33,7 @@ func doServices(_ context.Context, s *serverSession, r *request) (reply, error) 
 	}
 	first := 0
 	if after.Name != "" {
-		for first < len(all) && cmp.Or(cmp.Compare(all[first].Name, after.Name), cmp.Compare(all[first].Life.Node, after.Node)) <= 0 {
+		for first < len(all) && cmp.Or(cmp.Compare(all[first].Name, after.Name), cmp.Compare(all[first].Incarnation.Node, after.Node)) <= 0 {
 			first++
 		}
 	}

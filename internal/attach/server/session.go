@@ -348,7 +348,7 @@ func (s *serverSession) why() string {
 	default:
 		return attach.CauseDied
 	}
-	return attach.CauseStopped(s.node.Self().Life.Node)
+	return attach.CauseStopped(s.node.Self().Incarnation.Node)
 }
 
 // teardown ends the work that read has started: it cancels requests, aborts endpoints that the

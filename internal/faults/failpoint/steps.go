@@ -116,8 +116,8 @@ var table = [stepCount]StepInfo{
 	SignalArrived:   {Name: "fence.signal_arrived", Meaning: "target: a signal is due, its value is not stored", Fails: cutsConn},
 	SignalStored:    {Name: "fence.signal_stored", Meaning: "target: the value is stored, the acknowledgement is not written", Fails: cutsConn},
 
-	LostBeforeFence: {Name: "node.lost", Meaning: "a removal is known, the links of the lost life are not cut yet"},
-	LostFenced:      {Name: "node.lost_fenced", Meaning: "every operation towards the lost life has ended, no NODE_REMOVED is told"},
+	LostBeforeFence: {Name: "node.lost", Meaning: "a removal is known, the links of the lost incarnation are not cut yet"},
+	LostFenced:      {Name: "node.lost_fenced", Meaning: "every operation towards the lost incarnation has ended, no NODE_REMOVED is told"},
 
 	JoinAsked:        {Name: "join.asked", Meaning: "newcomer: about to ask the host for a certificate"},
 	JoinAnswered:     {Name: "join.answered", Meaning: "newcomer: certificate and keys have arrived, nothing is stored", Fails: "the newcomer asks again"},
@@ -130,11 +130,11 @@ var table = [stepCount]StepInfo{
 	RemovalPersisted: {Name: "host.removal_persisted", Meaning: "host: the removal is on disk, nobody is told"},
 	RemovalTold:      {Name: "host.removal_told", Meaning: "host: the removal is on its way to one of the others"},
 	RemovalAcked:     {Name: "host.removal_acked", Meaning: "host: a node's acknowledgement has arrived and is not counted"},
-	ResumeHeard:      {Name: "host.resume_heard", Meaning: "host: a node asks to go on with its life, it is not answered"},
+	ResumeHeard:      {Name: "host.resume_heard", Meaning: "host: a node asks to go on with its incarnation, it is not answered"},
 	LeaseAsked:       {Name: "member.lease_asked", Meaning: "node: the request for an ID is on its way"},
-	LeaseGranted:     {Name: "member.lease_granted", Meaning: "node: a life is granted, it is not on disk here"},
-	LeaseRemembered:  {Name: "member.lease_remembered", Meaning: "node: the life is on disk here, nobody on this node knows of it"},
-	ResumeSent:       {Name: "member.resume_sent", Meaning: "node: the request to go on with its life is on its way"},
+	LeaseGranted:     {Name: "member.lease_granted", Meaning: "node: an incarnation is granted, it is not on disk here"},
+	LeaseRemembered:  {Name: "member.lease_remembered", Meaning: "node: the incarnation is on disk here, nobody on this node knows of it"},
+	ResumeSent:       {Name: "member.resume_sent", Meaning: "node: the request to go on with its incarnation is on its way"},
 	RemovalHeard:     {Name: "member.removal_heard", Meaning: "node: a removal is known, its handlers have not begun"},
 	RemovalHandled:   {Name: "member.removal_handled", Meaning: "node: the handlers of a removal have returned, the host does not know"},
 
@@ -159,7 +159,7 @@ var byName = func() map[string]Step {
 	return m
 }()
 
-// Steps returns all steps, in the order in which a node's life meets them.
+// Steps returns all steps, in the order in which a node's incarnation meets them.
 func Steps() []StepInfo {
 	all := make([]StepInfo, 0, stepCount-1)
 	return append(all, table[noStep+1:]...)

@@ -3,7 +3,7 @@
 //
 //	layer := inject.New(plane)
 //	packets = layer.PacketConn(packets, faults.Link)   // the socket below QUIC
-//	provider = layer.Provider(provider, true)          // its lanes
+//	provider = layer.Provider(provider, true)          // its streams
 //	listener = layer.Listener(listener, faults.Control)
 //	dial = layer.Dial(dial, faults.Control)
 //

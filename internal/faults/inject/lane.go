@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// trafficOf returns the traffic of a lane by its first byte.
+// trafficOf returns the traffic of a stream by its first byte.
 func trafficOf(first []byte) faults.Traffic {
 	switch t, _ := wire.TypeOf(first); t {
 	case wire.TypeStream:
@@ -19,58 +19,58 @@ func trafficOf(first []byte) faults.Traffic {
 	return faults.Link
 }
 
-// laneParty returns the party of a lane of s, whose traffic is not known yet.
-func (s *session) laneParty(p *party) {
+// streamParty returns the party of a stream of s, whose traffic is not known yet.
+func (s *session) streamParty(p *party) {
 	p.layer, p.below, p.peers = s.layer, s.party.below, s.party.peers
 	p.setTraffic(faults.Link)
 }
 
-// A sendLane is the sending end of a lane under the rules.
-type sendLane struct {
+// A sendStream is the sending end of a stream under the rules.
+type sendStream struct {
 	s     *session
-	inner transport.SendLane
+	inner transport.SendStream
 	party party
 	out   outHalf
 }
 
-func newSendLane(s *session, inner transport.SendLane) *sendLane {
-	l := &sendLane{s: s, inner: inner}
-	s.laneParty(&l.party)
+func newSendStream(s *session, inner transport.SendStream) *sendStream {
+	l := &sendStream{s: s, inner: inner}
+	s.streamParty(&l.party)
 	l.out = outHalf{who: &l.party, to: inner, stop: s.ctx.Done(),
 		first:  func(p []byte) { l.party.setTraffic(trafficOf(p)) },
-		onEnd:  func() { _ = inner.Close(); s.release(l) }, // its only error is a lane that has ended
-		onFail: func(err error) error { return laneError(err, s.Err) },
+		onEnd:  func() { _ = inner.Close(); s.release(l) }, // its only error is a stream that has ended
+		onFail: func(err error) error { return streamError(err, s.Err) },
 	}
 	s.adopt(l)
 	return l
 }
 
-// Write implements transport.SendLane.
-func (l *sendLane) Write(p []byte) (int, error) { return l.out.Write(p) }
+// Write implements transport.SendStream.
+func (l *sendStream) Write(p []byte) (int, error) { return l.out.Write(p) }
 
-// TryWrite implements transport.SendLane.
-func (l *sendLane) TryWrite(p []byte) (bool, error) { return l.out.try(p, l.inner.TryWrite) }
+// TryWrite implements transport.SendStream.
+func (l *sendStream) TryWrite(p []byte) (bool, error) { return l.out.try(p, l.inner.TryWrite) }
 
-// SetWriteDeadline implements transport.SendLane.
-func (l *sendLane) SetWriteDeadline(t time.Time) error { return l.out.setDeadline(t) }
+// SetWriteDeadline implements transport.SendStream.
+func (l *sendStream) SetWriteDeadline(t time.Time) error { return l.out.setDeadline(t) }
 
-// Close implements transport.SendLane.
-func (l *sendLane) Close() error {
+// Close implements transport.SendStream.
+func (l *sendStream) Close() error {
 	l.out.finish()
 	return nil
 }
 
-// Cancel implements transport.SendLane. Bytes before a Close go on.
-func (l *sendLane) Cancel() {
+// Cancel implements transport.SendStream. Bytes before a Close go on.
+func (l *sendStream) Cancel() {
 	if l.out.line.finished() {
 		return
 	}
-	l.out.interrupt(transport.ErrLaneCanceled)
+	l.out.interrupt(transport.ErrStreamCanceled)
 	l.s.pass(l.inner.Cancel)
 	l.s.release(l)
 }
 
-func (l *sendLane) poke() {
+func (l *sendStream) poke() {
 	l.out.line.changed.fire()
 	if !l.party.idle() && l.party.gate(true, false).Reset {
 		l.party.gate(true, true)
@@ -78,7 +78,7 @@ func (l *sendLane) poke() {
 	}
 }
 
-func (l *sendLane) abort() {
+func (l *sendStream) abort() {
 	err := l.s.Err()
 	if err == nil {
 		err = transport.ErrClosed
@@ -86,27 +86,27 @@ func (l *sendLane) abort() {
 	l.out.interrupt(err)
 }
 
-// A recvLane is the receiving end of a lane under the rules.
-type recvLane struct {
+// A recvStream is the receiving end of a stream under the rules.
+type recvStream struct {
 	s     *session
-	inner transport.RecvLane
+	inner transport.RecvStream
 	party party
 	in    inHalf
 }
 
-func newRecvLane(s *session, inner transport.RecvLane) *recvLane {
-	l := &recvLane{s: s, inner: inner}
-	s.laneParty(&l.party)
+func newRecvStream(s *session, inner transport.RecvStream) *recvStream {
+	l := &recvStream{s: s, inner: inner}
+	s.streamParty(&l.party)
 	l.in = inHalf{who: &l.party, from: inner, stop: s.ctx.Done(),
 		first:  func(p []byte) { l.party.setTraffic(trafficOf(p)) },
-		onFail: func(err error) error { return laneError(err, s.Err) },
+		onFail: func(err error) error { return streamError(err, s.Err) },
 	}
 	s.adopt(l)
 	return l
 }
 
-// Read implements transport.RecvLane.
-func (l *recvLane) Read(p []byte) (int, error) {
+// Read implements transport.RecvStream.
+func (l *recvStream) Read(p []byte) (int, error) {
 	n, err := l.in.Read(p)
 	if err != nil && l.in.over(err) {
 		l.s.release(l)
@@ -114,17 +114,17 @@ func (l *recvLane) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline implements transport.RecvLane.
-func (l *recvLane) SetReadDeadline(t time.Time) error { return l.in.setDeadline(t) }
+// SetReadDeadline implements transport.RecvStream.
+func (l *recvStream) SetReadDeadline(t time.Time) error { return l.in.setDeadline(t) }
 
-// Cancel implements transport.RecvLane.
-func (l *recvLane) Cancel() {
-	l.in.interrupt(transport.ErrLaneCanceled)
+// Cancel implements transport.RecvStream.
+func (l *recvStream) Cancel() {
+	l.in.interrupt(transport.ErrStreamCanceled)
 	l.s.pass(l.inner.Cancel)
 	l.s.release(l)
 }
 
-func (l *recvLane) poke() {
+func (l *recvStream) poke() {
 	l.in.line.changed.fire()
 	if !l.party.idle() && l.party.gate(false, false).Reset {
 		l.party.gate(false, true)
@@ -132,7 +132,7 @@ func (l *recvLane) poke() {
 	}
 }
 
-func (l *recvLane) abort() {
+func (l *recvStream) abort() {
 	err := l.s.Err()
 	if err == nil {
 		err = transport.ErrClosed

@@ -46,23 +46,23 @@ func (l *lab) connect() (near, far transport.Session) {
 	return near, far
 }
 
-// A pipeline is a lane whose first frame is known to have arrived.
+// A pipeline is a stream whose first frame is known to have arrived.
 type pipeline struct {
-	out transport.SendLane
-	in  transport.RecvLane
+	out transport.SendStream
+	in  transport.RecvStream
 }
 
-// lane opens a lane that begins with a frame of a type.
-func (l *lab) lane(from int, first wire.Type) pipeline {
+// stream opens a stream that begins with a frame of a type.
+func (l *lab) stream(from int, first wire.Type) pipeline {
 	l.t.Helper()
-	out, err := l.s[from].OpenLane(context.Background())
+	out, err := l.s[from].OpenStream(context.Background())
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	if _, err := out.Write([]byte{byte(first)}); err != nil {
 		l.t.Fatal(err)
 	}
-	in, err := l.s[1-from].AcceptLane(context.Background())
+	in, err := l.s[1-from].AcceptStream(context.Background())
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func (l *lab) lane(from int, first wire.Type) pipeline {
 	return pipeline{out, in}
 }
 
-// pass sends a byte through a lane and returns how long that took.
+// pass sends a byte through a stream and returns how long that took.
 func (p pipeline) pass(limit time.Duration) (time.Duration, error) {
 	start := time.Now()
 	p.in.SetReadDeadline(start.Add(limit))
@@ -84,7 +84,7 @@ func (p pipeline) pass(limit time.Duration) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// TestMessagesAndRMAAreToldApart has rules for one of them act on lanes of all
+// TestMessagesAndRMAAreToldApart has rules for one of them act on streams of all
 // kinds, from both ends.
 func TestMessagesAndRMAAreToldApart(t *testing.T) {
 	kinds := []struct {
@@ -102,9 +102,9 @@ func TestMessagesAndRMAAreToldApart(t *testing.T) {
 			t.Run(string(on)+" at the "+name, func(t *testing.T) {
 				bubble.Test(t, func(t *testing.T) {
 					l := openLab(t)
-					lanes := map[string]pipeline{}
+					streams := map[string]pipeline{}
 					for _, k := range kinds {
-						lanes[k.name] = l.lane(0, k.first)
+						streams[k.name] = l.stream(0, k.first)
 					}
 					add(t, l.layers[end], faults.Rule{On: on, From: faults.Nodes{1}, To: faults.Nodes{2}, Delay: 30 * ms})
 					for _, k := range kinds {
@@ -114,8 +114,8 @@ func TestMessagesAndRMAAreToldApart(t *testing.T) {
 								want = 30 * time.Millisecond
 							}
 						}
-						if took, err := lanes[k.name].pass(time.Second); err != nil || took < want || took > want+time.Millisecond {
-							t.Errorf("a lane of %s takes %v, want %v; %v", k.name, took, want, err)
+						if took, err := streams[k.name].pass(time.Second); err != nil || took < want || took > want+time.Millisecond {
+							t.Errorf("a stream of %s takes %v, want %v; %v", k.name, took, want, err)
 						}
 					}
 				})
@@ -124,9 +124,9 @@ func TestMessagesAndRMAAreToldApart(t *testing.T) {
 	}
 }
 
-// TestFaultsOfLanes has each fault that a lane takes act, on lanes of both
+// TestFaultsOfLinkStreams has each fault that a stream takes act, on streams of both
 // directions.
-func TestFaultsOfLanes(t *testing.T) {
+func TestFaultsOfLinkStreams(t *testing.T) {
 	const forever = -1
 	tests := []struct {
 		name        string
@@ -135,7 +135,7 @@ func TestFaultsOfLanes(t *testing.T) {
 	}{
 		{"delay", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Delay: 30 * ms}, 30 * time.Millisecond, 0},
 		{"rate", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Rate: 1000}, time.Millisecond, 0},
-		{"cut of a lane", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Cut: true}, forever, 0},
+		{"cut of a stream", faults.Rule{On: faults.Messages, From: faults.Nodes{1}, Cut: true}, forever, 0},
 		{"cut of a link", faults.Rule{On: faults.Link, From: faults.Nodes{1}, Cut: true}, forever, forever},
 		{"loss on a link", faults.Rule{On: faults.Link, From: faults.Nodes{1}, Drop: 1}, 8 * faults.LinkRetransmit, 0},
 		{"hold", faults.Rule{On: faults.Messages, Hold: true, For: 500 * ms}, 500 * time.Millisecond, 0},
@@ -145,11 +145,11 @@ func TestFaultsOfLanes(t *testing.T) {
 			t.Run(tt.name+" at "+name, func(t *testing.T) {
 				bubble.Test(t, func(t *testing.T) {
 					l := openLab(t)
-					lanes := []pipeline{l.lane(0, wire.TypeStream), l.lane(1, wire.TypeStream)}
+					streams := []pipeline{l.stream(0, wire.TypeStream), l.stream(1, wire.TypeStream)}
 					counts := add(t, l.layers[end], tt.r)
 					synctest.Wait()
 					for i, want := range []time.Duration{tt.there, tt.back} {
-						took, err := lanes[i].pass(3 * time.Second)
+						took, err := streams[i].pass(3 * time.Second)
 						if want == forever && !errors.Is(err, os.ErrDeadlineExceeded) ||
 							want != forever && (err != nil || took < want || took > want+2*time.Millisecond) {
 							t.Errorf("direction %d: %v, %v; want %v", i, took, err, want)
@@ -161,11 +161,11 @@ func TestFaultsOfLanes(t *testing.T) {
 					l.layers[end].plane.Clear()
 					for i, want := range []time.Duration{tt.there, tt.back} {
 						if want == forever {
-							if _, err := io.ReadFull(lanes[i].in, make([]byte, 1)); err != nil {
+							if _, err := io.ReadFull(streams[i].in, make([]byte, 1)); err != nil {
 								t.Errorf("direction %d: what was under way: %v", i, err)
 							}
 						}
-						if took, err := lanes[i].pass(time.Second); err != nil || took > time.Millisecond {
+						if took, err := streams[i].pass(time.Second); err != nil || took > time.Millisecond {
 							t.Errorf("direction %d after the rule: %v, %v", i, took, err)
 						}
 					}
@@ -175,13 +175,13 @@ func TestFaultsOfLanes(t *testing.T) {
 	}
 }
 
-// planesOfLanes are the planes that lanes are of, and the first frames of such lanes.
-var planesOfLanes = map[faults.Traffic][]wire.Type{
+// planesOfStreams are the planes that streams are of, and the first frames of such streams.
+var planesOfStreams = map[faults.Traffic][]wire.Type{
 	faults.Messages: {wire.TypeStream},
 	faults.RMA:      {wire.TypeConnect, wire.TypeAccept},
 }
 
-// otherPlane returns the plane of lanes that on is not.
+// otherPlane returns the plane of streams that on is not.
 func otherPlane(on faults.Traffic) faults.Traffic {
 	if on == faults.Messages {
 		return faults.RMA
@@ -189,32 +189,32 @@ func otherPlane(on faults.Traffic) faults.Traffic {
 	return faults.Messages
 }
 
-// passes is how many bytes show how fast a lane is.
+// passes is how many bytes show how fast a stream is.
 const passes = 20
 
-// A laneEffect checks a rule's effect on lanes, and that it is counted. It calls meanwhile when the
+// A streamEffect checks a rule's effect on streams, and that it is counted. It calls meanwhile when the
 // rule has done something and stands.
-type laneEffect func(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func())
+type streamEffect func(t *testing.T, streams []pipeline, counts func() faults.Counters, meanwhile func())
 
 // slows expects that bytes take from least to most, and come close to both.
-func slows(count func(faults.Counters) uint64, least, most time.Duration) laneEffect {
-	return func(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func()) {
-		for i, lane := range lanes {
+func slows(count func(faults.Counters) uint64, least, most time.Duration) streamEffect {
+	return func(t *testing.T, streams []pipeline, counts func() faults.Counters, meanwhile func()) {
+		for i, stream := range streams {
 			before := count(counts())
 			fastest, slowest := time.Hour, time.Duration(0)
 			for range passes {
-				took, err := lane.pass(time.Second)
+				took, err := stream.pass(time.Second)
 				if err != nil {
-					t.Fatalf("lane %d: %v", i, err)
+					t.Fatalf("stream %d: %v", i, err)
 				}
 				fastest, slowest = min(fastest, took), max(slowest, took)
 			}
 			span := (most - least) / 4
 			if fastest < least || fastest > least+span+time.Millisecond || slowest < most-span || slowest > most+time.Millisecond {
-				t.Errorf("lane %d: a byte takes %v to %v, want %v to %v", i, fastest, slowest, least, most)
+				t.Errorf("stream %d: a byte takes %v to %v, want %v to %v", i, fastest, slowest, least, most)
 			}
 			if n := count(counts()) - before; n != passes {
-				t.Errorf("lane %d: %d of %d bytes counted", i, n, passes)
+				t.Errorf("stream %d: %d of %d bytes counted", i, n, passes)
 			}
 		}
 		meanwhile()
@@ -222,45 +222,45 @@ func slows(count func(faults.Counters) uint64, least, most time.Duration) laneEf
 }
 
 // stops expects that bytes do not come before a time, when the rule ends.
-func stops(until time.Duration) laneEffect {
-	return func(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func()) {
+func stops(until time.Duration) streamEffect {
+	return func(t *testing.T, streams []pipeline, counts func() faults.Counters, meanwhile func()) {
 		start := time.Now()
-		for i, lane := range lanes {
+		for i, stream := range streams {
 			before := counts().Stopped
-			if _, err := lane.pass(50 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("lane %d: %v", i, err)
+			if _, err := stream.pass(50 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("stream %d: %v", i, err)
 			}
 			if counts().Stopped == before {
-				t.Errorf("lane %d: not counted", i)
+				t.Errorf("stream %d: not counted", i)
 			}
 		}
 		meanwhile()
-		for i, lane := range lanes {
-			_, err := io.ReadFull(lane.in, make([]byte, 1))
+		for i, stream := range streams {
+			_, err := io.ReadFull(stream.in, make([]byte, 1))
 			if took := time.Since(start).Truncate(time.Millisecond); err != nil || took != until {
-				t.Errorf("lane %d: it came after %v, want %v; %v", i, took, until, err)
+				t.Errorf("stream %d: it came after %v, want %v; %v", i, took, until, err)
 			}
 		}
 	}
 }
 
-// resets expects that both ends of the lanes are told that they have ended.
-func resets(t *testing.T, lanes []pipeline, counts func() faults.Counters, meanwhile func()) {
-	for i, lane := range lanes {
-		if _, err := lane.out.Write([]byte{1}); !errors.Is(err, transport.ErrLaneCanceled) {
-			t.Errorf("writing to lane %d: %v", i, err)
+// resets expects that both ends of the streams are told that they have ended.
+func resets(t *testing.T, streams []pipeline, counts func() faults.Counters, meanwhile func()) {
+	for i, stream := range streams {
+		if _, err := stream.out.Write([]byte{1}); !errors.Is(err, transport.ErrStreamCanceled) {
+			t.Errorf("writing to stream %d: %v", i, err)
 		}
-		if _, err := lane.in.Read(make([]byte, 1)); !errors.Is(err, transport.ErrLaneCanceled) {
-			t.Errorf("reading from lane %d: %v", i, err)
+		if _, err := stream.in.Read(make([]byte, 1)); !errors.Is(err, transport.ErrStreamCanceled) {
+			t.Errorf("reading from stream %d: %v", i, err)
 		}
 	}
-	if n := counts().Reset; n != uint64(len(lanes)) {
-		t.Errorf("%d resets of %d lanes counted", n, len(lanes))
+	if n := counts().Reset; n != uint64(len(streams)) {
+		t.Errorf("%d resets of %d streams counted", n, len(streams))
 	}
 	meanwhile()
 }
 
-// TestFaultsOfOnePlane has each fault that a lane takes act on the lanes of one
+// TestFaultsOfOnePlane has each fault that a stream takes act on the streams of one
 // plane in one direction. Those of the other plane, the link's own and those back
 // are as fast as before while it stands, and the rule has not seen them.
 func TestFaultsOfOnePlane(t *testing.T) {
@@ -269,7 +269,7 @@ func TestFaultsOfOnePlane(t *testing.T) {
 	kinds := []struct {
 		name   string
 		r      faults.Rule
-		effect laneEffect
+		effect streamEffect
 	}{
 		{"delay", faults.Rule{Delay: 30 * ms}, slows(delayed, 30*time.Millisecond, 30*time.Millisecond)},
 		{"jitter", faults.Rule{Jitter: 40 * ms}, slows(delayed, 0, 40*time.Millisecond)},
@@ -278,7 +278,7 @@ func TestFaultsOfOnePlane(t *testing.T) {
 		{"hold", faults.Rule{Hold: true, For: 900 * ms}, stops(900 * time.Millisecond)},
 		{"reset", faults.Rule{Reset: true}, resets},
 	}
-	for on := range planesOfLanes {
+	for on := range planesOfStreams {
 		for _, k := range kinds {
 			for end, name := range []string{"sender", "receiver"} {
 				t.Run(string(on)+"/"+k.name+" at the "+name, func(t *testing.T) {
@@ -294,22 +294,22 @@ func TestFaultsOfOnePlane(t *testing.T) {
 }
 
 // faultOfOnePlane has one end of a link enforce r, which is for the traffic of node 1.
-func faultOfOnePlane(t *testing.T, r faults.Rule, end int, effect laneEffect) {
+func faultOfOnePlane(t *testing.T, r faults.Rule, end int, effect streamEffect) {
 	l := openLab(t)
-	var lanes []pipeline
-	others := map[string]pipeline{"the link's own": l.lane(0, wire.TypeHello)}
-	for _, first := range planesOfLanes[r.On] {
-		lanes = append(lanes, l.lane(0, first))
-		others["back, of "+first.String()] = l.lane(1, first)
+	var streams []pipeline
+	others := map[string]pipeline{"the link's own": l.stream(0, wire.TypeHello)}
+	for _, first := range planesOfStreams[r.On] {
+		streams = append(streams, l.stream(0, first))
+		others["back, of "+first.String()] = l.stream(1, first)
 	}
-	for _, first := range planesOfLanes[otherPlane(r.On)] {
-		others["of "+first.String()] = l.lane(0, first)
+	for _, first := range planesOfStreams[otherPlane(r.On)] {
+		others["of "+first.String()] = l.stream(0, first)
 	}
 	untouched := func() {
 		t.Helper()
-		for what, lane := range others {
-			if took, err := lane.pass(time.Second); err != nil || took > 0 {
-				t.Errorf("a byte on the lane %s: %v, %v", what, took, err)
+		for what, stream := range others {
+			if took, err := stream.pass(time.Second); err != nil || took > 0 {
+				t.Errorf("a byte on the stream %s: %v, %v", what, took, err)
 			}
 		}
 	}
@@ -319,33 +319,33 @@ func faultOfOnePlane(t *testing.T, r faults.Rule, end int, effect laneEffect) {
 	if n := counts(); n.Seen > 0 || n.Stopped > 0 {
 		t.Errorf("the rule has seen what it is not for: %+v", n)
 	}
-	effect(t, lanes, counts, untouched)
+	effect(t, streams, counts, untouched)
 	l.layers[end].plane.Clear()
 	if r.Reset {
-		lanes = []pipeline{l.lane(0, planesOfLanes[r.On][0])}
+		streams = []pipeline{l.stream(0, planesOfStreams[r.On][0])}
 	}
-	for i, lane := range lanes {
-		if took, err := lane.pass(time.Second); err != nil || took > time.Millisecond {
-			t.Errorf("lane %d when it is over: %v, %v", i, took, err)
+	for i, stream := range streams {
+		if took, err := stream.pass(time.Second); err != nil || took > time.Millisecond {
+			t.Errorf("stream %d when it is over: %v, %v", i, took, err)
 		}
 	}
 }
 
-func TestResetOfLanesAndLinks(t *testing.T) {
+func TestResetOfStreamsAndLinks(t *testing.T) {
 	for end := range 2 {
 		bubble.Test(t, func(t *testing.T) {
 			l := openLab(t)
-			messages, ops := l.lane(0, wire.TypeStream), l.lane(0, wire.TypeConnect)
+			messages, ops := l.stream(0, wire.TypeStream), l.stream(0, wire.TypeConnect)
 			counts := add(t, l.layers[end], faults.Rule{On: faults.Messages, Reset: true})
 			synctest.Wait()
-			if _, err := messages.in.Read(make([]byte, 1)); !errors.Is(err, transport.ErrLaneCanceled) {
-				t.Errorf("a message lane that was reset: %v", err)
+			if _, err := messages.in.Read(make([]byte, 1)); !errors.Is(err, transport.ErrStreamCanceled) {
+				t.Errorf("a message stream that was reset: %v", err)
 			}
-			if _, err := messages.out.Write([]byte{1}); !errors.Is(err, transport.ErrLaneCanceled) {
+			if _, err := messages.out.Write([]byte{1}); !errors.Is(err, transport.ErrStreamCanceled) {
 				t.Errorf("writing to it: %v", err)
 			}
 			if _, err := ops.pass(time.Second); err != nil {
-				t.Errorf("an operations lane: %v", err)
+				t.Errorf("an operations stream: %v", err)
 			}
 			if counts().Reset == 0 {
 				t.Error("the rule did not fire")
@@ -364,7 +364,7 @@ func TestResetOfLanesAndLinks(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 			l.s[0], l.s[1] = l.connect()
-			if _, err := l.lane(0, wire.TypeStream).pass(time.Second); err != nil {
+			if _, err := l.stream(0, wire.TypeStream).pass(time.Second); err != nil {
 				t.Errorf("the next session: %v", err)
 			}
 		})
@@ -461,20 +461,20 @@ func TestCloseOfALinkAcrossACut(t *testing.T) {
 	for end := range 2 { // has the rule
 		bubble.Test(t, func(t *testing.T) {
 			l := openLab(t)
-			lane := l.lane(end, wire.TypeStream)
+			stream := l.stream(end, wire.TypeStream)
 			add(t, l.layers[end], faults.Rule{On: faults.Link, Cut: true, For: 10000 * ms})
 			synctest.Wait()
 			write := make(chan error, 1)
 			go func() {
 				for {
-					if _, err := lane.out.Write(make([]byte, 100000)); err != nil {
+					if _, err := stream.out.Write(make([]byte, 100000)); err != nil {
 						write <- err
 						return
 					}
 				}
 			}()
 			accept := make(chan error, 1)
-			go func() { _, err := l.s[end].AcceptLane(context.Background()); accept <- err }()
+			go func() { _, err := l.s[end].AcceptStream(context.Background()); accept <- err }()
 			synctest.Wait()
 			start := time.Now()
 			l.s[end].Close(transport.CodeFenced, "over")
@@ -499,12 +499,12 @@ func TestCloseOfALinkAcrossACut(t *testing.T) {
 func TestAnEndBehindACutIsNotSeen(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := openLab(t)
-		lane := l.lane(1, wire.TypeConnect)
+		stream := l.stream(1, wire.TypeConnect)
 		add(t, l.layers[0], faults.Rule{On: faults.Link, Cut: true, For: 3000 * ms})
 		start := time.Now()
 		l.s[1].Close(transport.CodeLeaving, "left")
 		read := make(chan error, 1)
-		go func() { _, err := lane.in.Read(make([]byte, 1)); read <- err }()
+		go func() { _, err := stream.in.Read(make([]byte, 1)); read <- err }()
 		<-l.s[0].Done()
 		if took := time.Since(start); took != 3*time.Second {
 			t.Errorf("the end was seen after %v, in a cut of 3s", took)

@@ -17,7 +17,7 @@ type chunk struct {
 const lineLimit = 1 << 20
 
 // pushes counts the pushes of all lines. A few nanoseconds of it go into each due time, so that
-// pieces sent at one instant of virtual time on several lanes arrive in order.
+// pieces sent at one instant of virtual time on several streams arrive in order.
 var pushes atomic.Uint64
 
 // tieSpan bounds the time that pushes adds, in nanoseconds.

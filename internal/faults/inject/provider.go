@@ -12,10 +12,10 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// Provider returns inner with its sessions and lanes under the rules. packets
+// Provider returns inner with its sessions and streams under the rules. packets
 // says that the packets of inner pass a PacketConn of this Layer: rules on Link
 // and All are then enforced there, and those on Messages and RMA here. Without,
-// as for a provider that has no packets, all are enforced on lanes and datagrams.
+// as for a provider that has no packets, all are enforced on streams and datagrams.
 func (l *Layer) Provider(inner transport.Provider, packets bool) transport.Provider {
 	return &provider{inner, l, packets}
 }
@@ -82,9 +82,9 @@ func (p *provider) Accept(ctx context.Context) (transport.Session, error) {
 	}
 }
 
-// laneError returns the error for the user of a lane: the end of its session, if no other cause is
+// streamError returns the error for the user of a stream: the end of its session, if no other cause is
 // known.
-func laneError(err error, end func() error) error {
+func streamError(err error, end func() error) error {
 	if !errors.Is(err, errStopped) && !errors.Is(err, errFinished) {
 		return err
 	}

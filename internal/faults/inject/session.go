@@ -11,7 +11,7 @@ import (
 )
 
 // A session is one under the rules. Where they are enforced on packets below,
-// it only makes its lanes; else it is the link that is cut: its end is told to
+// it only makes its streams; else it is the link that is cut: its end is told to
 // the other side, and seen on this one, when the rules let it pass.
 type session struct {
 	inner    transport.Session
@@ -24,9 +24,9 @@ type session struct {
 	ctx    context.Context // ends with done
 	cancel context.CancelFunc
 
-	mu    sync.Mutex // guards the fields below
-	err   error      // why it has ended here
-	lanes map[stream]struct{}
+	mu      sync.Mutex // guards the fields below
+	err     error      // why it has ended here
+	streams map[stream]struct{}
 }
 
 // Bounds of the datagrams of one session that wait.
@@ -36,7 +36,7 @@ const (
 )
 
 func (p *provider) session(inner transport.Session) *session {
-	s := &session{inner: inner, provider: p, layer: p.layer, lanes: make(map[stream]struct{})}
+	s := &session{inner: inner, provider: p, layer: p.layer, streams: make(map[stream]struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	node := inner.Peer().Node
 	s.party.layer, s.party.below = p.layer, p.below
@@ -85,22 +85,22 @@ func (s *session) end(err error) {
 		return
 	}
 	s.err = err
-	lanes := s.lanes
-	s.lanes = nil
+	streams := s.streams
+	s.streams = nil
 	s.mu.Unlock()
 	s.cancel()
-	for l := range lanes {
+	for l := range streams {
 		l.abort()
 		s.layer.remove(l)
 	}
 }
 
-// adopt registers a lane; one of a session that has ended ends at once.
+// adopt registers a stream; one of a session that has ended ends at once.
 func (s *session) adopt(l stream) {
 	s.mu.Lock()
 	ended := s.err != nil
 	if !ended {
-		s.lanes[l] = struct{}{}
+		s.streams[l] = struct{}{}
 	}
 	s.mu.Unlock()
 	if ended || !s.layer.add(l) {
@@ -110,7 +110,7 @@ func (s *session) adopt(l stream) {
 
 func (s *session) release(l stream) {
 	s.mu.Lock()
-	delete(s.lanes, l)
+	delete(s.streams, l)
 	s.mu.Unlock()
 	s.layer.remove(l)
 }
@@ -131,29 +131,29 @@ func (s *session) abort() {
 	s.inner.Close(transport.CodeOK, "faults ended")
 }
 
-// OpenLane implements transport.Session.
-func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+// OpenStream implements transport.Session.
+func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) {
 	ctx, cancel := s.until(ctx)
 	defer cancel()
-	inner, err := s.inner.OpenLane(ctx)
+	inner, err := s.inner.OpenStream(ctx)
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	return newSendLane(s, inner), nil
+	return newSendStream(s, inner), nil
 }
 
-// AcceptLane implements transport.Session.
-func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+// AcceptStream implements transport.Session.
+func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
 	ctx, cancel := s.until(ctx)
 	defer cancel()
-	inner, err := s.inner.AcceptLane(ctx)
+	inner, err := s.inner.AcceptStream(ctx)
 	if err != nil {
 		if s.party.gate(false, false).Stopped && s.inner.Err() != nil {
 			<-ctx.Done() // the end below is not to be seen yet
 		}
 		return nil, s.explain(err)
 	}
-	return newRecvLane(s, inner), nil
+	return newRecvStream(s, inner), nil
 }
 
 // until returns ctx, which ends with the session too.

@@ -240,9 +240,9 @@ func certificate(t testing.TB, id transport.Identity) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// quicPair returns two QUIC providers whose packets and lanes meet rules. They
+// quicPair returns two QUIC providers whose packets and streams meet rules. They
 // believe every certificate.
-func quicPair(t testing.TB, lanes int, rules ...faults.Rule) (layers [2]*Layer, providers [2]transport.Provider) {
+func quicPair(t testing.TB, streams int, rules ...faults.Rule) (layers [2]*Layer, providers [2]transport.Provider) {
 	t.Helper()
 	layers, conns := udpPairOn(t, quic.ReceiveOffload)
 	for _, l := range layers {
@@ -252,11 +252,11 @@ func quicPair(t testing.TB, lanes int, rules ...faults.Rule) (layers [2]*Layer, 
 			}
 		}
 	}
-	return layers, quicOn(t, layers, [2]net.PacketConn{conns[0], conns[1]}, lanes)
+	return layers, quicOn(t, layers, [2]net.PacketConn{conns[0], conns[1]}, streams)
 }
 
 // quicOn returns QUIC providers on sockets.
-func quicOn(t testing.TB, layers [2]*Layer, conns [2]net.PacketConn, lanes int) (providers [2]transport.Provider) {
+func quicOn(t testing.TB, layers [2]*Layer, conns [2]net.PacketConn, streams int) (providers [2]transport.Provider) {
 	t.Helper()
 	identities := []transport.Identity{idA, idB}
 	for i, id := range identities {
@@ -265,7 +265,7 @@ func quicOn(t testing.TB, layers [2]*Layer, conns [2]net.PacketConn, lanes int) 
 			return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true,
 				VerifyConnection: func(tls.ConnectionState) error { return nil }}
 		}
-		p, err := quic.New(quic.Config{PacketConn: conns[i], ServerTLS: config, ClientTLS: config, MaxLanes: lanes,
+		p, err := quic.New(quic.Config{PacketConn: conns[i], ServerTLS: config, ClientTLS: config, MaxStreams: streams,
 			Identify: func(cs tls.ConnectionState) (transport.Identity, error) {
 				for _, id := range identities {
 					if cs.PeerCertificates[0].Subject.CommonName == id.Node.String() {
@@ -304,7 +304,7 @@ func TestQUICConformance(t *testing.T) {
 					}
 				}
 				p := quicOn(t, s.layers, s.conns, 16)
-				return transporttest.Pair{A: p[0], B: p[1], IDA: idA, IDB: idB, MaxLanes: 16, Nowhere: "10.0.0.3:7000"}
+				return transporttest.Pair{A: p[0], B: p[1], IDA: idA, IDB: idB, MaxStreams: 16, Nowhere: "10.0.0.3:7000"}
 			})
 		})
 	}
@@ -326,7 +326,7 @@ func TestQUICOverBadSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	far := <-accepted
-	out, err := near.OpenLane(t.Context())
+	out, err := near.OpenStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +338,7 @@ func TestQUICOverBadSockets(t *testing.T) {
 		_, _ = out.Write(sent) // the reader says whether it came
 		out.Close()
 	}()
-	in, err := far.AcceptLane(t.Context())
+	in, err := far.AcceptStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -442,25 +442,25 @@ func connected(t *testing.T, p [2]transport.Provider) (ends [2]transport.Session
 	return ends
 }
 
-// exact sends n bytes on a lane of their own and reports whether just these came.
+// exact sends n bytes on a stream of their own and reports whether just these came.
 func exact(t *testing.T, from, to transport.Session, n int) bool {
 	t.Helper()
 	sent := make([]byte, n)
 	for i := range sent {
 		sent[i] = pattern(i)
 	}
-	out, err := from.OpenLane(t.Context())
+	out, err := from.OpenStream(t.Context())
 	if err != nil {
-		t.Errorf("open a lane: %v", err)
+		t.Errorf("open a stream: %v", err)
 		return false
 	}
 	go func() {
 		_, _ = out.Write(sent) // the reader says whether it came
 		out.Close()
 	}()
-	in, err := to.AcceptLane(t.Context())
+	in, err := to.AcceptStream(t.Context())
 	if err != nil {
-		t.Errorf("accept a lane: %v", err)
+		t.Errorf("accept a stream: %v", err)
 		return false
 	}
 	got, err := io.ReadAll(in)
@@ -577,7 +577,7 @@ func TestQUICKeepsItsBatchesBelowALayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	far := <-accepted
-	out, err := near.OpenLane(t.Context())
+	out, err := near.OpenStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -586,7 +586,7 @@ func TestQUICKeepsItsBatchesBelowALayer(t *testing.T) {
 		_, _ = out.Write(make([]byte, total)) // the reader says whether it came
 		out.Close()
 	}()
-	in, err := far.AcceptLane(t.Context())
+	in, err := far.AcceptStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ const cleanerDone = "done\n"
 // it, but not at once.
 const cleanerPatience = 30 * time.Second
 
-// CleanUp waits for the end of in, which a runner holds open for its life. If the
+// CleanUp waits for the end of in, which a runner holds open for its incarnation. If the
 // runner did not write that it is done, it has been killed, and CleanUp removes
 // everything of run name: namespaces, containers, files.
 func CleanUp(name string, containers bool, in io.Reader) error {

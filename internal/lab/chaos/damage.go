@@ -12,7 +12,7 @@ import (
 )
 
 // damage kills a daemon, changes a bit of a file of its state and starts it again: it
-// has to refuse that, or to come up as another life. When the effect is taken back, a
+// has to refuse that, or to come up as another incarnation. When the effect is taken back, a
 // refused file is restored and the daemon is started once more.
 func (c *cluster) damage(ctx context.Context, s *slot, d child, source history.Source, seed uint64) (effect, error) {
 	if _, err := c.killChild(ctx, d, source); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// A follower watches one life of a daemon: it writes when it serves, its events about
+// A follower watches one incarnation of a daemon: it writes when it serves, its events about
 // the nodes, and how it ends. Its goroutine ends with the daemon; the cluster waits for
 // it.
 type follower struct {
@@ -60,8 +60,8 @@ func (c *cluster) follow(f *follower) {
 	})
 	c.ears.Go(func() {
 		defer cancel()
-		if life, ok := f.awaitServing(ctx); ok {
-			f.listen(ctx, life)
+		if incarnation, ok := f.awaitServing(ctx); ok {
+			f.listen(ctx, incarnation)
 		}
 	})
 }
@@ -74,7 +74,7 @@ func (c *cluster) stopListening() {
 }
 
 // awaitServing waits until the daemon has its place in the cluster.
-func (f *follower) awaitServing(ctx context.Context) (addr.Life, bool) {
+func (f *follower) awaitServing(ctx context.Context) (addr.Incarnation, bool) {
 	s := f.slot
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
@@ -84,23 +84,23 @@ func (f *follower) awaitServing(ctx context.Context) (addr.Life, bool) {
 			s.mu.Lock()
 			s.node = int(st.ID)
 			s.mu.Unlock()
-			life := addr.Life{Node: st.ID, Generation: st.Generation}
-			s.c.log.Put(&history.Process{Target: f.source, Did: history.DidStart, Detail: life.String()})
+			incarnation := addr.Incarnation{Node: st.ID, Generation: st.Generation}
+			s.c.log.Put(&history.Process{Target: f.source, Did: history.DidStart, Detail: incarnation.String()})
 			s.c.disturbed()
 			close(f.serving)
 			s.c.served(ctx, s)
-			return life, true
+			return incarnation, true
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return addr.Life{}, false
+			return addr.Incarnation{}, false
 		}
 	}
 }
 
 // listen writes the daemon's log: its events about the nodes.
-func (f *follower) listen(ctx context.Context, life addr.Life) {
+func (f *follower) listen(ctx context.Context, incarnation addr.Incarnation) {
 	c := f.slot.c
 	out, err := os.OpenFile(c.historyFile(f.source), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -108,7 +108,7 @@ func (f *follower) listen(ctx context.Context, life addr.Life) {
 		return
 	}
 	defer out.Close()
-	t := &teller{log: workload.NewLog(out, f.source, c.clock), self: life}
+	t := &teller{log: workload.NewLog(out, f.source, c.clock), self: incarnation}
 	events := make(chan daemon.NodeEvent, 64)
 	c.ears.Go(func() { // ends with ctx or with the daemon
 		defer close(events)
@@ -133,7 +133,7 @@ func (f *follower) listen(ctx context.Context, life addr.Life) {
 // A teller translates the events of a daemon's admin interface.
 type teller struct {
 	log    *workload.Log
-	self   addr.Life
+	self   addr.Incarnation
 	live   []history.Member
 	lagged bool // events were lost
 }
@@ -155,7 +155,7 @@ func (t *teller) run(events <-chan daemon.NodeEvent) {
 				return
 			}
 			if e.Event == daemon.EventCurrent { // the node was there when the stream began
-				t.live = append(t.live, history.Member{Life: lifeOf(e.Node)})
+				t.live = append(t.live, history.Member{Incarnation: incarnationOf(e.Node)})
 				view.Reset(quiet)
 				continue
 			}
@@ -172,12 +172,14 @@ func (t *teller) view() {
 	t.log.Put(&history.View{Observer: t.self, Live: t.live})
 }
 
-func lifeOf(n *daemon.NodeInfo) addr.Life { return addr.Life{Node: n.ID, Generation: n.Generation} }
+func incarnationOf(n *daemon.NodeInfo) addr.Incarnation {
+	return addr.Incarnation{Node: n.ID, Generation: n.Generation}
+}
 
 func (t *teller) tell(e daemon.NodeEvent) {
 	r := &history.Event{Observer: t.self, Reason: e.Reason}
 	if e.Node != nil {
-		r.Subject = lifeOf(e.Node)
+		r.Subject = incarnationOf(e.Node)
 	}
 	switch e.Event {
 	case daemon.EventAdded:

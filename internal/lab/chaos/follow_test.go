@@ -28,7 +28,7 @@ func TestAViewHasAllNodesOfTheBeginning(t *testing.T) {
 					t.Fatal(err)
 				}
 				var out bytes.Buffer
-				l := &teller{log: workload.NewLog(&out, history.Daemon(1, 1), clock), self: addr.Life{Node: 1, Generation: 1}}
+				l := &teller{log: workload.NewLog(&out, history.Daemon(1, 1), clock), self: addr.Incarnation{Node: 1, Generation: 1}}
 				events := make(chan daemon.NodeEvent)
 				go func() {
 					defer close(events)
@@ -45,7 +45,7 @@ func TestAViewHasAllNodesOfTheBeginning(t *testing.T) {
 					t.Fatal(err)
 				}
 				if len(records) != 3 {
-					t.Fatalf("%d records are written, want its own life, one view, and the change: %+v", len(records), records)
+					t.Fatalf("%d records are written, want its own incarnation, one view, and the change: %+v", len(records), records)
 				}
 				if v, ok := records[1].Body.(*history.View); !ok || len(v.Live) != nodes {
 					t.Errorf("the view is %+v, want one of %d nodes", records[1].Body, nodes)

@@ -9,23 +9,23 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// agreement (I6): a life has one UUID, whichever node tells of it, and a UUID one life
+// agreement (I6): an incarnation has one UUID, whichever node tells of it, and a UUID one incarnation
 // at a time; and when everything has been well for the time of healing, every
-// application of a running slot knows exactly the lives that the running slots
+// application of a running slot knows exactly the incarnations that the running slots
 // have.
 //
 // It needs event and view records; the second half only runs whose faults are
 // over early enough.
 type agreement struct {
 	judge
-	uuid map[addr.Life]stamped[addr.UUID]
+	uuid map[addr.Incarnation]stamped[addr.UUID]
 	view map[history.Source]map[addr.NodeID]addr.Generation
 	last map[history.Source]int
 }
 
 func newAgreement(w *world) *agreement {
 	return &agreement{judge{w: w, j: Judgement{Name: "agreement", Rows: "I6", Claim: "everybody has the same map of IDs once it is quiet"}},
-		map[addr.Life]stamped[addr.UUID]{}, map[history.Source]map[addr.NodeID]addr.Generation{}, map[history.Source]int{}}
+		map[addr.Incarnation]stamped[addr.UUID]{}, map[history.Source]map[addr.NodeID]addr.Generation{}, map[history.Source]int{}}
 }
 
 func (m *agreement) see(i int, r *history.Record) {
@@ -36,17 +36,17 @@ func (m *agreement) see(i int, r *history.Record) {
 	case *history.View:
 		view := map[addr.NodeID]addr.Generation{}
 		for _, x := range b.Live {
-			m.identity(i, r, x.Life, x.UUID)
-			if x.Life != b.Observer {
-				view[x.Life.Node] = x.Life.Generation
+			m.identity(i, r, x.Incarnation, x.UUID)
+			if x.Incarnation != b.Observer {
+				view[x.Incarnation.Node] = x.Incarnation.Generation
 			}
 		}
 		m.view[r.Source], m.last[r.Source] = view, i
 	}
 }
 
-// identity holds a life to its UUID.
-func (m *agreement) identity(i int, r *history.Record, l addr.Life, uuid addr.UUID) {
+// identity holds an incarnation to its UUID.
+func (m *agreement) identity(i int, r *history.Record, l addr.Incarnation, uuid addr.UUID) {
 	if uuid.IsZero() {
 		return
 	}
@@ -69,7 +69,7 @@ func (m *agreement) event(i int, r *history.Record, b *history.Event) {
 	switch b.What {
 	case history.EventSelf:
 		s := m.w.sessions[r.Source]
-		if slices.ContainsFunc(s.self, func(x stamped[addr.Life]) bool { return x.index == i }) { // another life than before
+		if slices.ContainsFunc(s.self, func(x stamped[addr.Incarnation]) bool { return x.index == i }) { // another incarnation than before
 			clear(view)
 		}
 	case history.EventAdded:
@@ -93,7 +93,7 @@ func (m *agreement) finish() {
 	want := map[addr.NodeID]addr.Generation{}
 	for slot := range m.w.slots {
 		if l := m.w.current(slot, end); l != nil && m.w.runs(slot, quiet, end) {
-			want[l.life.Node] = l.life.Generation
+			want[l.incarnation.Node] = l.incarnation.Generation
 		}
 	}
 	for _, source := range inOrder(m.last) {
@@ -109,21 +109,21 @@ func (m *agreement) same(source history.Source, view, want map[addr.NodeID]addr.
 		return
 	}
 	s := m.w.sessions[source]
-	if s == nil || len(s.self) == 0 || s.self[len(s.self)-1].v != own.life {
-		return // it attached to no life, or has not yet noticed that it has another
+	if s == nil || len(s.self) == 0 || s.self[len(s.self)-1].v != own.incarnation {
+		return // it attached to no incarnation, or has not yet noticed that it has another
 	}
 	for _, id := range slices.Sorted(maps.Keys(want)) {
 		generation := want[id]
-		if id != own.life.Node {
+		if id != own.incarnation.Node {
 			m.unless(view[id] == generation, end, []int{m.last[source]}, "%s after the last fault, %s knows node %d as generation %d, but it is %d",
 				time.Duration(end-m.w.lastEnd()), source, id, view[id], generation)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(view)) {
 		generation := view[id]
-		if want[id] == 0 && id != own.life.Node {
+		if want[id] == 0 && id != own.incarnation.Node {
 			m.fail(end, []int{m.last[source]}, "%s after the last fault, %s knows %s, which nobody has",
-				time.Duration(end-m.w.lastEnd()), source, addr.Life{Node: id, Generation: generation})
+				time.Duration(end-m.w.lastEnd()), source, addr.Incarnation{Node: id, Generation: generation})
 		}
 	}
 }

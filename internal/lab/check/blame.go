@@ -50,7 +50,7 @@ func (f *fault) together(a, b int) bool {
 }
 
 // removable returns the latest fault that explains that an observer is told of
-// the end of a life of a slot, nil if there is none:
+// the end of an incarnation of a slot, nil if there is none:
 //
 //   - a fault of the slot or of the observer as a whole;
 //   - of a link between the two, or between the slot and the host, which decides;
@@ -162,7 +162,7 @@ func (w *world) stopped(p *proc, a, b int64) bool {
 }
 
 // alive reports whether a process lives all the time from a to b, and does not stand still for longer
-// than must stay unnoticed. One that no record tells of lives as long as the run.
+// than must stay unnoticed. One that no record tells of incarnations as long as the run.
 func (w *world) alive(s history.Source, a, b int64) bool {
 	p := w.procs[s]
 	return p == nil || p.end > b && !w.stopped(p, a, b)
@@ -182,9 +182,9 @@ func (w *world) stood(slot int, a, b int64) int64 {
 	return total
 }
 
-// current returns the life that a slot has at a time, nil if none.
-func (w *world) current(slot int, at int64) *life {
-	for _, l := range slices.Backward(w.at(slot).lives) {
+// current returns the incarnation that a slot has at a time, nil if none.
+func (w *world) current(slot int, at int64) *incarnation {
+	for _, l := range slices.Backward(w.at(slot).incarnations) {
 		if l.born <= at && l.gone > at {
 			return l
 		}
@@ -192,12 +192,12 @@ func (w *world) current(slot int, at int64) *life {
 	return nil
 }
 
-// lossOf returns when a life was lost to a call of a source that began at a time: its process
-// ended, it was reset, or the source was told of its end since it has the life that it had then.
+// lossOf returns when an incarnation was lost to a call of a source that began at a time: its process
+// ended, it was reset, or the source was told of its end since it has the incarnation that it had then.
 // never: not. Events at other sources do not count: the two sides of a split give each other up.
-func (w *world) lossOf(source history.Source, l addr.Life, began int64) int64 {
+func (w *world) lossOf(source history.Source, l addr.Incarnation, began int64) int64 {
 	lost := int64(never)
-	if x := w.lives[l]; x != nil {
+	if x := w.incarnations[l]; x != nil {
 		lost = x.gone
 	}
 	if s := w.sessions[source]; s != nil {

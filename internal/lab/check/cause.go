@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// cause (bars B3 and B4): no life is removed without a reason: its process has ended, or a fault
+// cause (bars B3 and B4): no incarnation is removed without a reason: its process has ended, or a fault
 // that may remove it has touched it, the observer, or the links between it and the observer or the
 // host. A fault that by a promise must stay invisible (loss, delay, short pauses) is no reason.
 //
@@ -14,7 +14,7 @@ import (
 type cause struct{ judge }
 
 func newCause(w *world) *cause {
-	return &cause{judge{w: w, j: Judgement{Name: "cause", Rows: "B3 B4", Claim: "no healthy life is removed"}}}
+	return &cause{judge{w: w, j: Judgement{Name: "cause", Rows: "B3 B4", Claim: "no healthy incarnation is removed"}}}
 }
 
 func (m *cause) see(i int, r *history.Record) {
@@ -22,7 +22,7 @@ func (m *cause) see(i int, r *history.Record) {
 	if !ok || b.What != history.EventRemoved && b.What != history.EventReset {
 		return
 	}
-	l := m.w.lives[b.Subject]
+	l := m.w.incarnations[b.Subject]
 	if l == nil || l.slot < 0 {
 		return // it never spoke: its slot is not known
 	}
@@ -35,7 +35,7 @@ func (m *cause) see(i int, r *history.Record) {
 }
 
 // ended reports whether a daemon of a slot had ended by a time: a restart is a
-// reason, and the life may be older than the last process.
+// reason, and the incarnation may be older than the last process.
 func (m *cause) ended(slot int, at int64) bool {
 	return slices.ContainsFunc(m.w.at(slot).daemons, func(p *proc) bool {
 		return p.end <= at+m.w.order() && at <= p.end+m.w.within(aftermath)

@@ -9,7 +9,7 @@
 // that it needs. A machine without a record to judge reports that ([NotExercised]): an untested
 // promise is not one that held. The cost is linear in the number of records.
 //
-// Before the machines run, one pass over the records makes the world: which slot had which life
+// Before the machines run, one pass over the records makes the world: which slot had which incarnation
 // when, when processes ran, stood still and ended, which faults touched which nodes and links,
 // which connection is between which slots. Faults count from when the lab began to put them in
 // place.

@@ -5,12 +5,12 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// events (I5): the notices about nodes at one source make sense: for each life at most one ADDED
+// events (I5): the notices about nodes at one source make sense: for each incarnation at most one ADDED
 // and then at most one REMOVED; the REMOVED of a generation comes before the ADDED of the next;
-// generations only grow; nothing is told of a life that the source did not know, nor of its own
-// life as of another one's.
+// generations only grow; nothing is told of an incarnation that the source did not know, nor of its own
+// incarnation as of another one's.
 //
-// A source that gets a new life of its own begins anew: it knows nothing, and is
+// A source that gets a new incarnation of its own begins anew: it knows nothing, and is
 // told of every live peer again. It needs event and view records.
 type events struct {
 	judge
@@ -19,7 +19,7 @@ type events struct {
 
 // An audience is one source as it is told of nodes.
 type audience struct {
-	self   addr.Life
+	self   addr.Incarnation
 	viewAt int64
 	nodes  map[addr.NodeID]*nodeTold
 }
@@ -32,7 +32,7 @@ type nodeTold struct {
 	highest   addr.Generation // ever live
 	removed   addr.Generation // highest that was removed
 	removedAt int
-	// before is the generation that was live when the source got a new life: an event that was
+	// before is the generation that was live when the source got a new incarnation: an event that was
 	// under way may still tell its end.
 	before addr.Generation
 	// forgiven is one of which that was told.
@@ -41,7 +41,7 @@ type nodeTold struct {
 
 func newEvents(w *world) *events {
 	return &events{judge{w: w, j: Judgement{Name: "events", Rows: "I5",
-		Claim: "each observer is told of each life: ADDED at most once, then REMOVED at most once, generations in order"}},
+		Claim: "each observer is told of each incarnation: ADDED at most once, then REMOVED at most once, generations in order"}},
 		map[history.Source]*audience{}}
 }
 
@@ -54,11 +54,11 @@ func (m *events) see(i int, r *history.Record) {
 		switch b.What {
 		case history.EventSelf:
 			if a.self != b.Subject {
-				m.unless(a.self.Node != b.Subject.Node || a.self.Generation < b.Subject.Generation, r.At, []int{i}, "%s has the life %s after %s", r.Source, b.Subject, a.self)
+				m.unless(a.self.Node != b.Subject.Node || a.self.Generation < b.Subject.Generation, r.At, []int{i}, "%s has the incarnation %s after %s", r.Source, b.Subject, a.self)
 				a.renew(b.Subject)
 			}
 		case history.EventReset:
-			a.renew(addr.Life{})
+			a.renew(addr.Incarnation{})
 		case history.EventAdded:
 			m.added(i, r, b, a)
 		case history.EventRemoved:
@@ -76,8 +76,8 @@ func (m *events) audience(s history.Source) *audience {
 	return a
 }
 
-// renew begins anew with another own life, of which an application asks again for the nodes.
-func (a *audience) renew(self addr.Life) {
+// renew begins anew with another own incarnation, of which an application asks again for the nodes.
+func (a *audience) renew(self addr.Incarnation) {
 	a.self, a.viewAt = self, 0
 	for id, n := range a.nodes {
 		before := n.live
@@ -104,7 +104,7 @@ func (m *events) view(i int, r *history.Record, b *history.View) {
 	a.viewAt = r.At
 	has := map[addr.NodeID]bool{}
 	for _, member := range b.Live {
-		l := member.Life
+		l := member.Incarnation
 		m.unless(!has[l.Node], r.At, []int{i}, "the view of %s has node %d twice", r.Source, l.Node)
 		has[l.Node] = true
 		if l == b.Observer {
@@ -130,7 +130,7 @@ func (m *events) added(i int, r *history.Record, b *history.Event, a *audience) 
 	proof := []int{n.liveAt, n.removedAt, i}
 	switch {
 	case l == a.self:
-		m.fail(r.At, proof, "%s is told that its own life %s was added", r.Source, l)
+		m.fail(r.At, proof, "%s is told that its own incarnation %s was added", r.Source, l)
 	case n.live == l.Generation && n.byEvent:
 		m.fail(r.At, proof, "%s is told twice that %s was added", r.Source, l)
 	case n.live == l.Generation && r.At > a.viewAt+m.w.order():
@@ -154,7 +154,7 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	proof := []int{n.liveAt, n.removedAt, i}
 	switch {
 	case l == a.self:
-		m.fail(r.At, proof, "%s is told that its own life %s was removed", r.Source, l)
+		m.fail(r.At, proof, "%s is told that its own incarnation %s was removed", r.Source, l)
 	case l.Generation <= n.removed || l.Generation == n.forgiven:
 		m.fail(r.At, proof, "%s is told twice that %s was removed", r.Source, l)
 	case a.viewAt == 0 && r.Source.Role == history.RoleApp: // it has not asked for the nodes yet
@@ -166,7 +166,7 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	}
 	ofBefore := r.Source.Role == history.RoleApp && a.viewAt == 0 && n.live != l.Generation && n.before == l.Generation
 	n.before = 0
-	if ofBefore { // in its new life the source may meet whom it was told to be gone in the one before
+	if ofBefore { // in its new incarnation the source may meet whom it was told to be gone in the one before
 		n.forgiven = l.Generation
 		return
 	}

@@ -79,14 +79,14 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 					continue
 				}
 				late := lost.placed + x.w.within(max(e.Within.Time(), x.w.bound.Silence))
-				if e.At == nil && a.removed == never && !told.able(s, lost.life, lost.since, late) {
+				if e.At == nil && a.removed == never && !told.able(s, lost.incarnation, lost.since, late) {
 					whole = false
 					continue
 				}
 				if e.At == nil && a.removed > late && x.w.ailing(s.source.Slot, slot, lost.since, late) {
 					continue
 				}
-				x.inTime(s, lost.life, a, lost.placed, e)
+				x.inTime(s, lost.incarnation, a, lost.placed, e)
 				times99 = append(times99, min(a.removed, x.w.finish())-lost.since)
 			}
 			if times := x.timesRemoved(e, s, slot); e.Times > 0 && whole {
@@ -103,8 +103,8 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 // timesRemoved returns how often an observer was told that a slot was removed: where the
 // expectation names no observers, without notices that it got because it was itself cut off.
 func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int) (times int) {
-	for _, l := range x.w.at(slot).lives {
-		for _, a := range s.ever(l.life) {
+	for _, l := range x.w.at(slot).incarnations {
+		for _, a := range s.ever(l.incarnation) {
 			times += boolInt(a.removed < x.w.finish() && (e.At != nil || a.own == nil))
 		}
 	}
@@ -112,18 +112,18 @@ func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int)
 }
 
 // inTime judges when and why one observer was told of one end.
-func (x *expecter) inTime(s *session, l *life, a *knownPeer, since int64, e *scenario.ExpectRemoved) {
+func (x *expecter) inTime(s *session, l *incarnation, a *knownPeer, since int64, e *scenario.ExpectRemoved) {
 	late := since + x.w.within(e.Within.Time())
 	proof := []int{l.why, a.index}
 	if e.Within > 0 {
-		x.unless(a.removed <= late, since, proof, "%s is not told within %s that %s was removed%s", s.source, time.Duration(late-since), l.life, until(a.removed, since))
+		x.unless(a.removed <= late, since, proof, "%s is not told within %s that %s was removed%s", s.source, time.Duration(late-since), l.incarnation, until(a.removed, since))
 		x.late(since, late, a.removed)
 	} else {
-		x.unless(a.removed != never, since, proof, "%s is not told that %s was removed", s.source, l.life)
+		x.unless(a.removed != never, since, proof, "%s is not told that %s was removed", s.source, l.incarnation)
 	}
 	if e.Reason != "" && a.index >= 0 {
 		b := x.w.records[a.index].Body.(*history.Event)
-		x.unless(b.Reason == string(e.Reason), a.removed, proof, "%s is told that %s was removed for %q, want %q", s.source, l.life, b.Reason, e.Reason)
+		x.unless(b.Reason == string(e.Reason), a.removed, proof, "%s is told that %s was removed for %q, want %q", s.source, l.incarnation, b.Reason, e.Reason)
 	}
 }
 
@@ -133,7 +133,7 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 		late := slices.Contains(x.s.Scenario.Late(), slot)
 		for _, s := range x.observers(e.At, nodes) {
 			times, whole := 0, true
-			for i, l := range x.w.at(slot).lives {
+			for i, l := range x.w.at(slot).incarnations {
 				if i > 0 || late {
 					n, able := x.addedOne(e, s, slot, l)
 					times, whole = times+n, whole && able
@@ -146,11 +146,11 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 	}
 }
 
-// addedOne judges when one observer was told of one life, and returns how often it was, and whether
-// it could be: it is not told of lives that come and go while it is itself cut off.
-func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *life) (times int, able bool) {
+// addedOne judges when one observer was told of one incarnation, and returns how often it was, and whether
+// it could be: it is not told of incarnations that come and go while it is itself cut off.
+func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *incarnation) (times int, able bool) {
 	base := x.servesSince(slot, l.born)
-	a := s.known[l.life]
+	a := s.known[l.incarnation]
 	if e.After == scenario.AfterLast {
 		base = x.w.lastEnd()
 		if base == never || l.gone <= x.w.finish() {
@@ -165,11 +165,11 @@ func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *li
 		return boolInt(a != nil), a != nil || !ailing
 	}
 	if a == nil {
-		x.fail(base, []int{l.why}, "%s is never told that %s was added", s.source, l.life)
+		x.fail(base, []int{l.why}, "%s is never told that %s was added", s.source, l.incarnation)
 		return 0, true
 	}
 	if e.Within > 0 {
-		x.unless(a.since <= limit, base, []int{a.sinceIndex}, "%s is told after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.life, time.Duration(limit-base))
+		x.unless(a.since <= limit, base, []int{a.sinceIndex}, "%s is told after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.incarnation, time.Duration(limit-base))
 		x.late(base, limit, a.since)
 	} else {
 		x.good()
@@ -184,7 +184,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// servesSince returns the moment from which a slot could have the life that was
+// servesSince returns the moment from which a slot could have the incarnation that was
 // born at a time: its daemon was started, went on, or a fault of it ended.
 func (x *expecter) servesSince(slot int, born int64) int64 {
 	base := int64(-1)
@@ -234,7 +234,7 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 	var took []int64
 	for i, r := range x.w.records {
 		b, ok := r.Body.(*history.Return)
-		if !ok || b.Status == "" || b.Peer == (addr.Life{}) || r.At > x.w.finish() {
+		if !ok || b.Status == "" || b.Peer == (addr.Incarnation{}) || r.At > x.w.finish() {
 			continue
 		}
 		slot, own := x.w.slotOf(b.Peer), r.Source.Slot
@@ -307,7 +307,7 @@ func (x *expecter) removals(e *scenario.ExpectRemovals) {
 			}
 		}
 	}
-	for _, l := range x.w.lifeList {
+	for _, l := range x.w.incarnationList {
 		if slices.ContainsFunc(l.notices, func(a *knownPeer) bool { return a.own == nil && a.removed < x.w.finish() }) {
 			n++
 		}

@@ -122,7 +122,7 @@ func TestStartThatIsToldLate(t *testing.T) {
 }
 
 // TestALossBeforeTheFirstLook: an application that attaches again is told of losses from then on,
-// and asks for the nodes a moment later: it may hear of the end of a life that it never saw. After
+// and asks for the nodes a moment later: it may hear of the end of an incarnation that it never saw. After
 // its look it may not.
 func TestALossBeforeTheFirstLook(t *testing.T) {
 	for _, looked := range []bool{false, true} {
@@ -138,7 +138,7 @@ func TestALossBeforeTheFirstLook(t *testing.T) {
 		if !looked {
 			i--
 		}
-		e.insert(i, m.app(m.nodes[3]), &history.Event{What: history.EventRemoved, Observer: m.nodes[3].life, Subject: addr.Life{Node: 9, Generation: 3}, Reason: "crashed"})
+		e.insert(i, m.app(m.nodes[3]), &history.Event{What: history.EventRemoved, Observer: m.nodes[3].incarnation, Subject: addr.Incarnation{Node: 9, Generation: 3}, Reason: "crashed"})
 		want := check.Held
 		if looked {
 			e.move(i+1, e.records[i].At+sec/2)
@@ -162,7 +162,7 @@ func TestWhoComesLaterIsNotLate(t *testing.T) {
 		m.now += int64(i+1) * sec
 		m.start(m.nodes[n])
 		for _, o := range m.others(m.nodes[n]) {
-			m.put(m.app(m.nodes[n]), &history.Event{What: history.EventAdded, Observer: m.nodes[n].life, Subject: o.life, UUID: o.uuid})
+			m.put(m.app(m.nodes[n]), &history.Event{What: history.EventAdded, Observer: m.nodes[n].incarnation, Subject: o.incarnation, UUID: o.uuid})
 		}
 		m.now += 5 * sec
 	}

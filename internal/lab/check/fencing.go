@@ -6,7 +6,7 @@ import (
 )
 
 // fencing (I7): every word of a window is the window's own fill or was written by
-// an operation of the other end of the window's own connection, of the life that
+// an operation of the other end of the window's own connection, of the incarnation that
 // the connection is with, and one that had begun by then; and once the owner's
 // end of the connection has ended, or the window is gone, no word changes any
 // more.
@@ -62,7 +62,7 @@ func (m *fencing) scan(i int, r *history.Record, b *history.Scan) {
 func (m *fencing) writer(i int, r *history.Record, x *window, by history.WindowWriter) {
 	c := m.w.conns[x.Conn]
 	proof := []int{i}
-	remote := addr.Life{}
+	remote := addr.Incarnation{}
 	if c != nil {
 		own := c.ends[sideIndex(x.Side)]
 		proof, remote = []int{own.openIndex, i}, own.remote
@@ -70,9 +70,9 @@ func (m *fencing) writer(i int, r *history.Record, x *window, by history.WindowW
 	peer := m.begun[x.Other()]
 	switch {
 	case by.Conn != x.Conn:
-		m.fail(r.At, proof, "%d words of window %d of connection %d were written by connection %d of %s", by.Words, x.ID, x.Conn, by.Conn, by.Life)
-	case remote != addr.Life{} && by.Life != remote:
-		m.fail(r.At, proof, "%d words of window %d were written by %s, but the connection is with %s", by.Words, x.ID, by.Life, remote)
+		m.fail(r.At, proof, "%d words of window %d of connection %d were written by connection %d of %s", by.Words, x.ID, x.Conn, by.Conn, by.Incarnation)
+	case remote != addr.Incarnation{} && by.Incarnation != remote:
+		m.fail(r.At, proof, "%d words of window %d were written by %s, but the connection is with %s", by.Words, x.ID, by.Incarnation, remote)
 	case by.Last > peer.v:
 		m.fail(r.At, append(proof, indexOf(peer)), "window %d has words of operation %d, but only %d had begun", x.ID, by.Last, peer.v)
 	default:

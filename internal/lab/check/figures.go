@@ -110,7 +110,7 @@ func (f *figureMaker) event(r *history.Record, b *history.Event) {
 	own, _ := f.w.procAt(r.Source.Slot, r.At)
 	told := telling{r.Source, slot, start}
 	if !ok || own == nil || own.start > start || f.heard[told] {
-		return // a later session is told of lives that began long ago; and only once of a start
+		return // a later session is told of incarnations that began long ago; and only once of a start
 	}
 	f.heard[told] = true
 	f.add(scenario.TimeToAdded, "", r.At-start)
@@ -123,7 +123,7 @@ type telling struct {
 	start int64
 }
 
-// removed takes the times from the end of lives to the applications that are told, as the
+// removed takes the times from the end of incarnations to the applications that are told, as the
 // expectation removed does. Where nothing was done to the slot itself, a fault of the observer, or
 // of the host, counts.
 func (f *figureMaker) removed() {
@@ -185,7 +185,7 @@ func (f *figureMaker) returned(r *history.Record, b *history.Return) {
 		f.add(scenario.ConnectTime, "", r.At-b.Began)
 	case b.Name == "fence_wait" && b.Status == "":
 		f.add(scenario.FenceTime, "", r.At-b.Began)
-	case (b.Status == "ECONNRESET" || b.Status == "ENODEV") && b.Peer != addr.Life{}:
+	case (b.Status == "ECONNRESET" || b.Status == "ENODEV") && b.Peer != addr.Incarnation{}:
 		f.failed(r, b)
 	}
 }
@@ -223,14 +223,14 @@ func (w *world) spared(nonce uint64, x *fault, at int64) bool {
 		return true
 	}
 	return slices.ContainsFunc(c.ends[:], func(e connEnd) bool {
-		l := w.lives[e.local]
+		l := w.incarnations[e.local]
 		living := l != nil && l.gone > e.closed+w.order() // else it closed because its fabricd was lost
 		return living && e.how == history.HowClose && e.closed <= at+w.order()
 	})
 }
 
-// toldAt returns when a source was told of the end of a life; never: it was not.
-func (f *figureMaker) toldAt(s history.Source, l addr.Life) int64 {
+// toldAt returns when a source was told of the end of an incarnation; never: it was not.
+func (f *figureMaker) toldAt(s history.Source, l addr.Incarnation) int64 {
 	if x := f.w.sessions[s]; x != nil && x.known[l] != nil {
 		return x.known[l].removed
 	}

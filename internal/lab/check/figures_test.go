@@ -42,7 +42,7 @@ func TestTimeToErrorIsOfWhatAFaultBreaks(t *testing.T) {
 		}
 		m.call++
 		m.put(m.app(c.client), &history.Return{Status: "ECONNRESET",
-			Call: history.Call{ID: m.call, Name: "recv", Began: began, Conn: c.nonce, Side: history.Client, Peer: addr.Life{Node: 2, Generation: 1}, Idle: true}})
+			Call: history.Call{ID: m.call, Name: "recv", Began: began, Conn: c.nonce, Side: history.Client, Peer: addr.Incarnation{Node: 2, Generation: 1}, Idle: true}})
 		s := modelScenario(4, "  - removals: {max: 0}\n")
 		s.Figures = []scenario.FigureName{scenario.TimeToError}
 		r := check.Run(m.records, s)
@@ -83,10 +83,10 @@ func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
 		m.now = since + after
 		for _, slot := range []int{0, 1} {
 			o := m.nodes[slot]
-			m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.life, Subject: lost.life, Reason: "silent"})
+			m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.incarnation, Subject: lost.incarnation, Reason: "silent"})
 		}
 		m.now += 2 * sec
-		m.put(m.daemon(m.nodes[0]), &history.Event{What: history.EventRemoved, Observer: m.nodes[0].life, Subject: lost.life, Reason: "silent"})
+		m.put(m.daemon(m.nodes[0]), &history.Event{What: history.EventRemoved, Observer: m.nodes[0].incarnation, Subject: lost.incarnation, Reason: "silent"})
 		m.now += 10 * sec
 		m.put(history.Lab, &history.End{Complete: true})
 
@@ -112,7 +112,7 @@ func TestWhoIsCutOffTogetherIsToldLater(t *testing.T) {
 	m.put(history.Lab, &history.Fault{ID: 1, What: "partition", Ways: []history.Way{{From: []int{0, 1}, To: []int{2, 3}}}, Since: cut, Harm: history.HarmRemove})
 	told := func(observer, lost int, at int64) {
 		m.now = cut + at
-		m.put(m.app(m.nodes[observer]), &history.Event{What: history.EventRemoved, Observer: m.nodes[observer].life, Subject: m.nodes[lost].life, Reason: "silent"})
+		m.put(m.app(m.nodes[observer]), &history.Event{What: history.EventRemoved, Observer: m.nodes[observer].incarnation, Subject: m.nodes[lost].incarnation, Reason: "silent"})
 	}
 	told(0, 3, 2*sec)
 	told(1, 3, 2*sec)

@@ -11,7 +11,7 @@ import (
 // detection by more than a second, whatever happens:
 //
 //   - a call with a deadline ends by it;
-//   - a call about a life that is lost, or of a life that is lost, ends within
+//   - a call about an incarnation that is lost, or of an incarnation that is lost, ends within
 //     the time of detection; so does one between slots that a fault cuts from
 //     each other for longer than that;
 //   - a call that neither waits for a peer's doing (idle) nor has a deadline
@@ -76,12 +76,12 @@ func (m *hang) limit(c *history.Call, source history.Source, at int64) (limit in
 		limit, why = c.Deadline+m.w.within(time.Second), ", beyond its deadline"
 	}
 	peer := -1
-	if c.Peer != (addr.Life{}) {
+	if c.Peer != (addr.Incarnation{}) {
 		peer = m.w.slotOf(c.Peer)
 		least(m.w.lossOf(source, c.Peer, c.Began), ", although its peer was lost")
 	}
-	// A call that waits for no particular peer, as a listener's, goes on with the next life.
-	if own := m.ownLife(c, source); own != nil && c.Peer != (addr.Life{}) {
+	// A call that waits for no particular peer, as a listener's, goes on with the next incarnation.
+	if own := m.ownIncarnation(c, source); own != nil && c.Peer != (addr.Incarnation{}) {
 		least(own.gone, ", although its own node was lost")
 	}
 	least(m.cutSince(source.Slot, peer, c.Began, at, detect), ", although a fault cuts it off")
@@ -96,12 +96,12 @@ func (m *hang) limit(c *history.Call, source history.Source, at int64) (limit in
 	return limit, why
 }
 
-// ownLife returns the life that a call was made by: that of its connection, else
+// ownIncarnation returns the incarnation that a call was made by: that of its connection, else
 // the one that the source had said to have.
-func (m *hang) ownLife(c *history.Call, source history.Source) *life {
+func (m *hang) ownIncarnation(c *history.Call, source history.Source) *incarnation {
 	if x := m.w.conns[c.Conn]; x != nil && c.Side != "" {
 		if e := x.ends[sideIndex(c.Side)]; e.opened != never {
-			return m.w.lives[e.local]
+			return m.w.incarnations[e.local]
 		}
 	}
 	s := m.w.sessions[source]
@@ -110,7 +110,7 @@ func (m *hang) ownLife(c *history.Call, source history.Source) *life {
 	}
 	for i := len(s.self) - 1; i >= 0; i-- {
 		if s.self[i].at <= c.Began {
-			return m.w.lives[s.self[i].v]
+			return m.w.incarnations[s.self[i].v]
 		}
 	}
 	return nil

@@ -22,9 +22,9 @@ type holder struct {
 
 // A claim is a slot's hold on an ID.
 type claim struct {
-	slot  int
-	life  *life
-	index int
+	slot        int
+	incarnation *incarnation
+	index       int
 }
 
 func newHolder(w *world) *holder {
@@ -36,10 +36,10 @@ func (m *holder) see(i int, r *history.Record) {
 	if !ok || b.What != history.EventSelf {
 		return
 	}
-	l := m.w.lives[b.Subject]
+	l := m.w.incarnations[b.Subject]
 	claims := m.held[b.Subject.Node]
 	for _, c := range claims {
-		if c.life == l && c.slot == r.Source.Slot {
+		if c.incarnation == l && c.slot == r.Source.Slot {
 			return // said by another source of the slot, or again
 		}
 	}
@@ -54,13 +54,13 @@ func (m *holder) see(i int, r *history.Record) {
 func (m *holder) against(c claim, i int, r *history.Record, b *history.Event) {
 	proof := []int{c.index, i}
 	switch {
-	case c.life.life == b.Subject:
-		m.fail(r.At, proof, "slots %s and %s both have the life %s", m.w.begin.Slot(c.slot), m.w.begin.Slot(r.Source.Slot), b.Subject)
-	case c.slot == r.Source.Slot && c.life.life.Generation >= b.Subject.Generation:
-		m.fail(r.At, proof, "slot %s has %s after %s", m.w.begin.Slot(c.slot), b.Subject, c.life.life)
-	case c.slot != r.Source.Slot && c.life.gone > r.At && !m.excused(c.slot, r.Source.Slot, r.At):
+	case c.incarnation.incarnation == b.Subject:
+		m.fail(r.At, proof, "slots %s and %s both have the incarnation %s", m.w.begin.Slot(c.slot), m.w.begin.Slot(r.Source.Slot), b.Subject)
+	case c.slot == r.Source.Slot && c.incarnation.incarnation.Generation >= b.Subject.Generation:
+		m.fail(r.At, proof, "slot %s has %s after %s", m.w.begin.Slot(c.slot), b.Subject, c.incarnation.incarnation)
+	case c.slot != r.Source.Slot && c.incarnation.gone > r.At && !m.excused(c.slot, r.Source.Slot, r.At):
 		m.fail(r.At, proof, "slot %s gets ID %d while slot %s holds it", m.w.begin.Slot(r.Source.Slot), b.Subject.Node, m.w.begin.Slot(c.slot))
-	case c.slot != r.Source.Slot && b.Subject.Node != addr.Host && r.At-c.life.gone < int64(m.w.bound.Quarantine):
+	case c.slot != r.Source.Slot && b.Subject.Node != addr.Host && r.At-c.incarnation.gone < int64(m.w.bound.Quarantine):
 		m.fail(r.At, proof, "slot %s gets ID %d, which slot %s had: it is in quarantine", m.w.begin.Slot(r.Source.Slot), b.Subject.Node, m.w.begin.Slot(c.slot))
 	}
 }

@@ -19,7 +19,7 @@ func TestAnIDChangesHandsAfterItsQuarantine(t *testing.T) {
 		m := newModel(1, 4)
 		m.die(m.nodes[3])
 		m.now += int64(after)
-		m.put(history.App(4, 1), &history.Event{What: history.EventSelf, Subject: addr.Life{Node: 3, Generation: 2}, UUID: addr.UUID{77}})
+		m.put(history.App(4, 1), &history.Event{What: history.EventSelf, Subject: addr.Incarnation{Node: 3, Generation: 2}, UUID: addr.UUID{77}})
 		if j, _ := check.Run(m.records, nil).Invariant("one-holder"); j.Verdict != want {
 			t.Errorf("after %v: %s, want %s: %v", after, j.Verdict, want, j.Violations)
 		}

@@ -188,10 +188,10 @@ func TestLeaseTableIsLinearizable(t *testing.T) {
 }
 
 // grants returns the grants of each ID: begun when the daemon was started, or
-// had its last life, and over when it said that it has the next.
+// had its last incarnation, and over when it said that it has the next.
 func grants(records []history.Record) map[addr.NodeID][]porcupine.Operation {
 	asked := map[int]int64{}
-	last := map[int]addr.Life{}
+	last := map[int]addr.Incarnation{}
 	all := map[addr.NodeID][]porcupine.Operation{}
 	for _, r := range records {
 		switch b := r.Body.(type) {

@@ -9,16 +9,16 @@ import (
 // host is the slot of the host.
 const host = 0
 
-// A loss is the end of a life as it concerns one observer that knew it, and the fault behind it.
+// A loss is the end of an incarnation as it concerns one observer that knew it, and the fault behind it.
 // The expectation removed and the figure time_to_removed count from since, at the same observers.
 type loss struct {
-	*life
+	*incarnation
 	known *knownPeer // of the observer
 	fault *fault     // nil: none of the slot or of a link of it
-	// own: the life went on. It is the observer that a fault cut off.
+	// own: the incarnation went on. It is the observer that a fault cut off.
 	own bool
 	// since is when the lab began to put the fault in place, but not later than
-	// the end of the life; without a fault that end.
+	// the end of the incarnation; without a fault that end.
 	since int64
 	// placed is when the whole fault was in place, but not later than the end of the process: the
 	// lab has several commands to give, and between the first and the last one no node need be
@@ -26,19 +26,19 @@ type loss struct {
 	placed int64
 }
 
-// losses returns the ends of lives of a slot, before the run ended, that an observer
+// losses returns the ends of incarnations of a slot, before the run ended, that an observer
 // has to be told of.
 func (w *world) losses(slot int, s *session) []loss {
 	var all []loss
-	for _, l := range w.at(slot).lives {
-		for _, a := range s.ever(l.life) {
+	for _, l := range w.at(slot).incarnations {
+		for _, a := range s.ever(l.incarnation) {
 			end, own := w.endTo(s.source.Slot, l, a)
 			if end >= w.finish() {
 				continue
 			}
-			x := w.lossOfLife(l, a, end, own)
+			x := w.lossOfIncarnation(l, a, end, own)
 			// An observer that attached later, or was new to everybody then, knew
-			// nothing of the life.
+			// nothing of the incarnation.
 			if a.since <= x.since && x.since < a.cleared {
 				all = append(all, x)
 			}
@@ -47,10 +47,10 @@ func (w *world) losses(slot int, s *session) []loss {
 	return all
 }
 
-// endTo returns when a life ended for an observer: it ended, or this observer or another one was
+// endTo returns when an incarnation ended for an observer: it ended, or this observer or another one was
 // told so, and by which fault of an observer, if it went on. A notice to an observer that was
 // itself cut off is no end to the others.
-func (w *world) endTo(observer int, l *life, a *knownPeer) (end int64, own *fault) {
+func (w *world) endTo(observer int, l *incarnation, a *knownPeer) (end int64, own *fault) {
 	end = l.gone
 	for _, n := range l.notices {
 		if a.since <= n.removed && n.removed < end && (n.own == nil || w.ails(n.own, observer)) {
@@ -60,9 +60,9 @@ func (w *world) endTo(observer int, l *life, a *knownPeer) (end int64, own *faul
 	return end, own
 }
 
-// lossOfLife returns a loss, with the fault that ended the life, or ailed its observer.
-func (w *world) lossOfLife(l *life, a *knownPeer, end int64, own *fault) loss {
-	x := loss{life: l, known: a, fault: own, own: own != nil, since: end, placed: end}
+// lossOfIncarnation returns a loss, with the fault that ended the incarnation, or ailed its observer.
+func (w *world) lossOfIncarnation(l *incarnation, a *knownPeer, end int64, own *fault) loss {
+	x := loss{incarnation: l, known: a, fault: own, own: own != nil, since: end, placed: end}
 	if own == nil {
 		x.fault = w.blamed(l.slot, end)
 	}
@@ -73,7 +73,7 @@ func (w *world) lossOfLife(l *life, a *knownPeer, end int64, own *fault) loss {
 	return x
 }
 
-// blamed returns the latest fault that explains the end of a life of a slot at a time.
+// blamed returns the latest fault that explains the end of an incarnation of a slot at a time.
 func (w *world) blamed(slot int, end int64) *fault {
 	for _, f := range slices.Backward(w.faults) {
 		if f.Harm == history.HarmRemove && f.begin <= end+w.order() && w.harms(f, slot) {
@@ -123,10 +123,10 @@ func (w *world) isOf(f *fault, slot int) bool {
 	return false
 }
 
-// ownFault returns the fault by which an observer was told of the end of a life that
-// went on: one that ails the observer, from while it knew the life. nil: none, or the
-// slot of the life was harmed then.
-func (w *world) ownFault(l *life, observer int, a *knownPeer) *fault {
+// ownFault returns the fault by which an observer was told of the end of an incarnation that
+// went on: one that ails the observer, from while it knew the incarnation. nil: none, or the
+// slot of the incarnation was harmed then.
+func (w *world) ownFault(l *incarnation, observer int, a *knownPeer) *fault {
 	if a.removed == never || l.gone <= a.removed+w.order() {
 		return nil
 	}
@@ -157,12 +157,12 @@ func (w *world) ailing(observer, slot int, a, b int64) bool {
 	})
 }
 
-// notice collects the ends of lives that observers were told of, and by which fault of
+// notice collects the ends of incarnations that observers were told of, and by which fault of
 // their own.
 func (w *world) notice() {
 	for _, s := range w.sessionList {
 		for id := range s.known {
-			l := w.lives[id]
+			l := w.incarnations[id]
 			for _, a := range s.ever(id) {
 				if a.removed != never {
 					a.own = w.ownFault(l, s.source.Slot, a)
@@ -177,7 +177,7 @@ func (w *world) notice() {
 // the end of a process of it that the fault has ended.
 func (w *world) placed(f *fault, slot int) int64 {
 	at := max(f.begin, w.records[f.index].At)
-	for _, l := range w.at(slot).lives {
+	for _, l := range w.at(slot).incarnations {
 		if l.gone >= f.begin {
 			at = min(at, l.gone)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // isolate cuts slot 1 off from 2 to 7 s: both sides give each other up at 4.5 s, and the node is
-// back with another life at 7.5 s. meanwhile is called at 5 s.
+// back with another incarnation at 7.5 s. meanwhile is called at 5 s.
 func (m *model) isolate(meanwhile func()) {
 	alone := m.nodes[1]
 	others := m.others(alone)
@@ -26,7 +26,7 @@ func (m *model) isolate(meanwhile func()) {
 	}
 	m.deliver(0)
 	m.call++
-	m.put(m.app(alone), &ret{Call: history.Call{ID: m.call, Name: "send", Began: 2*sec + ms, Peer: m.nodes[2].life}, Status: "ECONNRESET"})
+	m.put(m.app(alone), &ret{Call: history.Call{ID: m.call, Name: "send", Began: 2*sec + ms, Peer: m.nodes[2].incarnation}, Status: "ECONNRESET"})
 	for _, o := range others {
 		m.removed(alone, o)
 		m.removed(o, alone)
@@ -37,17 +37,17 @@ func (m *model) isolate(meanwhile func()) {
 	m.now = 7 * sec
 	m.put(history.Lab, &history.FaultEnd{ID: id, Fired: 9, Proof: "dropped 9 packets"})
 	m.now = 7500 * ms
-	m.put(m.app(alone), &history.Event{What: history.EventReset, Observer: alone.life, Subject: alone.life, Reason: "partitioned"})
+	m.put(m.app(alone), &history.Event{What: history.EventReset, Observer: alone.incarnation, Subject: alone.incarnation, Reason: "partitioned"})
 	m.rejoin(alone)
 }
 
 // removed tells an observer that another node was removed.
 func (m *model) removed(observer, of *modelNode) {
-	m.put(m.app(observer), &history.Event{What: history.EventRemoved, Observer: observer.life, Subject: of.life, UUID: of.uuid, Reason: "silent"})
+	m.put(m.app(observer), &history.Event{What: history.EventRemoved, Observer: observer.incarnation, Subject: of.incarnation, UUID: of.uuid, Reason: "silent"})
 	delete(observer.knows, of.slot)
 }
 
-// lateOf moves an observer's event of a kind about the last life of slot 2.
+// lateOf moves an observer's event of a kind about the last incarnation of slot 2.
 func lateOf(e *edit, slot int, what history.EventKind, by int64) {
 	i := find(e, -1, func(r rec, b *event) bool {
 		return b.What == what && r.Source.Slot == slot && b.Subject.Node == 2
@@ -115,12 +115,12 @@ func TestACallOutlivesWhatItsNodeWasToldBefore(t *testing.T) {
 	m.connect(m.nodes[0], m.nodes[3])
 	m.isolate(func() {})
 	e := newEdit(m.finish())
-	again := addr.Life{Node: 1, Generation: 2}
+	again := addr.Incarnation{Node: 1, Generation: 2}
 	from2 := func(r rec, b *history.View) bool { return b.Observer == again }
 	view := body[*history.View](e, find(e, 0, from2))
 	view.Live = view.Live[:1] // it has met no other node yet
 	i := find(e, 0, from2)
-	call := history.Call{ID: 1 << 40, Name: "recv", Began: e.records[i].At, Conn: 77, Side: history.Server, Peer: addr.Life{Node: 2, Generation: 1}, Idle: true}
+	call := history.Call{ID: 1 << 40, Name: "recv", Began: e.records[i].At, Conn: 77, Side: history.Server, Peer: addr.Incarnation{Node: 2, Generation: 1}, Idle: true}
 	e.insert(i, history.App(1, 1), &call)
 	e.insert(i+1, history.App(1, 1), &ret{Call: call})
 	e.move(i+2, e.records[i].At+6*sec)

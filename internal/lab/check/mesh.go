@@ -8,14 +8,14 @@ import (
 )
 
 // meshSince returns since when, from a time on, every application of the given
-// slots (nil: of all that run at the end) knows the lives that all of these
+// slots (nil: of all that run at the end) knows the incarnations that all of these
 // slots have at the end, without interruption; false: they do not at the end.
 func meshSince(w *world, ids []int, from int64) (int64, bool) {
 	end := w.finish()
-	current := map[int]addr.Life{}
+	current := map[int]addr.Incarnation{}
 	for slot := range w.slots {
 		if l := w.current(slot, end); l != nil && w.runs(slot, end, end) && (ids == nil || slices.Contains(ids, slot)) {
-			current[slot] = l.life
+			current[slot] = l.incarnation
 		}
 	}
 	complete := from

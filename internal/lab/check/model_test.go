@@ -27,12 +27,12 @@ type model struct {
 }
 
 type modelNode struct {
-	slot  int
-	run   int // of the daemon
-	life  addr.Life
-	uuid  addr.UUID
-	alive bool
-	knows map[int]addr.Life // by slot
+	slot        int
+	run         int // of the daemon
+	incarnation addr.Incarnation
+	uuid        addr.UUID
+	alive       bool
+	knows       map[int]addr.Incarnation // by slot
 }
 
 // A modelConn is a connection with a stream and RMA from its client to its
@@ -40,7 +40,7 @@ type modelNode struct {
 type modelConn struct {
 	nonce          uint64
 	client, server *modelNode
-	cl, sl         addr.Life
+	cl, sl         addr.Incarnation
 	sent, received int64
 	offered        int64
 	owed           int64 // when something was sent last
@@ -60,7 +60,7 @@ func newModel(seed uint64, nodes int) *model {
 	m := &model{rng: rand.New(rand.NewPCG(seed, 1)), seq: map[history.Source]uint64{}}
 	m.put(history.Lab, &history.Begin{Version: history.Version, Scenario: "model", Seed: seed, Lab: "sim", Detection: "normal", Nodes: nodes, Duration: 60 * sec})
 	for slot := range nodes {
-		n := &modelNode{slot: slot, uuid: addr.UUID{byte(slot + 1)}, knows: map[int]addr.Life{}}
+		n := &modelNode{slot: slot, uuid: addr.UUID{byte(slot + 1)}, knows: map[int]addr.Incarnation{}}
 		m.nodes = append(m.nodes, n)
 		m.put(history.Lab, &history.Process{Target: history.App(slot, 1), Did: history.DidStart})
 		m.start(n)
@@ -88,23 +88,23 @@ func (m *model) start(n *modelNode) {
 	m.rejoin(n)
 }
 
-// rejoin gives a node its next life, which is told to everybody.
+// rejoin gives a node its next incarnation, which is told to everybody.
 func (m *model) rejoin(n *modelNode) {
-	n.life = addr.Life{Node: addr.NodeID(n.slot), Generation: n.life.Generation + 1}
+	n.incarnation = addr.Incarnation{Node: addr.NodeID(n.slot), Generation: n.incarnation.Generation + 1}
 	n.alive = true
-	m.put(m.app(n), &history.Event{What: history.EventSelf, Observer: n.life, Subject: n.life, UUID: n.uuid})
-	view := &history.View{Observer: n.life, Live: []history.Member{{Life: n.life, UUID: n.uuid}}}
-	n.knows = map[int]addr.Life{}
+	m.put(m.app(n), &history.Event{What: history.EventSelf, Observer: n.incarnation, Subject: n.incarnation, UUID: n.uuid})
+	view := &history.View{Observer: n.incarnation, Live: []history.Member{{Incarnation: n.incarnation, UUID: n.uuid}}}
+	n.knows = map[int]addr.Incarnation{}
 	for _, o := range m.nodes {
 		if o != n && o.alive {
-			view.Live = append(view.Live, history.Member{Life: o.life, UUID: o.uuid})
-			n.knows[o.slot] = o.life
+			view.Live = append(view.Live, history.Member{Incarnation: o.incarnation, UUID: o.uuid})
+			n.knows[o.slot] = o.incarnation
 		}
 	}
 	m.put(m.app(n), view)
 	for _, o := range m.others(n) {
-		m.put(m.app(o), &history.Event{What: history.EventAdded, Observer: o.life, Subject: n.life, UUID: n.uuid})
-		o.knows[n.slot] = n.life
+		m.put(m.app(o), &history.Event{What: history.EventAdded, Observer: o.incarnation, Subject: n.incarnation, UUID: n.uuid})
+		o.knows[n.slot] = n.incarnation
 	}
 }
 
@@ -125,7 +125,7 @@ func (m *model) resources(n *modelNode, p history.Phase) {
 
 // connect opens a connection, with a window at the server.
 func (m *model) connect(client, server *modelNode) *modelConn {
-	c := &modelConn{nonce: m.rng.Uint64() | 1, client: client, server: server, cl: client.life, sl: server.life, open: true}
+	c := &modelConn{nonce: m.rng.Uint64() | 1, client: client, server: server, cl: client.incarnation, sl: server.incarnation, open: true}
 	began := m.now
 	m.call++
 	call := history.Call{ID: m.call, Name: "connect", Began: began, Deadline: began + 10*sec, Conn: c.nonce, Side: history.Client, Peer: c.sl}
@@ -210,7 +210,7 @@ func (m *model) deliver(ago int64) {
 func (m *model) scan(c *modelConn, sum uint64) {
 	s := &history.Scan{ID: c.window, Words: 8192, Sum: sum + 1}
 	if c.op > 0 {
-		s.Writers = []history.WindowWriter{{Conn: c.nonce, Life: c.cl, First: 1, Last: c.op, Words: 8}}
+		s.Writers = []history.WindowWriter{{Conn: c.nonce, Incarnation: c.cl, First: 1, Last: c.op, Words: 8}}
 	}
 	m.put(m.app(c.server), s)
 }
@@ -241,7 +241,7 @@ func (m *model) die(n *modelNode) {
 	m.put(history.Lab, fault)
 	m.put(history.Lab, &history.Process{Target: m.daemon(n), Did: history.DidKill})
 	m.put(history.Lab, &history.FaultEnd{ID: m.fault, Fired: 1, Proof: "gone"})
-	lost := n.life
+	lost := n.incarnation
 	n.alive = false
 	for _, c := range m.conns {
 		if c.open && (c.cl == lost || c.sl == lost) {
@@ -251,7 +251,7 @@ func (m *model) die(n *modelNode) {
 	m.deliver(0)
 	m.now += ms
 	for _, o := range m.others(n) {
-		m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.life, Subject: lost, UUID: n.uuid, Reason: "crashed"})
+		m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.incarnation, Subject: lost, UUID: n.uuid, Reason: "crashed"})
 		delete(o.knows, n.slot)
 	}
 }

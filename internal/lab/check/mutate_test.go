@@ -48,7 +48,7 @@ func bytes(e *edit, i int) bool {
 func drop(e *edit, i int)  { e.drop(i) }
 func twice(e *edit, i int) { e.twice(i) }
 
-// renewed: the observer gets a new life of its own, and so a new view, before
+// renewed: the observer gets a new incarnation of its own, and so a new view, before
 // anything more is told of the node.
 func renewed(e *edit, i int) bool {
 	told, source := body[*event](e, i), e.records[i].Source
@@ -158,7 +158,7 @@ var mutations = []mutation{
 	{"a signal ahead", is[*history.Signal], nil, func(e *edit, i int) { body[*history.Signal](e, i).Value += 1 << 20 }},
 
 	{"a foreign writer", written, nil, func(e *edit, i int) { body[*history.Scan](e, i).Writers[0].Conn ^= 1 << 40 }},
-	{"an old writer", written, nil, func(e *edit, i int) { body[*history.Scan](e, i).Writers[0].Life.Generation++ }},
+	{"an old writer", written, nil, func(e *edit, i int) { body[*history.Scan](e, i).Writers[0].Incarnation.Generation++ }},
 	{"a writer ahead", written, nil, func(e *edit, i int) { body[*history.Scan](e, i).Writers[0].Last += 1 << 20 }},
 	{"a guard page", is[*history.Scan], nil, func(e *edit, i int) { body[*history.Scan](e, i).Guard++ }},
 	{"a late write", is[*history.Scan], func(e *edit, i int) bool { // while the connection lives, anything may change

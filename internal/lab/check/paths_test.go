@@ -14,10 +14,10 @@ func TestARunThatNeverUsedAPathIsSeen(t *testing.T) {
 	const second = 1_000_000_000
 	run := func(paths string, remote addr.NodeID, bytes int64, over ...history.Paths) (check.Judgement, int) {
 		client := history.ConnEnd{Conn: 9, Side: history.Client}
-		local := addr.Life{Node: 1, Generation: 1}
+		local := addr.Incarnation{Node: 1, Generation: 1}
 		records := []history.Record{
 			{Source: history.Lab, Seq: 1, Body: &history.Begin{Version: history.Version, Detection: "fast", Lab: "netns", Paths: paths}},
-			{At: 1, Source: history.App(1, 1), Seq: 1, Body: &history.Opened{ConnEnd: client, Local: local, Remote: addr.Life{Node: remote, Generation: 1}}},
+			{At: 1, Source: history.App(1, 1), Seq: 1, Body: &history.Opened{ConnEnd: client, Local: local, Remote: addr.Incarnation{Node: remote, Generation: 1}}},
 			{At: second, Source: history.App(1, 1), Seq: 2, Body: &history.Sent{ConnEnd: client, Range: history.Range{To: bytes}}},
 		}
 		for i := range over {

@@ -38,7 +38,7 @@ func lastOp(e *edit, b *history.RMADone) bool {
 }
 
 // removedAt fits the event that tells a source of an end.
-func removedAt(s history.Source, l addr.Life) func(rec, *event) bool {
+func removedAt(s history.Source, l addr.Incarnation) func(rec, *event) bool {
 	return func(r rec, b *event) bool { return b.What == history.EventRemoved && r.Source == s && b.Subject == l }
 }
 
@@ -61,7 +61,7 @@ func survivorReset(e *edit) func(rec, *closed) bool {
 func removedThenAdded(e *edit) func(rec, *event) bool {
 	return func(r rec, b *event) bool {
 		return isRemoved(r, b) && find(e, 0, func(x rec, c *event) bool {
-			return c.What == history.EventAdded && x.Source == r.Source && c.Subject == addr.Life{Node: b.Subject.Node, Generation: b.Subject.Generation + 1}
+			return c.What == history.EventAdded && x.Source == r.Source && c.Subject == addr.Incarnation{Node: b.Subject.Node, Generation: b.Subject.Generation + 1}
 		}) >= 0
 	}
 }

@@ -30,14 +30,14 @@ func (m *recovery) see(i int, r *history.Record) {
 			m.try(i, r, b.Remote, true)
 		}
 	case *history.Return:
-		if b.Name == "connect" && b.Began >= m.quiet && b.Peer != (addr.Life{}) {
+		if b.Name == "connect" && b.Began >= m.quiet && b.Peer != (addr.Incarnation{}) {
 			m.try(i, r, b.Peer, b.Status == "")
 		}
 	}
 }
 
-// try notes that a source has tried to connect to a life.
-func (m *recovery) try(i int, r *history.Record, to addr.Life, worked bool) {
+// try notes that a source has tried to connect to an incarnation.
+func (m *recovery) try(i int, r *history.Record, to addr.Incarnation, worked bool) {
 	pair := [2]int{r.Source.Slot, m.w.slotOf(to)}
 	if pair[1] < 0 {
 		return

@@ -8,11 +8,11 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// TestAListenerOutlivesTheLifeOfItsNode: to the next life of a node all others are new, and a
+// TestAListenerOutlivesTheIncarnationOfItsNode: to the next incarnation of a node all others are new, and a
 // connection that its listener accepts may be the first that an application hears of it.
-func TestAListenerOutlivesTheLifeOfItsNode(t *testing.T) {
+func TestAListenerOutlivesTheIncarnationOfItsNode(t *testing.T) {
 	base := correct(11, 4, 600)
-	for name, later := range map[string]bool{"the same life": false, "the next life": true} {
+	for name, later := range map[string]bool{"the same incarnation": false, "the next incarnation": true} {
 		e := newEdit(base)
 		i := find(e, 0, isRemoved)
 		b := body[*event](e, i)
@@ -28,14 +28,14 @@ func TestAListenerOutlivesTheLifeOfItsNode(t *testing.T) {
 	}
 }
 
-// TestARemovalOfTheLifeBeforeIsOver: a notice of an end that a node gets when it has a new life,
+// TestARemovalOfTheIncarnationBeforeIsOver: a notice of an end that a node gets when it has a new incarnation,
 // about a node that it has not met in that, was under way before, if it comes at once and once. The
 // two may meet again.
-func TestARemovalOfTheLifeBeforeIsOver(t *testing.T) {
+func TestARemovalOfTheIncarnationBeforeIsOver(t *testing.T) {
 	base := correct(11, 4, 600)
 	for name, c := range map[string]struct {
 		met, twice bool
-		after      time.Duration // of the removal, behind the new life
+		after      time.Duration // of the removal, behind the new incarnation
 		resetAll   bool          // the broken invariant
 		events     bool
 	}{

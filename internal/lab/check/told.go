@@ -7,10 +7,10 @@ import (
 )
 
 // told (I5): when the process of a node has ended, every survivor that knew the
-// life is told NODE_REMOVED, within the time of detection of a silent node (a
+// incarnation is told NODE_REMOVED, within the time of detection of a silent node (a
 // crash is usually heard of much sooner; a scenario says so where it must be).
 //
-// A survivor is a source that lives, has the same life and is neither frozen
+// A survivor is a source that lives, has the same incarnation and is neither frozen
 // nor cut off, from the end of the process until the time of detection. While
 // the host is away there is the grace of a returning host on top.
 //
@@ -18,14 +18,14 @@ import (
 type toldAll struct{ judge }
 
 func newTold(w *world) *toldAll {
-	return &toldAll{judge{w: w, j: Judgement{Name: "told", Rows: "I5", Claim: "every survivor is told of every life whose process has ended"}}}
+	return &toldAll{judge{w: w, j: Judgement{Name: "told", Rows: "I5", Claim: "every survivor is told of every incarnation whose process has ended"}}}
 }
 
 // hostGrace is the time that a host that is away adds to the time of detection.
 const hostGrace = 12 * time.Second
 
 func (m *toldAll) finish() {
-	for _, l := range m.w.lifeList {
+	for _, l := range m.w.incarnationList {
 		if l.killed {
 			for _, s := range m.w.sessionList {
 				m.survivor(l, s)
@@ -34,9 +34,9 @@ func (m *toldAll) finish() {
 	}
 }
 
-// survivor judges one source for one life that ended.
-func (m *toldAll) survivor(l *life, s *session) {
-	a := s.known[l.life]
+// survivor judges one source for one incarnation that ended.
+func (m *toldAll) survivor(l *incarnation, s *session) {
+	a := s.known[l.incarnation]
 	if a == nil || s.source.Slot == l.slot || a.since > l.gone && a.removed == never {
 		return
 	}
@@ -53,7 +53,7 @@ func (m *toldAll) survivor(l *life, s *session) {
 		return
 	}
 	m.fail(l.gone, []int{a.sinceIndex, l.why, a.index}, "%s is not told within %s that %s was removed%s",
-		s.source, time.Duration(late-l.gone), l.life, until(a.removed, l.gone))
+		s.source, time.Duration(late-l.gone), l.incarnation, until(a.removed, l.gone))
 	m.late(l.gone, late, a.removed)
 }
 
@@ -68,11 +68,11 @@ func (m *toldAll) hostAway(from, to int64) bool {
 }
 
 // able reports whether a source could be told: it and its node lived and were
-// reachable, as the same life, from before the loss of the other until late.
-func (m *toldAll) able(s *session, l *life, lost, late int64) bool {
+// reachable, as the same incarnation, from before the loss of the other until late.
+func (m *toldAll) able(s *session, l *incarnation, lost, late int64) bool {
 	slot := s.source.Slot
 	from := lost - m.w.within(m.w.bound.Silence)
-	if a := s.known[l.life]; a.cleared <= late {
+	if a := s.known[l.incarnation]; a.cleared <= late {
 		return false
 	}
 	if !m.w.alive(s.source, lost, late) || m.w.slots[slot] == nil || len(m.w.slots[slot].daemons) > 0 && !m.w.runs(slot, lost, late) {

@@ -29,20 +29,20 @@ type world struct {
 	bound     scenario.Bound
 	slack     scenario.Slack
 
-	faults   []*fault // in the order of their begin
-	faultOf  map[int]*fault
-	procs    map[history.Source]*proc
-	slots    map[int]*slot
-	lives    map[addr.Life]*life
-	conns    map[uint64]*conn
-	windows  map[uint64]*window
-	sessions map[history.Source]*session
+	faults       []*fault // in the order of their begin
+	faultOf      map[int]*fault
+	procs        map[history.Source]*proc
+	slots        map[int]*slot
+	incarnations map[addr.Incarnation]*incarnation
+	conns        map[uint64]*conn
+	windows      map[uint64]*window
+	sessions     map[history.Source]*session
 
 	// The values of the maps in the order of their first record.
-	procList    []*proc
-	lifeList    []*life
-	connList    []*conn
-	sessionList []*session
+	procList        []*proc
+	incarnationList []*incarnation
+	connList        []*conn
+	sessionList     []*session
 }
 
 // A fault is one of the run.
@@ -74,20 +74,20 @@ type interval struct{ from, to int64 }
 
 // A slot is one machine.
 type slot struct {
-	daemons []*proc // in the order of their start
-	lives   []*life // in the order in which they began
-	apps    []*proc
+	daemons      []*proc        // in the order of their start
+	incarnations []*incarnation // in the order in which they began
+	apps         []*proc
 }
 
-// A life is one generation of a node ID.
-type life struct {
-	life   addr.Life
-	slot   int // -1: it never spoke
-	uuid   addr.UUID
-	born   int64
-	gone   int64 // its process ended, it was reset, or the slot has another life
-	killed bool  // its process ended
-	why    int   // index of the record that says that it is gone; -1
+// An incarnation is one generation of a node ID.
+type incarnation struct {
+	incarnation addr.Incarnation
+	slot        int // -1: it never spoke
+	uuid        addr.UUID
+	born        int64
+	gone        int64 // its process ended, it was reset, or the slot has another incarnation
+	killed      bool  // its process ended
+	why         int   // index of the record that says that it is gone; -1
 	// notices are the known peers of observers that were told of its end.
 	notices []*knownPeer
 }
@@ -101,7 +101,7 @@ type conn struct {
 // A connEnd is one end of a connection.
 type connEnd struct {
 	source        history.Source
-	local, remote addr.Life
+	local, remote addr.Incarnation
 	opened        int64 // never: it did not say
 	openIndex     int
 	closed        int64 // never: it did not say
@@ -119,11 +119,11 @@ type window struct {
 // A session is a source's knowledge of nodes: which lives it knew when.
 type session struct {
 	source history.Source
-	self   []stamped[addr.Life]
-	known  map[addr.Life]*knownPeer
-	// past are known peers that ended with a life of the source, of lives that
+	self   []stamped[addr.Incarnation]
+	known  map[addr.Incarnation]*knownPeer
+	// past are known peers that ended with an incarnation of the source, of incarnations that
 	// it knows again.
-	past map[addr.Life][]*knownPeer
+	past map[addr.Incarnation][]*knownPeer
 }
 
 // A stamped is a value and since when it holds.
@@ -141,7 +141,7 @@ func indexOf[T comparable](s stamped[T]) int {
 	return s.index
 }
 
-// A knownPeer is how long a source knew a life.
+// A knownPeer is how long a source knew an incarnation.
 type knownPeer struct {
 	since      int64
 	sinceIndex int
@@ -149,8 +149,8 @@ type knownPeer struct {
 	removed    int64  // the event; never: none
 	index      int    // of the removed event; -1
 	times      int    // removed events
-	cleared    int64  // its own life ended, so it forgot; never
-	own        *fault // of the source, by which it was told of the end of a life that went on
+	cleared    int64  // its own incarnation ended, so it forgot; never
+	own        *fault // of the source, by which it was told of the end of an incarnation that went on
 }
 
 func sideIndex(s history.Side) int {
@@ -163,7 +163,7 @@ func sideIndex(s history.Side) int {
 // newWorld makes the world of a history.
 func newWorld(records []history.Record) *world {
 	w := &world{records: records, beginAt: -1, endAt: -1, settled: never,
-		faultOf: map[int]*fault{}, procs: map[history.Source]*proc{}, slots: map[int]*slot{}, lives: map[addr.Life]*life{},
+		faultOf: map[int]*fault{}, procs: map[history.Source]*proc{}, slots: map[int]*slot{}, incarnations: map[addr.Incarnation]*incarnation{},
 		conns: map[uint64]*conn{}, windows: map[uint64]*window{}, sessions: map[history.Source]*session{}}
 	for i := range records {
 		w.take(i, &records[i])
@@ -276,26 +276,26 @@ func (w *world) process(i int, at int64, b *history.Process) {
 		}
 	}
 	if p.end == at && p.endIndex == i && b.Target.Role == history.RoleDaemon {
-		for _, l := range w.slot(b.Target.Slot).lives {
+		for _, l := range w.slot(b.Target.Slot).incarnations {
 			w.goneBy(l, at, i, true)
 		}
 	}
 }
 
-// goneBy ends a life.
-func (w *world) goneBy(l *life, at int64, index int, killed bool) {
+// goneBy ends an incarnation.
+func (w *world) goneBy(l *incarnation, at int64, index int, killed bool) {
 	if l.gone == never {
 		l.gone, l.why, l.killed = at, index, killed
 	}
 }
 
-// life returns a life; it is born when it is first mentioned.
-func (w *world) life(l addr.Life, at int64) *life {
-	x := w.lives[l]
+// incarnation returns an incarnation; it is born when it is first mentioned.
+func (w *world) incarnation(l addr.Incarnation, at int64) *incarnation {
+	x := w.incarnations[l]
 	if x == nil {
-		x = &life{life: l, slot: -1, born: at, gone: never, why: -1}
-		w.lives[l] = x
-		w.lifeList = append(w.lifeList, x)
+		x = &incarnation{incarnation: l, slot: -1, born: at, gone: never, why: -1}
+		w.incarnations[l] = x
+		w.incarnationList = append(w.incarnationList, x)
 	}
 	return x
 }
@@ -304,7 +304,7 @@ func (w *world) life(l addr.Life, at int64) *life {
 func (w *world) session(s history.Source) *session {
 	x := w.sessions[s]
 	if x == nil {
-		x = &session{source: s, known: map[addr.Life]*knownPeer{}, past: map[addr.Life][]*knownPeer{}}
+		x = &session{source: s, known: map[addr.Incarnation]*knownPeer{}, past: map[addr.Incarnation][]*knownPeer{}}
 		w.sessions[s] = x
 		w.sessionList = append(w.sessionList, x)
 	}
@@ -318,14 +318,14 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 	case history.EventSelf:
 		w.self(i, r, b.Subject, b.UUID)
 	case history.EventReset:
-		l := w.life(b.Subject, r.At)
+		l := w.incarnation(b.Subject, r.At)
 		w.goneBy(l, r.At, i, false)
 		s.forget(r.At)
 	case history.EventAdded:
-		w.life(b.Subject, r.At)
+		w.incarnation(b.Subject, r.At)
 		s.learn(b.Subject, r.At, i).added = r.At
 	case history.EventRemoved:
-		w.life(b.Subject, r.At)
+		w.incarnation(b.Subject, r.At)
 		a := s.known[b.Subject]
 		if a == nil {
 			a = s.learn(b.Subject, r.At, i)
@@ -336,14 +336,14 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 	}
 }
 
-// self gives the slot of a source a life.
-func (w *world) self(i int, r *history.Record, subject addr.Life, uuid addr.UUID) {
+// self gives the slot of a source an incarnation.
+func (w *world) self(i int, r *history.Record, subject addr.Incarnation, uuid addr.UUID) {
 	s := w.session(r.Source)
 	if n := len(s.self); n == 0 || s.self[n-1].v != subject {
-		s.self = append(s.self, stamped[addr.Life]{r.At, i, subject})
+		s.self = append(s.self, stamped[addr.Incarnation]{r.At, i, subject})
 		s.forget(r.At)
 	}
-	l := w.life(subject, r.At)
+	l := w.incarnation(subject, r.At)
 	if l.uuid.IsZero() {
 		l.uuid = uuid
 	}
@@ -352,30 +352,30 @@ func (w *world) self(i int, r *history.Record, subject addr.Life, uuid addr.UUID
 	}
 	l.slot = r.Source.Slot
 	sl := w.slot(l.slot)
-	for _, old := range sl.lives {
+	for _, old := range sl.incarnations {
 		w.goneBy(old, r.At, i, false)
 	}
-	sl.lives = append(sl.lives, l)
+	sl.incarnations = append(sl.incarnations, l)
 }
 
 // view follows the knowledge that a source gets by asking.
 func (w *world) view(i int, r *history.Record, b *history.View) {
 	s := w.session(r.Source)
 	for _, m := range b.Live {
-		l := w.life(m.Life, r.At)
+		l := w.incarnation(m.Incarnation, r.At)
 		if l.uuid.IsZero() {
 			l.uuid = m.UUID
 		}
-		if m.Life != b.Observer {
-			s.learn(m.Life, r.At, i)
+		if m.Incarnation != b.Observer {
+			s.learn(m.Incarnation, r.At, i)
 		}
 	}
 }
 
-// learn returns the record of a known life, a new one if there is none.
-func (s *session) learn(l addr.Life, at int64, index int) *knownPeer {
+// learn returns the record of a known incarnation, a new one if there is none.
+func (s *session) learn(l addr.Incarnation, at int64, index int) *knownPeer {
 	a := s.known[l]
-	if a == nil || a.cleared != never { // to a new life of the source everybody is new
+	if a == nil || a.cleared != never { // to a new incarnation of the source everybody is new
 		if a != nil {
 			s.past[l] = append(s.past[l], a)
 		}
@@ -385,15 +385,15 @@ func (s *session) learn(l addr.Life, at int64, index int) *knownPeer {
 	return a
 }
 
-// ever returns all that was known of a life, the first one first.
-func (s *session) ever(l addr.Life) []*knownPeer {
+// ever returns all that was known of an incarnation, the first one first.
+func (s *session) ever(l addr.Incarnation) []*knownPeer {
 	if a := s.known[l]; a != nil {
 		return append(slices.Clone(s.past[l]), a)
 	}
 	return nil
 }
 
-// forget ends a source's knowledge, with its own life.
+// forget ends a source's knowledge, with its own incarnation.
 func (s *session) forget(at int64) {
 	for _, a := range s.known {
 		if a.cleared == never {
@@ -421,9 +421,9 @@ func (w *world) opened(i int, r *history.Record, b *history.Opened) {
 	}
 }
 
-// slotOf returns the slot of a life, -1 if it is not known.
-func (w *world) slotOf(l addr.Life) int {
-	if x := w.lives[l]; x != nil {
+// slotOf returns the slot of an incarnation, -1 if it is not known.
+func (w *world) slotOf(l addr.Incarnation) int {
+	if x := w.incarnations[l]; x != nil {
 		return x.slot
 	}
 	return -1

@@ -164,8 +164,8 @@ var wrongs = []struct {
 		e.insert(i+3, e.records[i].Source, &b)
 	}},
 
-	{"one-holder", "two slots have one life", func(e *edit) { body[*event](e, find(e, 2, isSelf)).Subject = addr.Life{Node: 1, Generation: 1} }},
-	{"one-holder", "an ID is given away", func(e *edit) { body[*event](e, find(e, 2, isSelf)).Subject = addr.Life{Node: 1, Generation: 5} }},
+	{"one-holder", "two slots have one incarnation", func(e *edit) { body[*event](e, find(e, 2, isSelf)).Subject = addr.Incarnation{Node: 1, Generation: 1} }},
+	{"one-holder", "an ID is given away", func(e *edit) { body[*event](e, find(e, 2, isSelf)).Subject = addr.Incarnation{Node: 1, Generation: 5} }},
 	{"one-holder", "a generation is used again", func(e *edit) {
 		i := find(e, 0, func(_ rec, b *event) bool { return b.What == history.EventSelf && b.Subject.Generation == 2 })
 		body[*event](e, i).Subject.Generation = 9
@@ -173,13 +173,13 @@ var wrongs = []struct {
 			return b.What == history.EventSelf && b.Subject.Generation == 3 && r.Source == e.records[i].Source
 		})
 		if j < 0 {
-			e.insert(len(e.records)-2, e.records[i].Source, &event{What: history.EventSelf, Subject: addr.Life{Node: body[*event](e, i).Subject.Node, Generation: 3}})
+			e.insert(len(e.records)-2, e.records[i].Source, &event{What: history.EventSelf, Subject: addr.Incarnation{Node: body[*event](e, i).Subject.Node, Generation: 3}})
 		}
 	}},
 
 	{"agreement", "one does not know another at the end", func(e *edit) { e.drop(find(e, -1, isAdded)) }},
-	{"agreement", "two have another UUID for one life", func(e *edit) { body[*event](e, find(e, -1, isAdded)).UUID[3]++ }},
-	{"agreement", "one knows an older life", func(e *edit) { body[*event](e, find(e, -1, isAdded)).Subject.Generation-- }},
+	{"agreement", "two have another UUID for one incarnation", func(e *edit) { body[*event](e, find(e, -1, isAdded)).UUID[3]++ }},
+	{"agreement", "one knows an older incarnation", func(e *edit) { body[*event](e, find(e, -1, isAdded)).Subject.Generation-- }},
 	{"agreement", "one knows somebody who is nobody", func(e *edit) {
 		i := find(e, -1, isAdded)
 		b := *body[*event](e, i)
@@ -188,7 +188,7 @@ var wrongs = []struct {
 	}},
 
 	{"fencing", "words of another connection", func(e *edit) { body[*history.Scan](e, writtenScan(e)).Writers[0].Conn++ }},
-	{"fencing", "words of another generation", func(e *edit) { body[*history.Scan](e, writtenScan(e)).Writers[0].Life.Generation++ }},
+	{"fencing", "words of another generation", func(e *edit) { body[*history.Scan](e, writtenScan(e)).Writers[0].Incarnation.Generation++ }},
 	{"fencing", "words of an operation that has not begun", func(e *edit) { body[*history.Scan](e, writtenScan(e)).Writers[0].Last += 1000 }},
 	{"fencing", "words of nobody", func(e *edit) { body[*history.Scan](e, find[*history.Scan](e, 0, nil)).Unknown = 1 }},
 	{"fencing", "a write after the end", func(e *edit) { body[*history.Scan](e, find[*history.Scan](e, -1, nil)).Sum++ }},

@@ -120,7 +120,7 @@ func (b *Process) check() error {
 func (b *Event) check() error {
 	return first(
 		oneOf("what", b.What, EventAdded, EventRemoved, EventSelf, EventReset, EventHost),
-		unless(b.What == EventHost || b.Subject.Generation != 0, "subject", b.Subject, "a life, of a generation above 0"),
+		unless(b.What == EventHost || b.Subject.Generation != 0, "subject", b.Subject, "an incarnation, of a generation above 0"),
 		texts("reason", b.Reason))
 }
 

@@ -16,7 +16,7 @@ import (
 
 // one returns a record of every kind, every field set.
 func one() []history.Record {
-	life, peer := addr.Life{Node: 2, Generation: 3}, addr.Life{Node: 1, Generation: 1}
+	incarnation, peer := addr.Incarnation{Node: 2, Generation: 3}, addr.Incarnation{Node: 1, Generation: 1}
 	uuid := addr.UUID{1, 2, 3}
 	end := history.ConnEnd{Conn: 77, Side: history.Client}
 	pos, op := int64(0), uint64(9)
@@ -29,11 +29,11 @@ func one() []history.Record {
 		&history.Fault{ID: 1, Step: 2, Round: 3, What: "node kill", Since: 1, Until: 5, Nodes: []int{2}, Ways: []history.Way{{From: []int{1}, To: []int{2, 3}}}, Apps: []int{3}, Harm: history.HarmRemove, Cut: true},
 		&history.FaultEnd{ID: 1, Fired: 4, Proof: "p", Err: "e"},
 		&history.Process{Target: history.Daemon(2, 1), Did: history.DidExit, Code: -9, Detail: "d"},
-		&history.Event{What: history.EventRemoved, Observer: life, Subject: peer, UUID: uuid, Reason: "crashed"},
-		&history.View{Observer: life, Live: []history.Member{{Life: life, UUID: uuid}}},
+		&history.Event{What: history.EventRemoved, Observer: incarnation, Subject: peer, UUID: uuid, Reason: "crashed"},
+		&history.View{Observer: incarnation, Live: []history.Member{{Incarnation: incarnation, UUID: uuid}}},
 		&call,
 		&history.Return{Call: call, Status: "ECONNRESET", Bytes: 4, Port: 2000},
-		&history.Opened{ConnEnd: end, Local: life, Remote: peer, LocalPort: 1, RemotePort: 2},
+		&history.Opened{ConnEnd: end, Local: incarnation, Remote: peer, LocalPort: 1, RemotePort: 2},
 		&history.Closed{ConnEnd: end, How: history.HowClose},
 		&history.Offered{ConnEnd: end, Range: rng},
 		&history.Sent{ConnEnd: end, Range: rng},
@@ -44,9 +44,9 @@ func one() []history.Record {
 		&history.Checked{ConnEnd: end, Upto: 9, Missing: &op},
 		&history.Signal{ConnEnd: end, Value: 9},
 		&history.SignalSeen{ConnEnd: end, Value: 9, Missing: &op},
-		&history.Window{ConnEnd: end, ID: 4, Owner: life, Offset: 4096, Len: 4096},
+		&history.Window{ConnEnd: end, ID: 4, Owner: incarnation, Offset: 4096, Len: 4096},
 		&history.WindowGone{ID: 4},
-		&history.Scan{ID: 4, Words: 512, Writers: []history.WindowWriter{{Conn: 77, Life: peer, First: 1, Last: 9, Words: 40}}, Unknown: 1, Guard: 2, Misplaced: 4, Sum: 3},
+		&history.Scan{ID: 4, Words: 512, Writers: []history.WindowWriter{{Conn: 77, Incarnation: peer, First: 1, Last: 9, Words: 40}}, Unknown: 1, Guard: 2, Misplaced: 4, Sum: 3},
 		&history.Resources{Target: history.Daemon(2, 1), Phase: history.PhaseEnd, Count: map[string]int64{"fds": 12, "rss": 1 << 24}},
 		&history.Paths{Target: history.Daemon(2, 1), Conns: 3, Paths: 2, New: 1},
 		&history.Logged{Target: history.Daemon(2, 1), Line: "panic: x"},

@@ -25,7 +25,7 @@
 //
 // A slot is a node's number in the scenario, from 0, the host's. It names the
 // machine, the container or the state directory, and stays when the process
-// restarts. A life ([addr.Life]) is one generation of a node ID; a slot that
+// restarts. An incarnation ([addr.Incarnation]) is one generation of a node ID; a slot that
 // comes back has another one. A connection is named by a nonce that its client
 // has drawn and sent, so both ends write the same; an end is (connection,
 // side).
@@ -193,10 +193,10 @@ type Process struct {
 type EventKind string
 
 const (
-	EventAdded   EventKind = "added"   // Subject's life began
-	EventRemoved EventKind = "removed" // Subject's life ended
-	EventSelf    EventKind = "self"    // Subject is the source's own new life
-	EventReset   EventKind = "reset"   // Subject, the source's own life, was ended by the others
+	EventAdded   EventKind = "added"   // Subject's incarnation began
+	EventRemoved EventKind = "removed" // Subject's incarnation ended
+	EventSelf    EventKind = "self"    // Subject is the source's own new incarnation
+	EventReset   EventKind = "reset"   // Subject, the source's own incarnation, was ended by the others
 	EventHost    EventKind = "host"    // the host became reachable or lost; Reason says which
 )
 
@@ -206,24 +206,24 @@ const (
 // The first event of a source is an [EventSelf]; the members that it knows already
 // then are a [View].
 type Event struct {
-	What     EventKind `json:"what"`
-	Observer addr.Life `json:"observer"`         // the life that was notified; of a self: the same as Subject
-	Subject  addr.Life `json:"subject"`          // zero for a host event
-	UUID     addr.UUID `json:"uuid,omitzero"`    // the subject's, if the writer knows it
-	Reason   string    `json:"reason,omitempty"` // left, crashed, silent, restarted, partitioned; of a host event: reachable, lost…
+	What     EventKind        `json:"what"`
+	Observer addr.Incarnation `json:"observer"`         // the incarnation that was notified; of a self: the same as Subject
+	Subject  addr.Incarnation `json:"subject"`          // zero for a host event
+	UUID     addr.UUID        `json:"uuid,omitzero"`    // the subject's, if the writer knows it
+	Reason   string           `json:"reason,omitempty"` // left, crashed, silent, restarted, partitioned; of a host event: reachable, lost…
 }
 
-// A Member is one life of a [View].
+// A Member is one incarnation of a [View].
 type Member struct {
-	Life addr.Life `json:"life"`
-	UUID addr.UUID `json:"uuid,omitzero"`
+	Incarnation addr.Incarnation `json:"life"`
+	UUID        addr.UUID        `json:"uuid,omitzero"`
 }
 
 // A View is the set of nodes that a source takes for live (scif_get_nodeIDs), its own
-// life included. It is complete; it replaces the knowledge from earlier events.
+// incarnation included. It is complete; it replaces the knowledge from earlier events.
 type View struct {
-	Observer addr.Life `json:"observer"`
-	Live     []Member  `json:"live"`
+	Observer addr.Incarnation `json:"observer"`
+	Live     []Member         `json:"live"`
 }
 
 // A Side is the end of a connection.
@@ -256,13 +256,13 @@ func (e ConnEnd) Other() ConnEnd { return ConnEnd{e.Conn, e.Side.Other()} }
 // after 100 ms, and those that have not returned when the source ends. A call
 // without a [Return] is one that hangs, unless its process was ended.
 type Call struct {
-	ID       uint64    `json:"id"`                 // of the call, unique in the source; not 0
-	Name     string    `json:"name"`               // SCIF's, without its prefix: "send", "fence_wait", "connect"
-	Began    int64     `json:"began"`              // ns
-	Deadline int64     `json:"deadline,omitempty"` // ns, on the run's clock; 0: none
-	Conn     uint64    `json:"conn,omitempty"`     // nonce; 0: not about a connection, or not yet known
-	Side     Side      `json:"side,omitempty"`     // given with Conn
-	Peer     addr.Life `json:"peer,omitzero"`      // the life it is about; zero: none, or not known
+	ID       uint64           `json:"id"`                 // of the call, unique in the source; not 0
+	Name     string           `json:"name"`               // SCIF's, without its prefix: "send", "fence_wait", "connect"
+	Began    int64            `json:"began"`              // ns
+	Deadline int64            `json:"deadline,omitempty"` // ns, on the run's clock; 0: none
+	Conn     uint64           `json:"conn,omitempty"`     // nonce; 0: not about a connection, or not yet known
+	Side     Side             `json:"side,omitempty"`     // given with Conn
+	Peer     addr.Incarnation `json:"peer,omitzero"`      // the incarnation it is about; zero: none, or not known
 	// Idle: the call has nothing to do until the peer acts or is lost (a parked
 	// recv, accept, poll). It may last as long as its peer lives.
 	Idle bool `json:"idle,omitempty"`
@@ -281,10 +281,10 @@ type Return struct {
 // it; a server after it has read the nonce.
 type Opened struct {
 	ConnEnd
-	Local      addr.Life `json:"local"`
-	Remote     addr.Life `json:"remote"`
-	LocalPort  uint16    `json:"local_port,omitempty"`
-	RemotePort uint16    `json:"remote_port,omitempty"`
+	Local      addr.Incarnation `json:"local"`
+	Remote     addr.Incarnation `json:"remote"`
+	LocalPort  uint16           `json:"local_port,omitempty"`
+	RemotePort uint16           `json:"remote_port,omitempty"`
 }
 
 // A Closed records that one end of a connection has ended.
@@ -388,11 +388,11 @@ type SignalSeen struct {
 // A Window records that an end has registered memory, filled with the window's
 // own tag, with guard pages before and behind.
 type Window struct {
-	ConnEnd           // the owner
-	ID      uint64    `json:"id"` // unique in the run; not 0
-	Owner   addr.Life `json:"owner"`
-	Offset  int64     `json:"offset"`
-	Len     int64     `json:"len"`
+	ConnEnd                  // the owner
+	ID      uint64           `json:"id"` // unique in the run; not 0
+	Owner   addr.Incarnation `json:"owner"`
+	Offset  int64            `json:"offset"`
+	Len     int64            `json:"len"`
 }
 
 // A WindowGone records that a window was unregistered, or that its endpoint is
@@ -403,11 +403,11 @@ type WindowGone struct {
 
 // A WindowWriter is a writer of words of a window, by the tags in them.
 type WindowWriter struct {
-	Conn  uint64    `json:"conn"`  // nonce
-	Life  addr.Life `json:"life"`  // the initiator's
-	First uint64    `json:"first"` // lowest operation number found
-	Last  uint64    `json:"last"`  // highest operation number found
-	Words int64     `json:"words"`
+	Conn        uint64           `json:"conn"`  // nonce
+	Incarnation addr.Incarnation `json:"life"`  // the initiator's
+	First       uint64           `json:"first"` // lowest operation number found
+	Last        uint64           `json:"last"`  // highest operation number found
+	Words       int64            `json:"words"`
 }
 
 // A Scan records the content that an end found in a window, word by word. Scans

@@ -7,8 +7,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// The greetings. The client sends kind, a zero, its life and the nonce; the server
-// answers with two zeros and its life. Positions of a connection's bytes are counted
+// The greetings. The client sends kind, a zero, its incarnation and the nonce; the server
+// answers with two zeros and its incarnation. Positions of a connection's bytes are counted
 // behind them.
 const (
 	helloSize  = 16
@@ -23,7 +23,7 @@ func (e *End) Greet() Task {
 	}
 	hello := make([]byte, helloSize)
 	hello[0] = byte(e.Kind)
-	putLife(hello[2:], e.Local)
+	putIncarnation(hello[2:], e.Local)
 	binary.BigEndian.PutUint64(hello[8:], e.ID.Conn)
 	return Task{First: send(hello, func(r Result) Step {
 		if r.Status != "" {
@@ -31,7 +31,7 @@ func (e *End) Greet() Task {
 		}
 		return recvFull(answerSize, func(r Result) Step {
 			if r.Status == "" {
-				e.Remote = lifeIn(r.Data[2:])
+				e.Remote = incarnationIn(r.Data[2:])
 				e.open()
 			}
 			return done
@@ -44,9 +44,9 @@ func (e *End) welcome(r Result) Step {
 	if r.Status != "" {
 		return done
 	}
-	e.Kind, e.Remote, e.ID.Conn = Kind(r.Data[0]), lifeIn(r.Data[2:]), binary.BigEndian.Uint64(r.Data[8:])
+	e.Kind, e.Remote, e.ID.Conn = Kind(r.Data[0]), incarnationIn(r.Data[2:]), binary.BigEndian.Uint64(r.Data[8:])
 	answer := make([]byte, answerSize)
-	putLife(answer[2:], e.Local)
+	putIncarnation(answer[2:], e.Local)
 	return send(answer, func(r Result) Step {
 		if r.Status == "" && e.ID.Conn != 0 {
 			e.open()
@@ -65,13 +65,13 @@ func (e *End) open() {
 		LocalPort: uint16(e.LocalPort), RemotePort: uint16(e.RemotePort)})
 }
 
-func putLife(p []byte, l addr.Life) {
+func putIncarnation(p []byte, l addr.Incarnation) {
 	binary.BigEndian.PutUint16(p, uint16(l.Node))
 	binary.BigEndian.PutUint32(p[2:], uint32(l.Generation))
 }
 
-func lifeIn(p []byte) addr.Life {
-	return addr.Life{Node: addr.NodeID(binary.BigEndian.Uint16(p)), Generation: addr.Generation(binary.BigEndian.Uint32(p[2:]))}
+func incarnationIn(p []byte) addr.Incarnation {
+	return addr.Incarnation{Node: addr.NodeID(binary.BigEndian.Uint16(p)), Generation: addr.Generation(binary.BigEndian.Uint32(p[2:]))}
 }
 
 // send sends all of p.

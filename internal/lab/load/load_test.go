@@ -252,8 +252,8 @@ func TestAShortConnection(t *testing.T) {
 		env := &stub{}
 		plan := &Plan{ConnectSize: 40 << 10}
 		client, server := NewEnd(env, plan, Short), NewEnd(env, plan, 0)
-		client.Local, client.Peer = addr.Life{Node: 1, Generation: 4}, 2
-		server.Local, server.Peer = addr.Life{Node: 2, Generation: 7}, 1
+		client.Local, client.Peer = addr.Incarnation{Node: 1, Generation: 4}, 2
+		server.Local, server.Peer = addr.Incarnation{Node: 2, Generation: 7}, 1
 		w := &wire{flip: flip}
 		w.run([2]Step{client.Greet().First, server.Greet().First})
 		if !client.Open || !server.Open || server.Kind != Short || server.ID.Conn != client.ID.Conn || client.Remote != server.Local || server.Remote != client.Local {
@@ -280,14 +280,14 @@ func TestAShortConnection(t *testing.T) {
 
 // TestAStrangersGreetingOpensNothing: an answer that is another node's, or of none.
 func TestAStrangersGreetingOpensNothing(t *testing.T) {
-	for _, life := range []addr.Life{{Node: 3, Generation: 7}, {Node: 2}} {
+	for _, incarnation := range []addr.Incarnation{{Node: 3, Generation: 7}, {Node: 2}} {
 		env := &stub{}
 		client, server := NewEnd(env, &Plan{}, Stream), NewEnd(env, &Plan{}, 0)
-		client.Local, client.Peer = addr.Life{Node: 1, Generation: 4}, 2
-		server.Local, server.Peer = life, 1
+		client.Local, client.Peer = addr.Incarnation{Node: 1, Generation: 4}, 2
+		server.Local, server.Peer = incarnation, 1
 		(&wire{flip: -1}).run([2]Step{client.Greet().First, server.Greet().First})
 		if client.Open {
-			t.Errorf("a connection to %v is open, want one to node 2", life)
+			t.Errorf("a connection to %v is open, want one to node 2", incarnation)
 		}
 	}
 }

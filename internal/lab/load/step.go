@@ -197,7 +197,7 @@ const (
 type End struct {
 	ID            history.ConnEnd
 	Kind          Kind
-	Local, Remote addr.Life
+	Local, Remote addr.Incarnation
 	// LocalPort, RemotePort and Peer are those of the endpoint, set before [End.Greet].
 	LocalPort, RemotePort addr.Port
 	Peer                  addr.NodeID

@@ -175,7 +175,7 @@ func (s *Scan) attribute(t tag) {
 		}
 		k = len(s.writers)
 		s.writers = append(s.writers, t.writer())
-		s.r.Writers = append(s.r.Writers, history.WindowWriter{Conn: from.Conn, Life: from.Life, First: t.op(), Last: t.op()})
+		s.r.Writers = append(s.r.Writers, history.WindowWriter{Conn: from.Conn, Incarnation: from.Incarnation, First: t.op(), Last: t.op()})
 	}
 	f := &s.r.Writers[k]
 	f.First, f.Last = min(f.First, t.op()), max(f.Last, t.op())
@@ -185,7 +185,7 @@ func (s *Scan) attribute(t tag) {
 // A Known is an end whose operations an application could meet.
 type Known struct {
 	history.ConnEnd
-	Life addr.Life
+	Incarnation addr.Incarnation
 }
 
 // Writers are the ends of the connections that an application has had. They identify

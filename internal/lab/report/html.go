@@ -114,8 +114,8 @@ func command(r *check.Result) string {
 func (p *page) legend(s *scene) {
 	p.f("<p class=\"mute\">A bar is an incarnation of the node, with its ID and generation; hatched: the node is stopped; a stroke: its process ends. " +
 		"Its application hears: ▲ a node was added, ▼ removed, ✕ its own incarnation was removed. Dashed frames are faults.")
-	if len(s.lanes) > maxLanes {
-		p.f(" %d of %d slots are shown.", maxLanes, len(s.lanes))
+	if len(s.streams) > maxStreams {
+		p.f(" %d of %d slots are shown.", maxStreams, len(s.streams))
 	}
 	if len(s.faults) > maxFaults {
 		p.f(" The first %d of %d faults are shown.", maxFaults, len(s.faults))

@@ -40,20 +40,20 @@ func (l *log) put(at int64, s history.Source, b history.Body) {
 	l.records = append(l.records, history.Record{At: at, Source: s, Seq: l.seq[s], Body: b})
 }
 
-func life(node, generation int) addr.Life {
-	return addr.Life{Node: addr.NodeID(node), Generation: addr.Generation(generation)}
+func incarnation(node, generation int) addr.Incarnation {
+	return addr.Incarnation{Node: addr.NodeID(node), Generation: addr.Generation(generation)}
 }
 
 // event tells the application of a slot.
-func (l *log) event(at int64, slot int, what history.EventKind, observer, subject addr.Life, reason string) {
+func (l *log) event(at int64, slot int, what history.EventKind, observer, subject addr.Incarnation, reason string) {
 	l.put(at, history.App(slot, 1), &history.Event{What: what, Observer: observer, Subject: subject, Reason: reason})
 }
 
-// sees has the application of a slot know everybody's first life.
+// sees has the application of a slot know everybody's first incarnation.
 func (l *log) sees(at int64, slot, nodes int) {
-	view := &history.View{Observer: life(slot, 1)}
+	view := &history.View{Observer: incarnation(slot, 1)}
 	for o := range nodes {
-		view.Live = append(view.Live, history.Member{Life: life(o, 1)})
+		view.Live = append(view.Live, history.Member{Incarnation: incarnation(o, 1)})
 	}
 	l.put(at, history.App(slot, 1), view)
 }
@@ -66,7 +66,7 @@ func (l *log) traffic() {
 	l.put(610*ms, app, &history.RMA{ConnEnd: end, Op: 1, Name: "writeto", Window: 1, Len: 500, Sync: true})
 	l.put(614*ms, app, &history.RMADone{ConnEnd: end, Op: 1})
 	for i, took := range []int64{2, 3, 9} {
-		l.put(800*ms, app, &history.Return{Call: history.Call{ID: uint64(20 + i), Name: "fence_wait", Began: (800 - took) * ms, Conn: 7, Side: history.Client, Peer: life(2, 1)}})
+		l.put(800*ms, app, &history.Return{Call: history.Call{ID: uint64(20 + i), Name: "fence_wait", Began: (800 - took) * ms, Conn: 7, Side: history.Client, Peer: incarnation(2, 1)}})
 	}
 }
 
@@ -78,7 +78,7 @@ func sample() *Run {
 		Build: "v0.1", Started: "2026-01-02T03:04:05Z", Command: "fabricd chaos run sample.yaml --on local --seed 7"})
 	for slot := range 3 {
 		l.put(10*ms, history.Lab, &history.Process{Target: history.Daemon(slot, 1), Did: history.DidStart})
-		l.event(20*ms, slot, history.EventSelf, life(slot, 1), life(slot, 1), "")
+		l.event(20*ms, slot, history.EventSelf, incarnation(slot, 1), incarnation(slot, 1), "")
 		l.sees(21*ms, slot, 3)
 	}
 	l.put(500*ms, history.Lab, &history.Timeline{})
@@ -91,16 +91,16 @@ func sample() *Run {
 	l.put(2500*ms, history.Lab, &history.Fault{ID: 3, Step: 2, What: "node kill", Nodes: []int{2}, Until: 4000 * ms, Harm: history.HarmRemove})
 	l.put(2501*ms, history.Lab, &history.Process{Target: history.Daemon(2, 1), Did: history.DidKill})
 	for slot := range 2 {
-		l.put(int64(2510+slot)*ms, history.App(slot, 1), &history.Return{Call: history.Call{ID: 1, Name: "recv", Began: 900 * ms, Peer: life(2, 1), Idle: true}, Status: "ECONNRESET"})
-		l.event(int64(2520+slot)*ms, slot, history.EventRemoved, life(slot, 1), life(2, 1), "crashed")
+		l.put(int64(2510+slot)*ms, history.App(slot, 1), &history.Return{Call: history.Call{ID: 1, Name: "recv", Began: 900 * ms, Peer: incarnation(2, 1), Idle: true}, Status: "ECONNRESET"})
+		l.event(int64(2520+slot)*ms, slot, history.EventRemoved, incarnation(slot, 1), incarnation(2, 1), "crashed")
 	}
-	l.event(2530*ms, 1, history.EventRemoved, life(1, 1), life(2, 1), "crashed")
+	l.event(2530*ms, 1, history.EventRemoved, incarnation(1, 1), incarnation(2, 1), "crashed")
 	l.put(3000*ms, history.Lab, &history.FaultEnd{ID: 1, Fired: 41, Proof: "dropped 41 packets"})
 	l.put(4000*ms, history.Lab, &history.Process{Target: history.Daemon(2, 2), Did: history.DidStart})
 	l.put(4000*ms, history.Lab, &history.FaultEnd{ID: 3, Fired: 1, Proof: "the process is gone"})
-	l.event(4100*ms, 2, history.EventSelf, life(2, 2), life(2, 2), "")
+	l.event(4100*ms, 2, history.EventSelf, incarnation(2, 2), incarnation(2, 2), "")
 	for slot := range 2 {
-		l.event(int64(4110+slot)*ms, slot, history.EventAdded, life(slot, 1), life(2, 2), "")
+		l.event(int64(4110+slot)*ms, slot, history.EventAdded, incarnation(slot, 1), incarnation(2, 2), "")
 	}
 	l.put(6000*ms, history.Lab, &history.End{Complete: true})
 	return judged(l, "sample")
@@ -176,7 +176,7 @@ func TestRunIsToldInFull(t *testing.T) {
 	r := sample()
 	text := string(page2(t, r))
 	for _, want := range []string{
-		"fabricd chaos run sample.yaml --on local --seed 7", "told twice", "✗ violated", "✓ held", "– not exercised", "life 2.2", "life 2.1",
+		"fabricd chaos run sample.yaml --on local --seed 7", "told twice", "✗ violated", "✓ held", "– not exercised", "incarnation 2.2", "incarnation 2.1",
 		"dropped 41 packets", "node stop", "stands still", "time_to_removed", "a node dies &amp; comes back &lt;soon&gt;", "its process ends: kill", "v0.1", "F1, B1",
 	} {
 		if !strings.Contains(text, want) {
@@ -336,7 +336,7 @@ func TestTextIsEscaped(t *testing.T) {
 	l.put(1, history.Lab, &history.Process{Target: history.Daemon(0, 1), Did: history.DidStart, Detail: evil})
 	l.put(2, history.Lab, &history.Fault{ID: 1, What: evil, Nodes: []int{0}, Ways: []history.Way{{From: []int{0}, To: []int{1}}}, Harm: history.HarmRemove})
 	l.put(3, history.Lab, &history.FaultEnd{ID: 1, Proof: evil, Err: evil + "\x00\xff"})
-	l.event(4, 0, history.EventRemoved, life(0, 1), life(1, 1), evil)
+	l.event(4, 0, history.EventRemoved, incarnation(0, 1), incarnation(1, 1), evil)
 	l.put(5, history.Lab, &history.Logged{Target: history.Daemon(0, 1), Line: evil})
 	r := judged(l, "evil")
 	r.Problem = evil
@@ -365,7 +365,7 @@ func newLarge() *Run {
 	l.put(0, history.Lab, &history.Begin{Version: 1, Scenario: "large", Seed: 1, Lab: "sim", Detection: "fast", Nodes: 200, Duration: 1e12})
 	for slot := range 200 {
 		l.put(1, history.Lab, &history.Process{Target: history.Daemon(slot, 1), Did: history.DidStart})
-		l.event(2, slot, history.EventSelf, life(slot, 1), life(slot, 1), "")
+		l.event(2, slot, history.EventSelf, incarnation(slot, 1), incarnation(slot, 1), "")
 		l.sees(3, slot, 200)
 	}
 	at := int64(1e9)
@@ -374,7 +374,7 @@ func newLarge() *Run {
 		l.put(at, history.Lab, &history.Fault{ID: i + 1, What: "node kill", Nodes: []int{i % 200}, Ways: []history.Way{{From: []int{i % 200}, To: []int{(i + 1) % 200}}}, Harm: history.HarmRemove})
 		l.put(at+10*ms, history.Lab, &history.FaultEnd{ID: i + 1, Fired: 1})
 		for o := range 33 {
-			l.event(at+11*ms, o, history.EventRemoved, life(o, 1), life(i%200, 1+i/200), "crashed")
+			l.event(at+11*ms, o, history.EventRemoved, incarnation(o, 1), incarnation(i%200, 1+i/200), "crashed")
 		}
 	}
 	l.put(at+1e9, history.Lab, &history.End{Complete: true})

@@ -10,15 +10,15 @@ import (
 
 // A scene is the content of a timeline, taken from the records.
 type scene struct {
-	begin  *history.Begin
-	zero   int64 // of the scenario's clock, by which all times of a scene are, on the run's
-	end    int64
-	lanes  []*lane // by slot
-	faults []*sceneFault
+	begin   *history.Begin
+	zero    int64 // of the scenario's clock, by which all times of a scene are, on the run's
+	end     int64
+	streams []*stream // by slot
+	faults  []*sceneFault
 }
 
-// A lane is one slot.
-type lane struct {
+// A stream is one slot.
+type stream struct {
 	slot    int
 	bars    []bar // lives of its daemon
 	marks   []mark
@@ -70,7 +70,7 @@ func newScene(begin *history.Begin, records []history.Record, zero int64) *scene
 			}
 		case *history.Process:
 			if b.Target.Role == history.RoleDaemon {
-				s.lane(b.Target.Slot).process(r.At, b)
+				s.stream(b.Target.Slot).process(r.At, b)
 			}
 		case *history.Event:
 			s.event(&r, b)
@@ -80,16 +80,16 @@ func newScene(begin *history.Begin, records []history.Record, zero int64) *scene
 	return s
 }
 
-// lane returns the lane of a slot.
-func (s *scene) lane(slot int) *lane {
-	for len(s.lanes) <= slot {
-		s.lanes = append(s.lanes, &lane{slot: len(s.lanes), opened: map[history.Source]bool{}})
+// stream returns the stream of a slot.
+func (s *scene) stream(slot int) *stream {
+	for len(s.streams) <= slot {
+		s.streams = append(s.streams, &stream{slot: len(s.streams), opened: map[history.Source]bool{}})
 	}
-	return s.lanes[slot]
+	return s.streams[slot]
 }
 
 // last returns the open bar of a kind, nil if there is none.
-func (l *lane) last(kind string) *bar {
+func (l *stream) last(kind string) *bar {
 	for i := len(l.bars) - 1; i >= 0; i-- {
 		if b := &l.bars[i]; b.kind == kind && b.open {
 			return b
@@ -98,7 +98,7 @@ func (l *lane) last(kind string) *bar {
 	return nil
 }
 
-func (l *lane) process(at int64, p *history.Process) {
+func (l *stream) process(at int64, p *history.Process) {
 	switch p.Did {
 	case history.DidStart:
 		l.bars = append(l.bars, bar{from: at, open: true, kind: "run"})
@@ -121,9 +121,9 @@ func (l *lane) process(at int64, p *history.Process) {
 
 // event marks the events of an application; daemons tell the same.
 func (s *scene) event(r *history.Record, b *history.Event) {
-	l := s.lane(r.Source.Slot)
+	l := s.stream(r.Source.Slot)
 	if b.What == history.EventSelf {
-		l.life(r.At, b.Subject)
+		l.incarnation(r.At, b.Subject)
 	}
 	if r.Source.Role != history.RoleApp {
 		return
@@ -138,27 +138,27 @@ func (s *scene) event(r *history.Record, b *history.Event) {
 	}
 }
 
-// life names the present bar, and divides it if the process gets another life.
-func (l *lane) life(at int64, life addr.Life) {
+// incarnation names the present bar, and divides it if the process gets another incarnation.
+func (l *stream) incarnation(at int64, incarnation addr.Incarnation) {
 	b := l.last("run")
 	if b == nil {
-		l.bars = append(l.bars, bar{from: at, open: true, kind: "run", label: life.String()})
+		l.bars = append(l.bars, bar{from: at, open: true, kind: "run", label: incarnation.String()})
 		return
 	}
 	switch b.label {
-	case life.String():
+	case incarnation.String():
 	case "":
-		b.label = life.String()
+		b.label = incarnation.String()
 	default:
 		b.to, b.open = at, false
-		l.bars = append(l.bars, bar{from: at, open: true, kind: "run", label: life.String()})
+		l.bars = append(l.bars, bar{from: at, open: true, kind: "run", label: incarnation.String()})
 	}
 }
 
 // close ends all open bars, and notes the nodes that faults touch.
 func (s *scene) close() {
 	s.end = max(s.end, 1-s.zero)
-	for _, l := range s.lanes {
+	for _, l := range s.streams {
 		for i := range l.bars {
 			if l.bars[i].open {
 				l.bars[i].to = s.end
@@ -174,7 +174,7 @@ func (s *scene) close() {
 			ids = slices.Concat(ids, w.From, w.To)
 		}
 		for _, id := range ids {
-			s.lane(id).touched = true
+			s.stream(id).touched = true
 		}
 	}
 }

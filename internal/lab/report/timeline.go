@@ -9,17 +9,17 @@ import (
 
 // Limits of a timeline.
 const (
-	maxLanes  = 48  // slots that are drawn
-	maxFaults = 400 // faults that are drawn one by one
-	maxRows   = 12  // of faults of links
+	maxStreams = 48  // slots that are drawn
+	maxFaults  = 400 // faults that are drawn one by one
+	maxRows    = 12  // of faults of links
 )
 
 // The measures of a timeline, in units of its own.
 const (
-	laneH  = 30
-	barH   = 14
-	rowH   = 13
-	topPad = 22
+	streamH = 30
+	barH    = 14
+	rowH    = 13
+	topPad  = 22
 	// grain is how near two marks of a kind may be before they are one.
 	grain = 3.0
 )
@@ -28,49 +28,49 @@ const (
 type timeline struct {
 	page
 	*scene
-	lanes []*lane // that are drawn
-	scale chart.Scale
-	ticks []chart.Mark
-	y     map[int]float64
+	streams []*stream // that are drawn
+	scale   chart.Scale
+	ticks   []chart.Mark
+	y       map[int]float64
 }
 
-// drawTimeline draws the lives of every slot.
+// drawTimeline draws the incarnations of every slot.
 func drawTimeline(s *scene) string {
 	t := &timeline{scene: s, y: map[int]float64{}}
 	t.scale, t.ticks = newAxis(-s.zero, s.end)
-	t.lanes = chooseLanes(s.lanes)
+	t.streams = chooseStreams(s.streams)
 	rows := t.linkRows()
 	top := float64(topPad + len(rows)*rowH + 6)
-	height := top + float64(len(t.lanes))*laneH + 8
+	height := top + float64(len(t.streams))*streamH + 8
 	t.f("<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"what became of every node\">\n", chart.Width, int(height))
 	t.f("<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" class=\"hatch\"/></pattern></defs>\n")
-	for i, l := range t.lanes {
-		t.y[l.slot] = top + float64(i)*laneH
+	for i, l := range t.streams {
+		t.y[l.slot] = top + float64(i)*streamH
 	}
 	t.axis(height)
 	for i, row := range rows {
 		t.linkRow(float64(topPad+i*rowH), row)
 	}
-	for _, l := range t.lanes {
-		t.lane(l)
+	for _, l := range t.streams {
+		t.stream(l)
 	}
 	t.nodeFaults()
 	t.f("</svg>\n")
 	return t.String()
 }
 
-// chooseLanes returns the lanes that are drawn: if there are too many, those of
+// chooseStreams returns the streams that are drawn: if there are too many, those of
 // the host and of slots that something was done to first.
-func chooseLanes(all []*lane) []*lane {
-	if len(all) <= maxLanes {
+func chooseStreams(all []*stream) []*stream {
+	if len(all) <= maxStreams {
 		return all
 	}
 	chosen := slices.Clone(all)
-	slices.SortStableFunc(chosen, func(a, b *lane) int {
+	slices.SortStableFunc(chosen, func(a, b *stream) int {
 		return boolInt(b.touched || b.slot == 0) - boolInt(a.touched || a.slot == 0)
 	})
-	chosen = chosen[:maxLanes]
-	slices.SortFunc(chosen, func(a, b *lane) int { return a.slot - b.slot })
+	chosen = chosen[:maxStreams]
+	slices.SortFunc(chosen, func(a, b *stream) int { return a.slot - b.slot })
 	return chosen
 }
 
@@ -93,8 +93,8 @@ func (t *timeline) axis(height float64) {
 	}
 }
 
-// lane draws one slot: its lives, its pauses, the events of its application.
-func (t *timeline) lane(l *lane) {
+// stream draws one slot: its incarnations, its pauses, the events of its application.
+func (t *timeline) stream(l *stream) {
 	y := t.y[l.slot]
 	t.f("<text x=\"4\" y=\"%.1f\">slot %s%s</text>\n", y+barH-2, t.begin.Slot(l.slot), raw(map[bool]string{true: " (host)"}[l.slot == 0]))
 	runs := 0
@@ -106,7 +106,7 @@ func (t *timeline) lane(l *lane) {
 		}
 		class := []string{"run", "run2"}[runs%2]
 		runs++
-		t.f("<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>life %s, %s…%s</title></rect>\n", class, x, y, w, barH, b.label, dur(b.from), dur(b.to))
+		t.f("<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>incarnation %s, %s…%s</title></rect>\n", class, x, y, w, barH, b.label, dur(b.from), dur(b.to))
 		if w > 30 {
 			t.f("<text class=\"on%s\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", class, x+4, y+barH-3, b.label)
 		}
@@ -115,7 +115,7 @@ func (t *timeline) lane(l *lane) {
 }
 
 // marks draws events; those too near to be told apart are one mark.
-func (t *timeline) marks(l *lane, y float64) {
+func (t *timeline) marks(l *stream, y float64) {
 	type last struct {
 		x     float64
 		label string

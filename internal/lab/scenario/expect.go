@@ -27,7 +27,7 @@ type ExpectRemoved struct {
 	Reason ReasonName `yaml:"reason" doc:"what the event says: left, crashed, silent, restarted, partitioned"`
 }
 
-// An ExpectAdded expects that each observer is notified of the slots' new lives.
+// An ExpectAdded expects that each observer is notified of the slots' new incarnations.
 type ExpectAdded struct {
 	Node   NodeSet  `yaml:"node" need:"true" doc:"slots that come back"`
 	At     NodeSet  `yaml:"at" doc:"observers; if it is left out all slots that run and are not in node"`
@@ -50,13 +50,13 @@ type ExpectUnharmed struct {
 	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots; others: all that no fault touches"`
 }
 
-// An ExpectRemovals bounds the number of lives that end, by whatever.
+// An ExpectRemovals bounds the number of incarnations that end, by whatever.
 type ExpectRemovals struct {
 	Min int `yaml:"min" range:"0..1000000" doc:"at least"`
 	Max int `yaml:"max" need:"true" range:"0..1000000" doc:"at most"`
 }
 
-// An ExpectMesh expects that every slot that runs knows the life of every other.
+// An ExpectMesh expects that every slot that runs knows the incarnation of every other.
 type ExpectMesh struct {
 	Nodes  NodeSet  `yaml:"nodes" doc:"slots; all that run if it is left out"`
 	Within Duration `yaml:"within" need:"true" doc:"of the moment that after names"`

@@ -145,7 +145,7 @@ var inTests = map[scenario.Row][]string{
 	"F8":  {"internal/test/e2e TestStoppedReceiverBlocksOnlyItsOwnConnection"},
 	"F26": {"membership TestManyRotationsUnderTraffic", "internal/test/hostile TestCertificatesOfStrangers"},
 	"F27": {"membership TestGossipKeysRotateUnderTraffic"},
-	"F29": {"membership/state TestEveryDamageToTheLeaseTableIsNoticed", "membership/state TestEveryDamageToANodeIsNoticed", "internal/test/e2e TestDamagedStateNeverLeadsToAnOlderLife"},
+	"F29": {"membership/state TestEveryDamageToTheLeaseTableIsNoticed", "membership/state TestEveryDamageToANodeIsNoticed", "internal/test/e2e TestDamagedStateNeverLeadsToAnOlderIncarnation"},
 	"F30": {"internal/test/e2e TestDescriptorsRunOut"},
 	"F31": {"internal/test/deploytest TestCompose", "internal/test/hostile TestQuotas", "internal/shm TestMemoryThatIsMissingIsAnError"},
 	"F37": {"internal/lab/sim TestFenceCuts SIM_SEEDS=50"},

@@ -19,7 +19,7 @@ type (
 	StepName string
 	// A DiskMode is the effect of a fault on a disk.
 	DiskMode string
-	// A ReasonName is why a life was removed.
+	// A ReasonName is why an incarnation was removed.
 	ReasonName string
 	// An Errno is the name of an errno.
 	Errno string

@@ -29,10 +29,10 @@ type agent struct {
 	peers    map[verdict.SessionID]controlEnd
 	lastID   verdict.SessionID
 
-	lines  map[lifeKey]*line
-	order  []*line                    // of lines, by their first use
-	rumour map[lifeKey]verdict.Rumour // the last rumour of gossip about each start
-	banned map[addr.UUID]bool         // at the host: nodes that it does not admit
+	lines  map[incarnationKey]*line
+	order  []*line                           // of lines, by their first use
+	rumour map[incarnationKey]verdict.Rumour // the last rumour of gossip about each start
+	banned map[addr.UUID]bool                // at the host: nodes that it does not admit
 
 	pace     verdict.Pace
 	timer    int // counts the settings of the timer: an old one does nothing
@@ -48,8 +48,8 @@ type agent struct {
 	told    ledger
 }
 
-// A lifeKey is one start of one node's fabricd.
-type lifeKey struct {
+// An incarnationKey is one start of one node's fabricd.
+type incarnationKey struct {
 	uuid  addr.UUID
 	epoch uint64
 }
@@ -62,19 +62,19 @@ type step struct {
 
 // A controlEnd is the identity that one end of a control session or lifeline reports.
 type controlEnd struct {
-	uuid  addr.UUID
-	epoch uint64
-	host  bool
-	life  addr.Life
-	term  uint64
-	lease []byte // of a lifeline
+	uuid        addr.UUID
+	epoch       uint64
+	host        bool
+	incarnation addr.Incarnation
+	term        uint64
+	lease       []byte // of a lifeline
 }
 
 func newAgent(p *proc) *agent {
 	w, d := p.w, &p.at.disk
 	a := &agent{w: w, p: p, at: p.at,
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
-		lines: make(map[lifeKey]*line), rumour: make(map[lifeKey]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
+		lines: make(map[incarnationKey]*line), rumour: make(map[incarnationKey]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
 	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs, host: p.at.host}
 	claims, err := verdict.NewClaims(fmt.Sprintf("node%d", p.at.index), []string{p.at.address()}, []string{"quic"})
 	if err != nil {
@@ -89,9 +89,9 @@ func newAgent(p *proc) *agent {
 			panic("BUG: sim: " + err.Error())
 		}
 	}
-	previous, lease := d.life, d.lease
+	previous, lease := d.incarnation, d.lease
 	if p.at.host {
-		previous, lease = addr.Life{}, nil
+		previous, lease = addr.Incarnation{}, nil
 	}
 	member, err := verdict.NewMember(verdict.MemberConfig{Self: self, Previous: previous, Lease: lease,
 		Term: d.known, Timing: w.timing}, w.time())
@@ -210,16 +210,16 @@ func (a *agent) perform(x verdict.Action, fromHost bool) {
 	}
 }
 
-// remember writes our own life, synced, before the later effects of the step. A write
+// remember writes our own incarnation, synced, before the later effects of the step. A write
 // that fails is harmless, except that the next start knows less.
 func (a *agent) remember(x verdict.Remember) {
-	if x.Life != (addr.Life{}) && !a.p.step(failpoint.LeaseGranted) || a.at.disk.broken() {
+	if x.Incarnation != (addr.Incarnation{}) && !a.p.step(failpoint.LeaseGranted) || a.at.disk.broken() {
 		return
 	}
 	d := &a.at.disk
 	d.known = max(d.known, x.Term)
-	if x.Life != (addr.Life{}) {
-		d.life, d.lease = x.Life, x.Lease
+	if x.Incarnation != (addr.Incarnation{}) {
+		d.incarnation, d.lease = x.Incarnation, x.Lease
 		a.p.step(failpoint.LeaseRemembered)
 	}
 }
@@ -304,16 +304,16 @@ func (a *agent) stored(batch []verdict.Persist) bool {
 func (a *agent) emit(e verdict.Event) {
 	switch e.Kind {
 	case verdict.EventRemoved:
-		a.over[e.Node.Life.Node] = max(a.over[e.Node.Life.Node], e.Node.Life.Generation)
+		a.over[e.Node.Incarnation.Node] = max(a.over[e.Node.Incarnation.Node], e.Node.Incarnation.Generation)
 		if !a.p.step(failpoint.RemovalHeard) {
 			return
 		}
-		if l := a.lines[lifeKey{e.Node.UUID, e.Node.Epoch}]; l != nil && l.up != nil {
+		if l := a.lines[incarnationKey{e.Node.UUID, e.Node.Epoch}]; l != nil && l.up != nil {
 			l.up.close()
 		}
 	case verdict.EventReset:
 		clear(a.over)
-		a.endLives()
+		a.endIncarnations()
 	case verdict.EventHost:
 		a.hostText = e.Detail
 	case verdict.EventSelf:
@@ -333,7 +333,7 @@ func (a *agent) emit(e verdict.Event) {
 func handlerTime(p *proc) time.Duration { return between(p.rng, 0, 200*time.Microsecond) }
 
 // handle runs the handler of the oldest event: it returns from a removal when
-// the engine has ended everything towards the life.
+// the engine has ended everything towards the incarnation.
 func (a *agent) handle() {
 	e := a.events[0]
 	a.events = a.events[1:]
@@ -344,7 +344,7 @@ func (a *agent) handle() {
 		if !a.p.step(failpoint.RemovalHandled) {
 			return
 		}
-		a.p.hand(func() { a.feedMember(verdict.Handled{Life: e.Node.Life}) })
+		a.p.hand(func() { a.feedMember(verdict.Handled{Incarnation: e.Node.Incarnation}) })
 	}
 	if len(a.events) == 0 {
 		a.serving = false

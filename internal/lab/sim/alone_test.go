@@ -25,7 +25,7 @@ type AlonePoint struct {
 // absence: one node is killed and another one stopped for 35 s. Then the host is back,
 // and with it the stopped node.
 func Alone(nodes int, d scenario.Detection, seed uint64) (AlonePoint, error) {
-	s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &ScalePoint{}, removed: make(map[addr.Life]int)}
+	s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &ScalePoint{}, removed: make(map[addr.Incarnation]int)}
 	s.w.log.keep = s.see
 	p := AlonePoint{Nodes: nodes}
 	err := s.alone(&p)
@@ -43,7 +43,7 @@ func (s *scaleRun) alone(p *AlonePoint) (err error) {
 	}
 	w.until(w.now + 5*time.Second)
 	lost := func(m *machine, others int) func() bool {
-		s.expect = m.proc.node.self.Life
+		s.expect = m.proc.node.self.Incarnation
 		return func() bool { return s.removed[s.expect] >= others }
 	}
 	gone := lost(w.machines[0], nodes(w)-1)

@@ -34,19 +34,19 @@ type app struct {
 	at  *machine
 	src history.Source
 
-	s       *session // nil: not attached
-	life    addr.Life
-	told    int // events so far
-	ending  bool
-	calls   []*appCall
-	lastID  uint64
-	ends    []*appEnd
-	graves  []*load.Window
-	writers load.Writers
-	nonces  uint64
-	slow    int // messages per second that are received on each connection; 0: all
-	scanned time.Duration
-	based   bool // the baseline is counted
+	s           *session // nil: not attached
+	incarnation addr.Incarnation
+	told        int // events so far
+	ending      bool
+	calls       []*appCall
+	lastID      uint64
+	ends        []*appEnd
+	graves      []*load.Window
+	writers     load.Writers
+	nonces      uint64
+	slow        int // messages per second that are received on each connection; 0: all
+	scanned     time.Duration
+	based       bool // the baseline is counted
 }
 
 // An appCall is one call that has not returned.
@@ -71,21 +71,21 @@ func (w *world) startApp(m *machine) {
 
 func (a *app) put(b history.Body) { a.w.put(a.src, b) }
 
-// attach looks for the fabricd of the machine until it is there and has a life.
+// attach looks for the fabricd of the machine until it is there and has an incarnation.
 func (a *app) attach() {
 	if a.s != nil || a.ending {
 		return
 	}
 	p := a.at.proc
-	if p == nil || p.paused || p.dead || p.leaving || p.node == nil || p.node.self.Life.Generation == 0 || !p.step(failpoint.AppAttached) {
+	if p == nil || p.paused || p.dead || p.leaving || p.node == nil || p.node.self.Incarnation.Generation == 0 || !p.step(failpoint.AppAttached) {
 		a.p.after(attachEvery, a.attach)
 		return
 	}
 	s := &session{n: p.node, app: a}
-	a.s, a.life = s, p.node.self.Life
+	a.s, a.incarnation = s, p.node.self.Incarnation
 	p.node.sessions = append(p.node.sessions, s)
 	p.onKill = func() { a.lose(s) }
-	a.put(&history.Event{What: history.EventSelf, Observer: a.life, Subject: a.life, UUID: p.node.self.UUID})
+	a.put(&history.Event{What: history.EventSelf, Observer: a.incarnation, Subject: a.incarnation, UUID: p.node.self.UUID})
 	a.view()
 	if !a.based {
 		a.based = true
@@ -101,7 +101,7 @@ func (a *app) lose(s *session) {
 		if a.s != s {
 			return
 		}
-		a.s, a.life = nil, addr.Life{}
+		a.s, a.incarnation = nil, addr.Incarnation{}
 		a.endCalls(s, status.Reset)
 		for _, e := range slices.Clone(a.ends) {
 			e.gone()
@@ -120,11 +120,11 @@ func (a *app) endCalls(s *session, err error) {
 	}
 }
 
-// view writes the lives in the node's table at this moment.
+// view writes the incarnations in the node's table at this moment.
 func (a *app) view() {
 	s, before := a.s, a.told
 	a.p.after(settleTime, func() {
-		if a.s != s || a.life.Generation == 0 {
+		if a.s != s || a.incarnation.Generation == 0 {
 			return
 		}
 		if a.told != before {
@@ -132,10 +132,10 @@ func (a *app) view() {
 			return
 		}
 		n := s.n
-		v := &history.View{Observer: a.life, Live: []history.Member{{Life: a.life, UUID: n.self.UUID}}}
+		v := &history.View{Observer: a.incarnation, Live: []history.Member{{Incarnation: a.incarnation, UUID: n.self.UUID}}}
 		for _, id := range sortedKeys(n.peers) {
 			p := n.peers[id]
-			v.Live = append(v.Live, history.Member{Life: p.party.Life, UUID: p.party.UUID})
+			v.Live = append(v.Live, history.Member{Incarnation: p.party.Incarnation, UUID: p.party.UUID})
 		}
 		a.put(v)
 	})
@@ -147,32 +147,32 @@ func (a *app) event(s *session, ev nodeEvent) {
 		return
 	}
 	a.told++
-	r := &history.Event{Observer: a.life, Subject: ev.life, UUID: ev.uuid, Reason: ev.reason}
+	r := &history.Event{Observer: a.incarnation, Subject: ev.incarnation, UUID: ev.uuid, Reason: ev.reason}
 	switch ev.kind {
 	case verdict.EventAdded:
 		r.What = history.EventAdded
 	case verdict.EventRemoved:
 		r.What = history.EventRemoved
 		for _, e := range a.ends {
-			if e.Remote == ev.life {
+			if e.Remote == ev.incarnation {
 				e.Flush()
 			}
 		}
-		a.writeCalls(func(o *appCall) bool { return o.Peer == ev.life })
+		a.writeCalls(func(o *appCall) bool { return o.Peer == ev.incarnation })
 	case verdict.EventSelf:
-		a.life = ev.life
-		r.What, r.Observer = history.EventSelf, ev.life
+		a.incarnation = ev.incarnation
+		r.What, r.Observer = history.EventSelf, ev.incarnation
 	case verdict.EventReset:
-		r.What, r.Observer = history.EventReset, ev.life
-		a.life = addr.Life{}
+		r.What, r.Observer = history.EventReset, ev.incarnation
+		a.incarnation = addr.Incarnation{}
 	case verdict.EventHost:
-		r.What, r.Subject = history.EventHost, addr.Life{}
+		r.What, r.Subject = history.EventHost, addr.Incarnation{}
 	}
 	a.put(r)
 	switch r.What {
 	case history.EventRemoved:
 		for _, e := range slices.Clone(a.ends) {
-			if e.Remote == ev.life {
+			if e.Remote == ev.incarnation {
 				e.probe()
 			}
 		}
@@ -431,7 +431,7 @@ func (a *app) anew() {
 	}
 	a.wind(s)
 	a.leave(s, func() {
-		a.s, a.life = nil, addr.Life{}
+		a.s, a.incarnation = nil, addr.Incarnation{}
 		a.endCalls(s, status.Canceled)
 		a.attach()
 	})

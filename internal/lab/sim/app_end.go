@@ -50,7 +50,7 @@ func (a *app) dial(s *session, peer addr.NodeID, kind load.Kind, done func(*appE
 
 // greet greets the other end, which is to be at a node; done gets nil if that failed.
 func (e *appEnd) greet(peer addr.NodeID, done func(*appEnd)) {
-	e.Local, e.Peer = e.s.n.self.Life, peer
+	e.Local, e.Peer = e.s.n.self.Incarnation, peer
 	e.LocalPort, e.RemotePort = e.ep.port, e.ep.remote.Port
 	e.chain(e.Greet().First, func(bool) {
 		if !e.Open {
@@ -356,7 +356,7 @@ func (e *appEnd) callOf(name string) history.Call {
 	return c
 }
 
-// probe makes a call towards a life whose removal was just reported to the application:
+// probe makes a call towards an incarnation whose removal was just reported to the application:
 // it has to fail.
 func (e *appEnd) probe() {
 	if e.closed {

@@ -12,18 +12,18 @@ import (
 
 // A Churned is the result of a [Churn].
 type Churned struct {
-	Lives   uint64        // that began
-	Events  uint64        // beginnings and ends of lives that were told, at all nodes
-	Bugs    []string      // broken promises, at most 20
-	Virtual time.Duration // that passed
+	Incarnations uint64        // that began
+	Events       uint64        // beginnings and ends of incarnations that were told, at all nodes
+	Bugs         []string      // broken promises, at most 20
+	Virtual      time.Duration // that passed
 }
 
-// Churn runs a cluster whose nodes come and go until so many lives have begun, and
-// checks every event: each node that is notified of a life gets exactly one beginning
-// and one end of it, in the order of generations, and no ID has two lives. Nodes are
+// Churn runs a cluster whose nodes come and go until so many incarnations have begun, and
+// checks every event: each node that is notified of an incarnation gets exactly one beginning
+// and one end of it, in the order of generations, and no ID has two incarnations. Nodes are
 // killed, stopped, cut off and replaced, on disks that fail; every few seconds the
 // cluster gets time to be whole again, and has to be.
-func Churn(seed uint64, nodes int, lives uint64) (Churned, error) {
+func Churn(seed uint64, nodes int, incarnations uint64) (Churned, error) {
 	w := newWorld(seed, nodes, verdict.Fast(), Options{})
 	w.log.keep = func(r history.Record) bool {
 		_, logged := r.Body.(*history.Logged)
@@ -33,7 +33,7 @@ func Churn(seed uint64, nodes int, lives uint64) (Churned, error) {
 		w.boot(m)
 	}
 	c := &churn{w: w}
-	for w.watch.lives < lives && w.watch.bugs < 20 {
+	for w.watch.incarnations < incarnations && w.watch.bugs < 20 {
 		for range 20 {
 			c.fault()
 			w.until(w.now + between(w.rng, 20*time.Millisecond, 400*time.Millisecond))
@@ -52,7 +52,7 @@ type churn struct {
 
 func (c *churn) result() Churned {
 	w := c.w
-	out := Churned{Lives: w.watch.lives, Events: w.watch.events, Virtual: w.now}
+	out := Churned{Incarnations: w.watch.incarnations, Events: w.watch.events, Virtual: w.now}
 	for _, r := range w.log.records {
 		if b, ok := r.Body.(*history.Logged); ok && len(out.Bugs) < 20 {
 			out.Bugs = append(out.Bugs, fmt.Sprintf("at %v %s: %s", time.Duration(r.At), b.Target, b.Line))

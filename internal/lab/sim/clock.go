@@ -105,10 +105,10 @@ func (c *clock) sink(e event) {
 	c.queue[i] = e
 }
 
-// stream returns the random numbers of one thing that the seed decides, named
+// seeded returns the random numbers of one thing that the seed decides, named
 // by words and numbers. Each has its own, so that one that draws more, or is
 // not there, changes no other.
-func stream(seed uint64, name string, ids ...int) *rand.Rand {
+func seeded(seed uint64, name string, ids ...int) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	for _, id := range ids {

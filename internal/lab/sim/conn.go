@@ -23,7 +23,7 @@ type memory struct {
 
 type span = rma.Span[*memory]
 
-// A conn is one end of a connection: an operations lane and a message lane in each
+// A conn is one end of a connection: an operations stream and a message stream in each
 // direction, on one link. It follows engine's conn. A wait for the peer is a function
 // that is called later.
 type conn struct {
@@ -35,14 +35,14 @@ type conn struct {
 	core  *core.Conn[*memory]
 	calls []*pending // calls that wait for the core, in order
 
-	// The operations lane to the peer.
-	lane    *lane
-	busy    bool // the lane is not to be written yet: the grant comes first
+	// The operations stream to the peer.
+	stream  *stream
+	busy    bool // the stream is not to be written yet: the grant comes first
 	writing bool // segment is being written
 	segment core.Segment[*memory]
-	moved   int64 // bytes of its payload that the lane has
+	moved   int64 // bytes of its payload that the stream has
 
-	// The operations lane from the peer.
+	// The operations stream from the peer.
 	in        *frames
 	held      bool // head and body are the next frame, which waits to be served
 	head      wire.Header
@@ -52,13 +52,13 @@ type conn struct {
 	line      []byte // of an ordered payload: its last line, which goes last
 	confirmed bool   // something came from the peer: it knows of the connection
 	onFirst   func()
-	ended     bool // the peer's operations lane has ended
+	ended     bool // the peer's operations stream has ended
 	onEnded   func()
 
 	// Messages.
-	inflow core.Inflow
-	inbox  []byte
-	stream *frames // the peer's message lane
+	inflow   core.Inflow
+	inbox    []byte
+	messages *frames // the peer's message stream
 	// streamOver: it has ended, in order
 	streamOver bool
 	readers    []func() bool
@@ -152,14 +152,14 @@ func (c *conn) bytes(sp span) []byte {
 	return m.bytes[sp.Offset : sp.Offset+sp.Length]
 }
 
-// kick performs the core's effects, and writes queued frames until the lane is full.
+// kick performs the core's effects, and writes queued frames until the stream is full.
 func (c *conn) kick() {
 	c.perform()
 	if c.core.Fill() > 1 {
 		c.fail(status.Reset) // the peer asks and does not read the answers
 		return
 	}
-	if c.busy || c.lane == nil {
+	if c.busy || c.stream == nil {
 		return
 	}
 	for c.writing || len(c.core.Queued()) > 0 {
@@ -170,8 +170,8 @@ func (c *conn) kick() {
 			return
 		}
 	}
-	if c.core.LaneEnds() {
-		c.lane.close()
+	if c.core.StreamEnds() {
+		c.stream.close()
 	}
 }
 
@@ -183,7 +183,7 @@ const (
 	messageMax = 4 << 10
 )
 
-// writePiece hands one frame with its payload, or a packet of frames, to the lane.
+// writePiece hands one frame with its payload, or a packet of frames, to the stream.
 func (c *conn) writePiece() bool {
 	s := c.segment
 	spans, plain, length := s.Payload()
@@ -203,7 +203,7 @@ func (c *conn) writePiece() bool {
 			}
 		}
 	}
-	if !c.lane.write(b) {
+	if !c.stream.write(b) {
 		return false
 	}
 	if c.moved += n; c.moved == length {
@@ -220,14 +220,14 @@ func (c *conn) written(s core.Segment[*memory]) {
 	c.perform()
 }
 
-// serve takes the peer's operations lane.
+// serve takes the peer's operations stream.
 func (c *conn) serve(r *frames) {
 	c.in = r
-	r.lane.more = c.pump
+	r.stream.more = c.pump
 	c.pump()
 }
 
-// pump applies the operations that have arrived on the operations lane, as far as it may.
+// pump applies the operations that have arrived on the operations stream, as far as it may.
 func (c *conn) pump() {
 	if c.ended || c.in == nil || c.link.n.p.dead {
 		return
@@ -278,7 +278,7 @@ func (c *conn) advance() error {
 		return c.onClose(f)
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that both
-		// ends are still the lives that the link joined.
+		// ends are still the incarnations that the link joined.
 		if !c.failed && !c.link.serving(c) {
 			c.held = true
 			return errNothing
@@ -373,7 +373,7 @@ func (c *conn) store(p *core.Payload[*memory], at int64, b []byte) {
 	}
 }
 
-// frameSteps are the steps at which a frame of the operations lane is.
+// frameSteps are the steps at which a frame of the operations stream is.
 var frameSteps = [256]struct{ arrived, applied, answered failpoint.Step }{
 	wire.TypeRegister:     {applied: failpoint.WindowAnnounced},
 	wire.TypeRegistered:   {arrived: failpoint.WindowKnown},
@@ -396,7 +396,7 @@ func (c *conn) first() {
 	}
 }
 
-// opsEnded ends the reading of the operations lane.
+// opsEnded ends the reading of the operations stream.
 func (c *conn) opsEnded(err error) {
 	if !c.closeSent || !c.closeRecv {
 		if isViolation(err) {
@@ -411,8 +411,8 @@ func (c *conn) opsEnded(err error) {
 		c.core.PayloadDone(p, status.Reset)
 		c.perform()
 	}
-	c.in.lane.drop()
-	c.in.lane.more = nil
+	c.in.stream.drop()
+	c.in.stream.more = nil
 	c.link.n.w.recycle(c.in)
 	c.first()
 	c.link.forget(c)
@@ -421,7 +421,7 @@ func (c *conn) opsEnded(err error) {
 	}
 }
 
-// readerCut ends the reader of a lane that was canceled.
+// readerCut ends the reader of a stream that was canceled.
 func (c *conn) readerCut() {
 	if !c.ended {
 		c.opsEnded(errCanceled)

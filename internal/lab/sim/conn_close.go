@@ -128,8 +128,8 @@ func (c *conn) fail(code status.Code) {
 	if !c.failed {
 		c.failed = true
 		c.core.Fail(code)
-		if c.lane != nil {
-			c.lane.cancel()
+		if c.stream != nil {
+			c.stream.cancel()
 		}
 		if c.writing {
 			c.written(c.segment)
@@ -143,8 +143,8 @@ func (c *conn) fail(code status.Code) {
 	if c.in != nil && !c.ended {
 		c.soon(c.readerCut)
 	}
-	if c.stream != nil {
-		c.stream.lane.drop()
+	if c.messages != nil {
+		c.messages.stream.drop()
 	}
 	c.ep.disconnected(c)
 	c.first()

@@ -9,24 +9,24 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// readMessages takes the peer's message lane, of which there is one.
+// readMessages takes the peer's message stream, of which there is one.
 func (c *conn) readMessages(r *frames) error {
 	switch {
-	case c.stream != nil:
-		return fmt.Errorf("%w: a second message lane", status.Protocol)
+	case c.messages != nil:
+		return fmt.Errorf("%w: a second message stream", status.Protocol)
 	case c.failed:
-		r.lane.drop()
+		r.stream.drop()
 		return nil
 	}
-	c.stream = r
-	r.lane.more = c.readMore
+	c.messages = r
+	r.stream.more = c.readMore
 	c.readMore()
 	return nil
 }
 
-// readMore fills the inbox from the message lane.
+// readMore fills the inbox from the message stream.
 func (c *conn) readMore() {
-	if c.stream == nil || c.streamOver {
+	if c.messages == nil || c.streamOver {
 		return
 	}
 	var scratch [4096]byte
@@ -35,7 +35,7 @@ func (c *conn) readMore() {
 		if room == 0 {
 			return
 		}
-		n, err := c.stream.Read(scratch[:min(room, len(scratch))])
+		n, err := c.messages.Read(scratch[:min(room, len(scratch))])
 		if err == errNothing {
 			return
 		}
@@ -61,8 +61,8 @@ func (c *conn) readMore() {
 		c.wakeReaders()
 		c.answerClose()
 		if err == io.EOF {
-			r := c.stream
-			c.stream.lane.more = nil
+			r := c.messages
+			c.messages.stream.more = nil
 			c.streamOver = true
 			c.link.n.w.recycle(r)
 			return
@@ -108,19 +108,19 @@ func (c *conn) read(n int) (p []byte, err error, ok bool) {
 
 // An outbox sends the message bytes of a connection.
 type outbox struct {
-	c     *conn
-	flow  core.Outflow
-	lane  *lane
-	queue []*sending
-	err   error
-	cut   bool
+	c      *conn
+	flow   core.Outflow
+	stream *stream
+	queue  []*sending
+	err    error
+	cut    bool
 }
 
 // A sending is one blocked send.
 type sending struct {
 	p    []byte
-	n    int // bytes handed to the lane
-	held int // bytes reserved and not handed to the lane
+	n    int // bytes handed to the stream
+	held int // bytes reserved and not handed to the stream
 	done func(n int, err error)
 }
 
@@ -134,7 +134,7 @@ func (o *outbox) raise(limit uint64) {
 	o.pump()
 }
 
-// pump sends as much as the peer and the lane have room for.
+// pump sends as much as the peer and the stream have room for.
 func (o *outbox) pump() {
 	for len(o.queue) > 0 {
 		s := o.queue[0]
@@ -149,7 +149,7 @@ func (o *outbox) pump() {
 			}
 		}
 		if s.held > 0 {
-			if !o.ready() || !o.lane.write(s.p[s.n:s.n+s.held:s.n+s.held]) {
+			if !o.ready() || !o.stream.write(s.p[s.n:s.n+s.held:s.n+s.held]) {
 				return
 			}
 			s.n, s.held = s.n+s.held, 0
@@ -165,15 +165,15 @@ func (o *outbox) finished(s *sending, err error) {
 	o.c.soon(func() { s.done(s.n, err) })
 }
 
-// ready opens the lane at its first use.
+// ready opens the stream at its first use.
 func (o *outbox) ready() bool {
 	if o.cut {
 		return false
 	}
-	if o.lane == nil {
-		o.lane = o.c.link.sess.open()
-		o.lane.room = o.pump
-		o.lane.write(wire.Stream{Peer: o.c.peer}.AppendTo(nil))
+	if o.stream == nil {
+		o.stream = o.c.link.sess.open()
+		o.stream.room = o.pump
+		o.stream.write(wire.Stream{Peer: o.c.peer}.AppendTo(nil))
 	}
 	return true
 }
@@ -186,18 +186,18 @@ func (o *outbox) stop(err error) {
 	o.pump()
 }
 
-// finish ends the lane after everything accepted.
+// finish ends the stream after everything accepted.
 func (o *outbox) finish() {
-	if o.lane != nil {
-		o.lane.close()
+	if o.stream != nil {
+		o.stream.close()
 	}
 }
 
-// abort drops the lane and its unwritten bytes: the connection is gone.
+// abort drops the stream and its unwritten bytes: the connection is gone.
 func (o *outbox) abort() {
 	o.stop(status.Reset)
 	o.cut = true
-	if o.lane != nil {
-		o.lane.cancel()
+	if o.stream != nil {
+		o.stream.cancel()
 	}
 }

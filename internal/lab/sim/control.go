@@ -13,7 +13,7 @@ type (
 	controlHello struct {
 		lifeline bool
 		from     controlEnd
-		to       lifeKey // the life that is meant; zero: any
+		to       incarnationKey // the incarnation that is meant; zero: any
 	}
 	controlWelcome struct{ from controlEnd }
 	controlRefuse  struct{ fenced bool }
@@ -25,7 +25,7 @@ const hostTimeout = time.Second
 
 func (a *agent) end() controlEnd {
 	e := a.self
-	e.life, e.term, e.lease = a.member.Self().Life, a.member.Term(), a.member.Lease()
+	e.incarnation, e.term, e.lease = a.member.Self().Incarnation, a.member.Term(), a.member.Lease()
 	return e
 }
 
@@ -38,7 +38,7 @@ func (a *agent) accept(e *tcpEnd) {
 			return
 		}
 		if !a.admits(h) {
-			e.send(controlRefuse{fenced: h.lifeline && a.over[h.from.life.Node] >= h.from.life.Generation && h.from.life.Generation > 0})
+			e.send(controlRefuse{fenced: h.lifeline && a.over[h.from.incarnation.Node] >= h.from.incarnation.Generation && h.from.incarnation.Generation > 0})
 			e.close()
 			return
 		}
@@ -51,7 +51,7 @@ func (a *agent) accept(e *tcpEnd) {
 	}
 }
 
-// admits decides about an opening: is this node meant, and is the opener's life not over?
+// admits decides about an opening: is this node meant, and is the opener's incarnation not over?
 func (a *agent) admits(h controlHello) bool {
 	switch {
 	case a.departed, a.banned[h.from.uuid], h.from.uuid == a.self.uuid && h.from.epoch == a.self.epoch,
@@ -59,24 +59,24 @@ func (a *agent) admits(h controlHello) bool {
 		return false
 	case !h.lifeline:
 		return a.host != nil
-	case h.from.life == (addr.Life{}):
+	case h.from.incarnation == (addr.Incarnation{}):
 		return true
 	}
 	l, ok := decodeLease(h.from.lease)
-	if !ok || l.uuid != h.from.uuid || l.life != h.from.life || l.epoch != h.from.epoch {
+	if !ok || l.uuid != h.from.uuid || l.incarnation != h.from.incarnation || l.epoch != h.from.epoch {
 		return false
 	}
-	return a.over[h.from.life.Node] < h.from.life.Generation && !a.outdated(h.from, l)
+	return a.over[h.from.incarnation.Node] < h.from.incarnation.Generation && !a.outdated(h.from, l)
 }
 
 // outdated reports a lease of an earlier term that the host's table does not
 // bear out.
 func (a *agent) outdated(peer controlEnd, l grantLease) bool {
-	if l.term >= a.member.Term() || peer.life == (addr.Life{}) || a.hostText != verdict.HostReachable {
+	if l.term >= a.member.Term() || peer.incarnation == (addr.Incarnation{}) || a.hostText != verdict.HostReachable {
 		return false
 	}
 	for _, n := range a.member.Nodes() {
-		if n.Life == peer.life && n.UUID == peer.uuid && n.Epoch == peer.epoch {
+		if n.Incarnation == peer.incarnation && n.UUID == peer.uuid && n.Epoch == peer.epoch {
 			return false
 		}
 	}
@@ -85,8 +85,8 @@ func (a *agent) outdated(peer controlEnd, l grantLease) bool {
 
 // open dials m and opens a control session or a lifeline to the node that to names.
 // done gets the end and the peer's identity. On failure the end is nil, and fenced
-// reports that the peer holds our life to be over.
-func (a *agent) open(m *machine, lifeline bool, to lifeKey, limit time.Duration, done func(e *tcpEnd, peer controlEnd, fenced bool)) {
+// reports that the peer holds our incarnation to be over.
+func (a *agent) open(m *machine, lifeline bool, to incarnationKey, limit time.Duration, done func(e *tcpEnd, peer controlEnd, fenced bool)) {
 	over := false
 	finish := func(e *tcpEnd, peer controlEnd, fenced bool) {
 		if !over {
@@ -177,7 +177,7 @@ func (a *agent) heardAtHost(m verdict.Message) bool {
 // send carries a message between the two machines of a host, or to a session.
 func (a *agent) send(x verdict.Send, fromHost bool) {
 	if g, ok := x.Message.(verdict.Grant); ok {
-		g.Lease = grantLease{uuid: g.UUID, epoch: g.Epoch, life: g.Life, term: g.Term}.encode()
+		g.Lease = grantLease{uuid: g.UUID, epoch: g.Epoch, incarnation: g.Incarnation, term: g.Term}.encode()
 		x.Message = g
 		a.w.watch.granted(a, x.Session, g)
 	}
@@ -198,7 +198,7 @@ func (a *agent) send(x verdict.Send, fromHost bool) {
 	switch x.Message.(type) {
 	case verdict.Grant:
 		a.p.step(failpoint.GrantSent)
-	case verdict.RemovedLife:
+	case verdict.RemovedIncarnation:
 		a.p.step(failpoint.RemovalTold)
 	case verdict.Join:
 		a.p.step(failpoint.LeaseAsked)
@@ -221,7 +221,7 @@ func (a *agent) dialHost() {
 	}
 	waiting, found := len(places), false
 	for _, m := range places {
-		a.open(m, false, lifeKey{}, hostTimeout, func(e *tcpEnd, peer controlEnd, _ bool) {
+		a.open(m, false, incarnationKey{}, hostTimeout, func(e *tcpEnd, peer controlEnd, _ bool) {
 			waiting--
 			switch {
 			case e != nil && found:
@@ -245,14 +245,14 @@ func (w *world) machineAt(addresses []string) *machine {
 	return w.byAddress[addresses[0]]
 }
 
-// reach opens a lifeline to exactly the life that n names, and reports the result.
+// reach opens a lifeline to exactly the incarnation that n names, and reports the result.
 func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met verdict.Sight)) {
 	m := a.w.machineAt(n.Addresses())
 	if m == nil {
 		done(nil, verdict.SawNobody)
 		return
 	}
-	a.open(m, true, lifeKey{uuid: n.UUID, epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
+	a.open(m, true, incarnationKey{uuid: n.UUID, epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
 		switch {
 		case fenced:
 			done(nil, verdict.SawFence)
@@ -271,7 +271,7 @@ func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpE
 
 // sees compares the node that answered with the one that was meant.
 func (a *agent) sees(n verdict.Contact, peer controlEnd) verdict.Sight {
-	met := n.Sees(peer.epoch, peer.life)
+	met := n.Sees(peer.epoch, peer.incarnation)
 	if l, _ := decodeLease(peer.lease); met == verdict.SawAlive && a.outdated(peer, l) {
 		return verdict.SawNobody
 	}
@@ -286,15 +286,15 @@ func (a *agent) release(e *tcpEnd) {
 	}
 }
 
-// redial checks for the host whether the process of a life is still there.
+// redial checks for the host whether the process of an incarnation is still there.
 func (a *agent) redial(x verdict.Redial) {
 	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met verdict.Sight) {
 		a.release(up)
-		a.feedHost(verdict.Redialed{Life: x.Life, Outcome: met.Outcome()})
+		a.feedHost(verdict.Redialed{Incarnation: x.Incarnation, Outcome: met.Outcome()})
 	})
 }
 
-// probe checks whether a life answers on the data path.
+// probe checks whether an incarnation answers on the data path.
 func (a *agent) probe(x verdict.Probe) {
 	answered := false
 	answer := func(reached bool) {
@@ -304,5 +304,5 @@ func (a *agent) probe(x verdict.Probe) {
 		}
 	}
 	a.p.after(a.w.timing.Check, func() { answer(false) })
-	a.p.node.ping(x.Life.Node, answer)
+	a.p.node.ping(x.Incarnation.Node, answer)
 }

@@ -67,9 +67,9 @@ func (n *node) dial(p *peerState, round int) {
 		switch status.Of(err) {
 		case status.Version:
 		case status.Reset:
-			n.report(p.party.Life, verdict.LinkFenced)
+			n.report(p.party.Incarnation, verdict.LinkFenced)
 		default:
-			n.report(p.party.Life, verdict.LinkRefused)
+			n.report(p.party.Incarnation, verdict.LinkRefused)
 		}
 	})
 }
@@ -86,9 +86,9 @@ func (n *node) dialOnce(p *peerState, done func(error)) {
 			done(fmt.Errorf("%w: no answer", status.TimedOut))
 			return
 		}
-		n.sayHello(e, self, peer, dialTimeout-(n.w.now-begun), func(ctrl *lane, r *frames, err error) {
+		n.sayHello(e, self, peer, dialTimeout-(n.w.now-begun), func(ctrl *stream, r *frames, err error) {
 			if err == nil {
-				l := newLink(n, self.Life, peer, e, begun)
+				l := newLink(n, self.Incarnation, peer, e, begun)
 				l.dialed = true
 				if err = n.adopt(p, l); err == nil {
 					l.start(ctrl, r)
@@ -105,9 +105,9 @@ func (n *node) dialOnce(p *peerState, done func(error)) {
 // adopt makes l the link to p, unless there is one or p is over.
 func (n *node) adopt(p *peerState, l *link) error {
 	switch {
-	case n.peers[p.party.Life.Node] != p:
-		return fmt.Errorf("%w: life %v is over", status.Reset, p.party.Life)
-	case n.self.Life != l.self:
+	case n.peers[p.party.Incarnation.Node] != p:
+		return fmt.Errorf("%w: incarnation %v is over", status.Reset, p.party.Incarnation)
+	case n.self.Incarnation != l.self:
 		return fmt.Errorf("%w: this is not %v any more", status.NoDevice, l.self)
 	case p.link != nil:
 		return fmt.Errorf("%w: the pair has a link", status.IsConn)
@@ -121,8 +121,8 @@ func (n *node) adopt(p *peerState, l *link) error {
 	return nil
 }
 
-// sayHello opens the control lane to a dialed peer and waits for its answer.
-func (n *node) sayHello(e *quicEnd, self, peer core.Party, limit time.Duration, done func(*lane, *frames, error)) {
+// sayHello opens the control stream to a dialed peer and waits for its answer.
+func (n *node) sayHello(e *quicEnd, self, peer core.Party, limit time.Duration, done func(*stream, *frames, error)) {
 	proof := e.proof()
 	if proof.UUID != peer.UUID {
 		done(nil, nil, fmt.Errorf("%w: another node is there", status.Access))
@@ -151,7 +151,7 @@ func (e *quicEnd) proof() core.Proof {
 	return core.Proof{UUID: o.at.disk.uuid, Host: o.at.host}
 }
 
-// firstFrame reads the first frame of the first lane that the peer opens.
+// firstFrame reads the first frame of the first stream that the peer opens.
 func (n *node) firstFrame(e *quicEnd, limit time.Duration, done func(*frames, wire.Header, []byte, error)) {
 	over := false
 	finish := func(r *frames, h wire.Header, body []byte, err error) {
@@ -167,8 +167,8 @@ func (n *node) firstFrame(e *quicEnd, limit time.Duration, done func(*frames, wi
 		finish(nil, wire.Header{}, nil, cmp.Or(e.left.Refusal(), error(&e.left)))
 		return
 	}
-	e.serve(func(l *lane) {
-		e.lane = nil // those behind it wait for the link
+	e.serve(func(l *stream) {
+		e.stream = nil // those behind it wait for the link
 		r := n.w.newFrames(l)
 		try := func() {
 			h, body, err := r.Next()
@@ -196,7 +196,7 @@ func (n *node) welcome(e *quicEnd) {
 		}
 		hello, err := core.ReadHello(h, body)
 		if err != nil {
-			e.close(transport.CodeProtocol, "the control lane does not begin with HELLO")
+			e.close(transport.CodeProtocol, "the control stream does not begin with HELLO")
 			return
 		}
 		n.meet(e, hello, begun+dialTimeout, func(p *peerState, err error) {
@@ -209,7 +209,7 @@ func (n *node) welcome(e *quicEnd) {
 	})
 }
 
-// meet checks a HELLO against the node table. A life that is not there yet may
+// meet checks a HELLO against the node table. An incarnation that is not there yet may
 // be on its way.
 func (n *node) meet(e *quicEnd, hello wire.Hello, until time.Duration, done func(*peerState, error)) {
 	over := false
@@ -253,7 +253,7 @@ func (n *node) meet(e *quicEnd, hello wire.Hello, until time.Duration, done func
 func (n *node) duplicate(p *peerState) error {
 	old := p.link
 	if core.RefusesDialed(n.self.UUID, p.party.UUID, old != nil, old != nil && old.dialed, p.dialing) {
-		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, n.self.Life.Node)
+		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, n.self.Incarnation.Node)
 	}
 	p.welcoming++
 	if old != nil {
@@ -272,7 +272,7 @@ func (n *node) answerHello(e *quicEnd, p *peerState, hello wire.Hello, r *frames
 	if e.over {
 		return
 	}
-	l := newLink(n, n.self.Life, p.party, e, begun)
+	l := newLink(n, n.self.Incarnation, p.party, e, begun)
 	ctrl := e.open()
 	answer := core.NewAnswer(hello, n.self, p.party)
 	ctrl.write(answer.AppendTo(nil))
@@ -300,32 +300,32 @@ func isViolation(err error) bool {
 		errors.Is(err, status.Protocol) && !errors.Is(err, transport.ErrClosed)
 }
 
-// frames reads frames from a lane without blocking: Next returns errNothing
+// frames reads frames from a stream without blocking: Next returns errNothing
 // while the next one has not arrived.
 type frames struct {
 	*wire.Reader
-	lane *lane
-	from *laneSource
+	stream *stream
+	from   *streamSource
 }
 
-// A laneSource lets a Reader, which has a large buffer, read one lane after another.
-type laneSource struct{ *lane }
+// A streamSource lets a Reader, which has a large buffer, read one stream after another.
+type streamSource struct{ *stream }
 
-func (w *world) newFrames(l *lane) *frames {
+func (w *world) newFrames(l *stream) *frames {
 	if n := len(w.readers); n > 0 {
 		f := w.readers[n-1]
 		w.readers = w.readers[:n-1]
-		f.from.lane = l
+		f.from.stream = l
 		return &frames{f.Reader, l, f.from}
 	}
-	src := &laneSource{l}
+	src := &streamSource{l}
 	return &frames{wire.NewReader(src), l, src}
 }
 
 // recycle takes back a reader of which nothing is read any more.
 func (w *world) recycle(f *frames) {
 	if f.from != nil && f.Discard(f.Buffered()) == nil {
-		f.from.lane = nil
+		f.from.stream = nil
 		w.readers = append(w.readers, &frames{Reader: f.Reader, from: f.from})
 		f.from, f.Reader = nil, nil
 	}
@@ -336,7 +336,7 @@ func (n *node) forget(l *link) {
 	if i := slices.Index(n.links, l); i >= 0 {
 		n.links = slices.Delete(n.links, i, i+1)
 	}
-	if p := n.peers[l.peer.Life.Node]; p != nil && p.link == l {
+	if p := n.peers[l.peer.Incarnation.Node]; p != nil && p.link == l {
 		p.link = nil
 	}
 }

@@ -23,9 +23,9 @@ type disk struct {
 	leases map[addr.NodeID]verdict.Lease
 
 	// Of every node.
-	life  addr.Life
-	lease []byte
-	known uint64 // highest term accepted
+	incarnation addr.Incarnation
+	lease       []byte
+	known       uint64 // highest term accepted
 
 	full    bool          // every write fails: no space
 	failing bool          // every sync fails
@@ -62,10 +62,10 @@ func (d *disk) store(x verdict.Persist) {
 // A grantLease is the content of a lease. No node in the simulation forges one, so it
 // carries no signature.
 type grantLease struct {
-	uuid  addr.UUID
-	epoch uint64
-	life  addr.Life
-	term  uint64
+	uuid        addr.UUID
+	epoch       uint64
+	incarnation addr.Incarnation
+	term        uint64
 }
 
 const grantLeaseLen = 16 + 8 + 2 + 4 + 8
@@ -74,8 +74,8 @@ func (l grantLease) encode() []byte {
 	b := make([]byte, 0, grantLeaseLen)
 	b = append(b, l.uuid[:]...)
 	b = binary.BigEndian.AppendUint64(b, l.epoch)
-	b = binary.BigEndian.AppendUint16(b, uint16(l.life.Node))
-	b = binary.BigEndian.AppendUint32(b, uint32(l.life.Generation))
+	b = binary.BigEndian.AppendUint16(b, uint16(l.incarnation.Node))
+	b = binary.BigEndian.AppendUint32(b, uint32(l.incarnation.Generation))
 	return binary.BigEndian.AppendUint64(b, l.term)
 }
 
@@ -86,8 +86,8 @@ func decodeLease(b []byte) (l grantLease, ok bool) {
 	}
 	copy(l.uuid[:], b)
 	l.epoch = binary.BigEndian.Uint64(b[16:])
-	l.life.Node = addr.NodeID(binary.BigEndian.Uint16(b[24:]))
-	l.life.Generation = addr.Generation(binary.BigEndian.Uint32(b[26:]))
+	l.incarnation.Node = addr.NodeID(binary.BigEndian.Uint16(b[24:]))
+	l.incarnation.Generation = addr.Generation(binary.BigEndian.Uint32(b[26:]))
 	l.term = binary.BigEndian.Uint64(b[30:])
 	return l, true
 }
@@ -98,16 +98,16 @@ func prove(m verdict.Message, peer controlEnd) (verdict.Message, bool) {
 	switch m := m.(type) {
 	case verdict.Join:
 		if len(m.Lease) == 0 {
-			m.Previous, m.Term = addr.Life{}, 0
+			m.Previous, m.Term = addr.Incarnation{}, 0
 			return m, m.UUID == peer.uuid && m.Epoch == peer.epoch
 		}
 		l, ok := decodeLease(m.Lease)
 		m.Term = min(m.Term, l.term)
-		return m, ok && l.uuid == m.UUID && l.life == m.Previous && m.UUID == peer.uuid && m.Epoch == peer.epoch
+		return m, ok && l.uuid == m.UUID && l.incarnation == m.Previous && m.UUID == peer.uuid && m.Epoch == peer.epoch
 	case verdict.Resume:
 		l, ok := decodeLease(m.Lease)
 		m.Term = min(m.Term, l.term)
-		return m, ok && l.uuid == m.UUID && l.life == m.Life && l.epoch == m.Epoch && m.UUID == peer.uuid && m.Epoch == peer.epoch
+		return m, ok && l.uuid == m.UUID && l.incarnation == m.Incarnation && l.epoch == m.Epoch && m.UUID == peer.uuid && m.Epoch == peer.epoch
 	}
 	return m, true
 }

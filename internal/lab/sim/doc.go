@@ -35,7 +35,7 @@
 //
 //   - agent.go, control.go and lifelines.go: the shell of membership, which lifelines
 //     are opened and closed included;
-//   - node.go: in which order a life comes and goes, with its link and its events.
+//   - node.go: in which order an incarnation comes and goes, with its link and its events.
 //     The engine does it in steps between locks, and waits for goroutines;
 //   - dial.go and link.go: the waits for a dial or a welcome, which of two links
 //     stays (by core.RefusesDialed). The engine's links have providers and stand beside

@@ -5,9 +5,9 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// tellDoubt notifies all other nodes that this one hears nothing of a life that it watches.
+// tellDoubt notifies all other nodes that this one hears nothing of an incarnation that it watches.
 func (a *agent) tellDoubt(n verdict.Node) {
-	in := verdict.Doubt{By: a.member.Self().Life, Life: n.Life}
+	in := verdict.Doubt{By: a.member.Self().Incarnation, Incarnation: n.Incarnation}
 	for _, m := range a.w.machines {
 		if m == a.at || m.proc == nil {
 			continue
@@ -21,9 +21,9 @@ func (a *agent) tellDoubt(n verdict.Node) {
 	}
 }
 
-// lookAt checks whether a node answers or refuses at the address of a life.
+// lookAt checks whether a node answers or refuses at the address of an incarnation.
 func (a *agent) lookAt(x verdict.Look) {
-	l := a.line(lifeKey{x.UUID, x.Epoch})
+	l := a.line(incarnationKey{x.UUID, x.Epoch})
 	if l.dialing {
 		return // the look under way reports
 	}
@@ -39,8 +39,8 @@ func (a *agent) lookAt(x verdict.Look) {
 	})
 }
 
-// living returns the life of a start of a node, if the table has it.
-func (a *agent) living(k lifeKey) (verdict.Node, bool) {
+// living returns the incarnation of a start of a node, if the table has it.
+func (a *agent) living(k incarnationKey) (verdict.Node, bool) {
 	for _, n := range a.member.Nodes() {
 		if n.UUID == k.uuid && n.Epoch == k.epoch {
 			return n, true

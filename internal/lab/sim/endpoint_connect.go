@@ -70,11 +70,11 @@ func (a *attempt) enlist() {
 func (a *attempt) request(l *link, c *conn) {
 	e := a.e
 	a.c = c
-	c.lane, c.busy = l.sess.open(), true // until the peer has granted
-	c.lane.room = c.kick
+	c.stream, c.busy = l.sess.open(), true // until the peer has granted
+	c.stream.room = c.kick
 	e.conn, e.remote = c, a.dst
 	l.onDown = append(l.onDown, func() { a.end(status.NoDevice) })
-	c.lane.write(wire.Connect{Conn: c.id, From: e.port, To: a.dst.Port, Limit: messageWindow}.AppendTo(nil))
+	c.stream.write(wire.Connect{Conn: c.id, From: e.port, To: a.dst.Port, Limit: messageWindow}.AppendTo(nil))
 	e.n.p.step(failpoint.ConnectSent)
 }
 
@@ -91,7 +91,7 @@ func (a *attempt) end(err error) {
 		e.state, e.conn, e.trying = core.Bound, nil, nil
 	}
 	if err != nil && a.c != nil {
-		a.c.fail(status.Reset) // ends the lane: the peer drops the request
+		a.c.fail(status.Reset) // ends the stream: the peer drops the request
 		a.c.link.forget(a.c)
 	}
 	e.n.p.hand(func() { a.done(err) })
@@ -137,10 +137,10 @@ type request struct {
 
 func (r *request) refuse(code status.Code) {
 	r.link.say(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
-	r.r.lane.drop()
+	r.r.stream.drop()
 }
 
-// incoming handles a connect request, and then the connection's operations lane
+// incoming handles a connect request, and then the connection's operations stream
 // if it is accepted.
 func (n *node) incoming(l *link, f wire.Connect, r *frames) {
 	req := &request{link: l, frame: f, r: r}
@@ -153,13 +153,13 @@ func (n *node) incoming(l *link, f wire.Connect, r *frames) {
 		req.refuse(status.Busy)
 		return
 	}
-	r.lane.more = func() { e.requester(req) }
+	r.stream.more = func() { e.requester(req) }
 	e.changedNow()
 	e.grantNext()
 	e.requester(req)
 }
 
-// requester looks at the lane of a request that may not be accepted yet: the peer sends
+// requester looks at the stream of a request that may not be accepted yet: the peer sends
 // nothing on it before, but may give up.
 func (e *endpoint) requester(req *request) {
 	if req.conn != nil {
@@ -170,9 +170,9 @@ func (e *endpoint) requester(req *request) {
 	if err == errNothing {
 		return
 	}
-	req.r.lane.more = nil
+	req.r.stream.more = nil
 	e.listener.Remove(req)
-	req.r.lane.drop()
+	req.r.stream.drop()
 	if err == nil {
 		req.link.violated(fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type))
 	}
@@ -216,7 +216,7 @@ func (e *endpoint) grantNext() {
 		c.out.raise(r.frame.Limit)
 		e.n.ports.Retain(e.port)
 		ep.state, ep.conn, ep.port, ep.holds = core.Connected, c, e.port, true
-		ep.remote = addr.Addr{Node: r.link.peer.Life.Node, Port: r.frame.From}
+		ep.remote = addr.Addr{Node: r.link.peer.Incarnation.Node, Port: r.frame.From}
 		r.conn = c
 		e.listener.Begin(ep, e.n.w.now)
 		e.grant(ep, c, r)
@@ -234,9 +234,9 @@ func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 		c.onFirst = nil
 		e.grantEnded(ep, c, ok && !c.failed)
 	}
-	c.lane = c.link.sess.open()
-	c.lane.room = c.kick
-	c.lane.write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: messageWindow}.AppendTo(nil))
+	c.stream = c.link.sess.open()
+	c.stream.room = c.kick
+	c.stream.write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: messageWindow}.AppendTo(nil))
 	if !e.n.p.step(failpoint.AcceptGranted) {
 		return
 	}
@@ -245,7 +245,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 	c.link.onDown = append(c.link.onDown, func() { finish(false) })
 	e.n.p.after(core.AcceptTimeout, func() { finish(false) })
 	e.n.p.after(core.GrantPatience, e.grantNext)
-	r.r.lane.more = c.pump
+	r.r.stream.more = c.pump
 	c.serve(r.r)
 }
 
@@ -262,7 +262,7 @@ func (e *endpoint) grantEnded(ep *endpoint, c *conn, ok bool) {
 	}
 	if !ok {
 		c.fail(status.Reset) // or close would wait for the requester
-		// The lane's end may overtake the grant; then only this frame notifies the peer.
+		// The stream's end may overtake the grant; then only this frame notifies the peer.
 		c.link.say(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
 	}
 	ep.end(wire.Close{Reset: true}, func(error) {})

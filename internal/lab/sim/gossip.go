@@ -42,7 +42,7 @@ type knownPeer struct {
 }
 
 func newGossip(w *world) *gossip {
-	return &gossip{w: w, rng: stream(w.seed, "gossip"), delay: deathDelay(w.timing)}
+	return &gossip{w: w, rng: seeded(w.seed, "gossip"), delay: deathDelay(w.timing)}
 }
 
 // changed schedules another look at the reachability of all nodes, once for all changes
@@ -215,26 +215,26 @@ func (g *gossip) hop(a, b *machine) bool {
 
 // hear takes a rumour about a process.
 func (a *agent) hear(o *proc, r verdict.Rumour) {
-	k := lifeKey{o.agent.self.uuid, o.agent.self.epoch}
+	k := incarnationKey{o.agent.self.uuid, o.agent.self.epoch}
 	a.rumour[k] = r
 	for _, n := range a.member.Nodes() {
 		if n.UUID == k.uuid && n.Epoch == k.epoch {
-			a.feedMember(verdict.Gossip{Life: n.Life, Rumour: r})
+			a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
 			return
 		}
 	}
 }
 
-// tellRumour feeds the member the rumour about a life, if there is one.
+// tellRumour feeds the member the rumour about an incarnation, if there is one.
 func (a *agent) tellRumour(n verdict.Node) {
-	if r, ok := a.rumour[lifeKey{n.UUID, n.Epoch}]; ok {
-		a.feedMember(verdict.Gossip{Life: n.Life, Rumour: r})
+	if r, ok := a.rumour[incarnationKey{n.UUID, n.Epoch}]; ok {
+		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
 	}
 }
 
 // sendLossReport sends the report that this node does not hear the host, in one packet.
 func (a *agent) sendLossReport(x verdict.SendLossReport) {
-	life := a.member.Self().Life
+	incarnation := a.member.Self().Incarnation
 	for _, m := range a.w.machines {
 		o := m.proc
 		if o == nil || o.agent.self.uuid != x.Host || o.agent.self.epoch != x.Epoch {
@@ -247,7 +247,7 @@ func (a *agent) sendLossReport(x verdict.SendLossReport) {
 		a.w.after(c.delay, func() {
 			o.soon(func() {
 				if o.agent.host != nil {
-					o.agent.feedHost(verdict.LossReport{Life: life})
+					o.agent.feedHost(verdict.LossReport{Incarnation: incarnation})
 				}
 			})
 		})

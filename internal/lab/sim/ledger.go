@@ -6,63 +6,63 @@ import (
 )
 
 // A ledger holds the events that membership of one process has reported to its node
-// since it has its life. It detects forbidden ones: a life twice, an end without a
-// beginning, an older life after a newer one.
+// since it has its incarnation. It detects forbidden ones: an incarnation twice, an end without a
+// beginning, an older incarnation after a newer one.
 type ledger struct {
-	self addr.Life
+	self addr.Incarnation
 	in   map[addr.NodeID]addr.Generation // the live nodes
-	out  map[addr.NodeID]addr.Generation // the newest life of each ID that is over
+	out  map[addr.NodeID]addr.Generation // the newest incarnation of each ID that is over
 }
 
 // check takes an event and checks it against those before it.
 func (l *ledger) check(a *agent, e verdict.Event) {
-	x, life := &a.w.watch, e.Node.Life
+	x, incarnation := &a.w.watch, e.Node.Incarnation
 	if e.Kind != verdict.EventUpdated && e.Kind != verdict.EventHost {
 		x.events++
 	}
 	bad := func(why string) { x.at(a.p.source(), "%s: %+v", why, e) }
 	switch e.Kind {
 	case verdict.EventSelf:
-		if l.self != (addr.Life{}) {
-			bad("a second life without a reset")
+		if l.self != (addr.Incarnation{}) {
+			bad("a second incarnation without a reset")
 		}
-		if life.Node != addr.Host && x.owner[life] != (lifeKey{a.self.uuid, a.self.epoch}) {
-			bad("somebody else's life")
+		if incarnation.Node != addr.Host && x.owner[incarnation] != (incarnationKey{a.self.uuid, a.self.epoch}) {
+			bad("somebody else's incarnation")
 		}
-		*l = ledger{self: life, in: make(map[addr.NodeID]addr.Generation), out: make(map[addr.NodeID]addr.Generation)}
+		*l = ledger{self: incarnation, in: make(map[addr.NodeID]addr.Generation), out: make(map[addr.NodeID]addr.Generation)}
 	case verdict.EventReset:
-		if l.self != life || life.Generation == 0 {
-			bad("the reset of a life that it does not have")
+		if l.self != incarnation || incarnation.Generation == 0 {
+			bad("the reset of an incarnation that it does not have")
 		}
-		l.self = addr.Life{}
+		l.self = addr.Incarnation{}
 	case verdict.EventAdded:
-		l.added(life, bad)
+		l.added(incarnation, bad)
 	case verdict.EventRemoved:
-		if l.in[life.Node] != life.Generation {
-			bad("the end of a life that was not there")
+		if l.in[incarnation.Node] != incarnation.Generation {
+			bad("the end of an incarnation that was not there")
 		}
-		delete(l.in, life.Node)
+		delete(l.in, incarnation.Node)
 		if l.out != nil {
-			l.out[life.Node] = max(l.out[life.Node], life.Generation)
+			l.out[incarnation.Node] = max(l.out[incarnation.Node], incarnation.Generation)
 		}
 	case verdict.EventUpdated:
-		if l.in[life.Node] != life.Generation {
-			bad("news of a life that is not there")
+		if l.in[incarnation.Node] != incarnation.Generation {
+			bad("news of an incarnation that is not there")
 		}
 	}
 }
 
-func (l *ledger) added(life addr.Life, bad func(string)) {
+func (l *ledger) added(incarnation addr.Incarnation, bad func(string)) {
 	switch {
-	case l.self == (addr.Life{}):
-		bad("another life before it has one itself")
+	case l.self == (addr.Incarnation{}):
+		bad("another incarnation before it has one itself")
 		return
-	case l.in[life.Node] != 0:
-		bad("a life while another one of this ID is there")
-	case life.Generation <= l.out[life.Node]:
-		bad("a life after its end")
-	case life == l.self:
-		bad("its own life as another's")
+	case l.in[incarnation.Node] != 0:
+		bad("an incarnation while another one of this ID is there")
+	case incarnation.Generation <= l.out[incarnation.Node]:
+		bad("an incarnation after its end")
+	case incarnation == l.self:
+		bad("its own incarnation as another's")
 	}
-	l.in[life.Node] = life.Generation
+	l.in[incarnation.Node] = incarnation.Generation
 }

@@ -11,7 +11,7 @@ import (
 // A line is the lifeline between this node and one start of another.
 type line struct {
 	verdict.Lifeline
-	key     lifeKey
+	key     incarnationKey
 	up      *tcpEnd // nil: none
 	dialed  bool    // up was dialed here
 	dialing bool
@@ -22,7 +22,7 @@ type line struct {
 // heard reports whether there is a lifeline that is not silent.
 func (l *line) heard() bool { return l.up != nil && !l.Silent() }
 
-func (a *agent) line(k lifeKey) *line {
+func (a *agent) line(k incarnationKey) *line {
 	l := a.lines[k]
 	if l == nil {
 		l = &line{key: k}
@@ -33,34 +33,34 @@ func (a *agent) line(k lifeKey) *line {
 }
 
 // weDial reports whether this node dials the lifeline: the lower UUID does.
-func (a *agent) weDial(k lifeKey) bool { return bytes.Compare(a.self.uuid[:], k.uuid[:]) < 0 }
+func (a *agent) weDial(k incarnationKey) bool { return bytes.Compare(a.self.uuid[:], k.uuid[:]) < 0 }
 
 // lineRetry is the pause between two attempts to open a lifeline.
 const lineRetry = time.Second
 
 // tendLines opens the lifelines that should be there, closes those that need not,
-// reports live and silent nodes to the member, and forgets the lines of lives that are
+// reports live and silent nodes to the member, and forgets the lines of incarnations that are
 // gone.
 func (a *agent) tendLines() {
 	if a.departed || a.p.dead {
 		return
 	}
 	nodes := a.member.Nodes()
-	living := make(map[lifeKey]bool, len(nodes))
+	living := make(map[incarnationKey]bool, len(nodes))
 	a.pace.BeginLines()
 	for _, n := range nodes {
-		if n.Life.Node == addr.Host || a.host != nil {
+		if n.Incarnation.Node == addr.Host || a.host != nil {
 			continue // the control session is the lifeline
 		}
-		k := lifeKey{n.UUID, n.Epoch}
+		k := incarnationKey{n.UUID, n.Epoch}
 		living[k] = true
-		wanted := a.member.Watches(n.Life)
+		wanted := a.member.Watches(n.Incarnation)
 		if !wanted && a.lines[k] == nil {
 			continue
 		}
 		l := a.line(k)
 		if l.up != nil {
-			e, doubt := a.pace.Heard(&l.Lifeline, n.Life, l.alive, a.w.time())
+			e, doubt := a.pace.Heard(&l.Lifeline, n.Incarnation, l.alive, a.w.time())
 			a.tell(l, n, e, doubt)
 		}
 		switch {
@@ -86,13 +86,13 @@ func (a *agent) tendLines() {
 	a.order = kept
 }
 
-// tell passes on the evidence about a life, if there is any, and a doubt.
+// tell passes on the evidence about an incarnation, if there is any, and a doubt.
 func (a *agent) tell(l *line, n verdict.Node, e verdict.Evidence, doubt bool) {
 	if doubt {
 		a.tellDoubt(n)
 	}
 	if e != 0 {
-		a.feedMember(verdict.Link{Life: n.Life, Evidence: e})
+		a.feedMember(verdict.Link{Incarnation: n.Incarnation, Evidence: e})
 	}
 }
 
@@ -121,17 +121,17 @@ func (a *agent) excuseLines() {
 
 func (a *agent) dialLine(l *line, n verdict.Node) {
 	l.dialing = true
-	self := a.member.Self().Life
+	self := a.member.Self().Incarnation
 	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met verdict.Sight) {
 		l.dialing = false
 		l.retryAt = a.w.now + lineRetry
 		had := l.up
 		switch {
-		case up != nil && self != a.member.Self().Life: // it was shown another life
+		case up != nil && self != a.member.Self().Incarnation: // it was shown another incarnation
 			a.release(up)
 			return
 		case up != nil && !l.heard():
-			a.raise(l, up, true, n.Life)
+			a.raise(l, up, true, n.Incarnation)
 			if had != nil {
 				had.abort()
 			}
@@ -144,7 +144,7 @@ func (a *agent) dialLine(l *line, n verdict.Node) {
 	})
 }
 
-// look checks whether the life of n is still there, and closes the lifeline of this
+// look checks whether the incarnation of n is still there, and closes the lifeline of this
 // check: the peer is to dial the one that stays.
 func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 	l.dialing = true
@@ -158,12 +158,12 @@ func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 
 // tellMet feeds the member the result of reach.
 func (a *agent) tellMet(l *line, n verdict.Node, met verdict.Sight) {
-	e, doubt := a.pace.Met(&l.Lifeline, n.Life, met, a.w.time())
+	e, doubt := a.pace.Met(&l.Lifeline, n.Incarnation, met, a.w.time())
 	a.tell(l, n, e, doubt)
 }
 
-// endLives ends the lifelines on which this node showed a life that is over.
-func (a *agent) endLives() {
+// endIncarnations ends the lifelines on which this node showed an incarnation that is over.
+func (a *agent) endIncarnations() {
 	for _, l := range a.order {
 		if l.up != nil {
 			l.up.close()
@@ -175,24 +175,24 @@ func (a *agent) endLives() {
 // there to see that we are, unless the peer beats on it: then it has lost the one
 // that we believe in.
 func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
-	k := lifeKey{peer.uuid, peer.epoch}
+	k := incarnationKey{peer.uuid, peer.epoch}
 	l := a.line(k)
-	if l.up == nil && !a.weDial(k) && peer.life != (addr.Life{}) {
-		a.raise(l, e, false, peer.life)
+	if l.up == nil && !a.weDial(k) && peer.incarnation != (addr.Incarnation{}) {
+		a.raise(l, e, false, peer.incarnation)
 		return
 	}
-	self := a.member.Self().Life // that was shown to the peer
+	self := a.member.Self().Incarnation // that was shown to the peer
 	e.ended = func(verdict.DownCause) {}
 	e.received = func(m any) {
-		if _, ok := m.(lineBeat); !ok || a.weDial(k) || peer.life == (addr.Life{}) {
+		if _, ok := m.(lineBeat); !ok || a.weDial(k) || peer.incarnation == (addr.Incarnation{}) {
 			return
 		}
-		if self != a.member.Self().Life {
+		if self != a.member.Self().Incarnation {
 			a.release(e)
 			return
 		}
 		had := l.up
-		a.raise(l, e, false, peer.life)
+		a.raise(l, e, false, peer.incarnation)
 		e.received(m)
 		if had != nil {
 			had.abort()
@@ -200,9 +200,9 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	}
 }
 
-// raise makes e the lifeline of l, on which the peer shows a life. dialed: this node
+// raise makes e the lifeline of l, on which the peer shows an incarnation. dialed: this node
 // sends the beats.
-func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Life) {
+func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Incarnation) {
 	l.up, l.dialed, l.alive = e, dialed, a.w.time()
 	l.Raise(shown)
 	e.received = func(m any) {
@@ -223,7 +223,7 @@ func (a *agent) lineDown(l *line, e *tcpEnd) {
 	l.up = nil
 	node, ok := a.living(l.key)
 	switch {
-	case !ok, e.ending, a.departed, !a.member.Watches(node.Life):
+	case !ok, e.ending, a.departed, !a.member.Watches(node.Incarnation):
 	case !a.weDial(l.key):
 		a.look(l, node, a.w.timing.Redial)
 	case !l.dialing:

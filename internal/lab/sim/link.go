@@ -12,16 +12,16 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A link is an association with one life of a peer, established by a HELLO
+// A link is an association with one incarnation of a peer, established by a HELLO
 // round trip.
 type link struct {
 	n      *node
-	self   addr.Life
+	self   addr.Incarnation
 	peer   core.Party
 	sess   *quicEnd
 	dialed bool
 	down   bool
-	ctrl   *lane
+	ctrl   *stream
 
 	conns    map[wire.ConnID]*conn
 	lastConn wire.ConnID
@@ -32,28 +32,28 @@ type link struct {
 	onDown   []func()
 }
 
-func newLink(n *node, self addr.Life, peer core.Party, e *quicEnd, begun time.Duration) *link {
+func newLink(n *node, self addr.Incarnation, peer core.Party, e *quicEnd, begun time.Duration) *link {
 	return &link{n: n, self: self, peer: peer, sess: e, conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]func()),
-		pulse: core.Keepalive{Pulse: core.NewPulse(n.times, begun, n.w.now), Self: self, Peer: peer.Life}}
+		pulse: core.Keepalive{Pulse: core.NewPulse(n.times, begun, n.w.now), Self: self, Peer: peer.Incarnation}}
 }
 
-// start puts the link in use. ctrl and in are the two control lanes after
+// start puts the link in use. ctrl and in are the two control streams after
 // HELLO.
-func (l *link) start(ctrl *lane, in *frames) {
+func (l *link) start(ctrl *stream, in *frames) {
 	if l.down {
 		return
 	}
 	l.ctrl = ctrl
 	l.sess.ended = l.sessionEnded
 	l.sess.datagram = l.onDatagram
-	in.lane.more = func() { l.readControl(in) }
+	in.stream.more = func() { l.readControl(in) }
 	if l.sess.over {
 		l.sessionEnded(l.sess.left)
 		return
 	}
 	l.sess.serve(l.accept)
 	l.readControl(in)
-	if p := l.n.peers[l.peer.Life.Node]; p != nil && p.link == l {
+	if p := l.n.peers[l.peer.Incarnation.Node]; p != nil && p.link == l {
 		p.wake(l.n)
 	}
 }
@@ -65,11 +65,11 @@ func (l *link) sessionEnded(how transport.CloseError) {
 	}
 	switch {
 	case how.Reset:
-		l.n.report(l.peer.Life, verdict.LinkReset)
+		l.n.report(l.peer.Incarnation, verdict.LinkReset)
 	case how.Remote && how.Code == transport.CodeFenced:
-		l.n.report(l.peer.Life, verdict.LinkFenced)
+		l.n.report(l.peer.Incarnation, verdict.LinkFenced)
 	case how.Timeout:
-		l.n.report(l.peer.Life, verdict.LinkSilent)
+		l.n.report(l.peer.Incarnation, verdict.LinkSilent)
 	}
 }
 
@@ -121,9 +121,9 @@ func (l *link) violated(err error) {
 	}
 }
 
-// accept reads the first frame of a lane that the peer opened, which states the lane's
+// accept reads the first frame of a stream that the peer opened, which states the stream's
 // purpose.
-func (l *link) accept(in *lane) {
+func (l *link) accept(in *stream) {
 	r := l.n.w.newFrames(in)
 	in.more = func() {
 		h, body, err := r.Next()
@@ -142,7 +142,7 @@ func (l *link) accept(in *lane) {
 	in.more()
 }
 
-// open handles a lane's first frame and then the lane.
+// open handles a stream's first frame and then the stream.
 func (l *link) open(r *frames, h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeConnect:
@@ -158,7 +158,7 @@ func (l *link) open(r *frames, h wire.Header, body []byte) error {
 		}
 		c := l.conns[f.Peer]
 		if c == nil || !c.ep.granted(c, f, r) {
-			r.lane.drop() // the connector gave up
+			r.stream.drop() // the connector gave up
 			return nil
 		}
 		c.serve(r)
@@ -170,18 +170,18 @@ func (l *link) open(r *frames, h wire.Header, body []byte) error {
 		}
 		c := l.conns[f.Peer]
 		if c == nil {
-			r.lane.drop() // closed meanwhile
+			r.stream.drop() // closed meanwhile
 			return nil
 		}
 		return c.readMessages(r)
 	}
-	return fmt.Errorf("%w: a lane begins with %v", status.Protocol, h.Type)
+	return fmt.Errorf("%w: a stream begins with %v", status.Protocol, h.Type)
 }
 
-// say sends a frame on the control lane.
+// say sends a frame on the control stream.
 func (l *link) say(frame []byte) {
 	if !l.down && l.ctrl != nil && !l.ctrl.write(frame) {
-		l.fail(transport.CodeProtocol, "control lane is not read")
+		l.fail(transport.CodeProtocol, "control stream is not read")
 	}
 }
 
@@ -202,7 +202,7 @@ func (l *link) readControl(r *frames) {
 	}
 }
 
-// onControl handles a frame of the control lane.
+// onControl handles a frame of the control stream.
 func (l *link) onControl(h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeRefuse:
@@ -219,13 +219,13 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 		l.heard(x)
 		return err
 	}
-	return fmt.Errorf("%w: %v on the control lane", status.Protocol, h.Type)
+	return fmt.Errorf("%w: %v on the control stream", status.Protocol, h.Type)
 }
 
 // heard performs the effects of a frame of the peer, but for the reply.
 func (l *link) heard(x core.Heard) {
 	if x.News {
-		l.n.report(l.peer.Life, verdict.LinkAlive)
+		l.n.report(l.peer.Incarnation, verdict.LinkAlive)
 	}
 	if f := l.pings[x.Seq]; f != nil {
 		delete(l.pings, x.Seq)
@@ -249,7 +249,7 @@ func (l *link) tick() {
 		l.sendBeat()
 	}
 	if b.Report {
-		l.n.report(l.peer.Life, verdict.LinkSilent)
+		l.n.report(l.peer.Incarnation, verdict.LinkSilent)
 	}
 	if b.Again > 0 {
 		l.n.p.after(b.Again, func() { l.tick() })
@@ -279,7 +279,7 @@ func (l *link) onDatagram(p []byte) {
 	l.heard(x)
 }
 
-// serving reports whether both lives were confirmed freshly, so that an
+// serving reports whether both incarnations were confirmed freshly, so that an
 // operation of the peer may be applied. If not, c goes on when they are.
 func (l *link) serving(c *conn) bool {
 	if l.pulse.Serving(l.n.w.now) {

@@ -64,7 +64,7 @@ func (n *network) path(from, to int, on faults.Traffic, c faults.Carrier) *path 
 	id := pathID{from, to, on, c}
 	p := n.paths[id]
 	if p == nil {
-		p = &path{id: id, rng: stream(n.w.seed, "path "+string(on), from, to, int(c))}
+		p = &path{id: id, rng: seeded(n.w.seed, "path "+string(on), from, to, int(c))}
 		p.base = between(p.rng, nearest, farthest)
 		for _, r := range n.rules {
 			p.bind(r)
@@ -77,7 +77,7 @@ func (n *network) path(from, to int, on faults.Traffic, c faults.Carrier) *path 
 
 func (p *path) bind(r *rule) {
 	if r.from[p.id.from] && r.to[p.id.to] && r.On.Includes(p.id.on) {
-		p.rules = append(p.rules, &bound{rule: r, rng: stream(r.seed, "rule "+string(p.id.on), p.id.from, p.id.to, int(p.id.carrier))})
+		p.rules = append(p.rules, &bound{rule: r, rng: seeded(r.seed, "rule "+string(p.id.on), p.id.from, p.id.to, int(p.id.carrier))})
 	}
 }
 

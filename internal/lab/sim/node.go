@@ -28,7 +28,7 @@ type node struct {
 	w *world
 	p *proc
 
-	self      core.Party // Life.Generation 0 while it has none
+	self      core.Party // Incarnation.Generation 0 while it has none
 	times     core.PulseTimes
 	ports     *portmap.Table
 	listeners map[addr.Port]*endpoint
@@ -50,7 +50,7 @@ type peerState struct {
 	dialErr   error
 	welcoming int
 	lost      bool
-	waiting   []func() // for the end of a dial, a welcome or the life
+	waiting   []func() // for the end of a dial, a welcome or the incarnation
 }
 
 func newNode(p *proc) *node {
@@ -85,18 +85,18 @@ func (n *node) membership(e verdict.Event) bool {
 	if e.Kind == verdict.EventLocal {
 		return true // applications of the simulation wait until they can reach others
 	}
-	life := e.Node.Life
+	incarnation := e.Node.Incarnation
 	switch e.Kind {
 	case verdict.EventSelf:
-		n.setSelf(life)
+		n.setSelf(incarnation)
 	case verdict.EventAdded:
 		n.up(e.Node)
 	case verdict.EventUpdated:
-		if p := n.peers[life.Node]; p != nil && p.party.Life == life {
+		if p := n.peers[incarnation.Node]; p != nil && p.party.Incarnation == incarnation {
 			p.at = n.w.machineAt(e.Node.Addresses())
 		}
 	case verdict.EventRemoved:
-		n.lost(life, string(e.Reason))
+		n.lost(incarnation, string(e.Reason))
 	case verdict.EventReset:
 		n.reset(e)
 	case verdict.EventHost:
@@ -111,22 +111,22 @@ func (n *node) membership(e verdict.Event) bool {
 
 // A nodeEvent is an event as it is reported to applications.
 type nodeEvent struct {
-	kind   verdict.EventKind
-	life   addr.Life
-	uuid   addr.UUID
-	reason string
+	kind        verdict.EventKind
+	incarnation addr.Incarnation
+	uuid        addr.UUID
+	reason      string
 }
 
-// setSelf gives the node its life. One other than before ends every connection.
-func (n *node) setSelf(life addr.Life) {
-	before := n.self.Life
-	n.self.Life, n.self.Term = life, n.p.agent.member.Term()
-	n.p.at.id = life.Node
+// setSelf gives the node its incarnation. One other than before ends every connection.
+func (n *node) setSelf(incarnation addr.Incarnation) {
+	before := n.self.Incarnation
+	n.self.Incarnation, n.self.Term = incarnation, n.p.agent.member.Term()
+	n.p.at.id = incarnation.Node
 	n.announce()
-	if before.Generation != 0 && before != life {
+	if before.Generation != 0 && before != incarnation {
 		n.failLinks(transport.CodeFenced, func(l *link) bool { return l.self == before })
 	}
-	n.publish(nodeEvent{kind: verdict.EventSelf, life: life, uuid: n.self.UUID})
+	n.publish(nodeEvent{kind: verdict.EventSelf, incarnation: incarnation, uuid: n.self.UUID})
 }
 
 // announce wakes the callers that wait for a change of the node table.
@@ -138,45 +138,45 @@ func (n *node) announce() {
 	}
 }
 
-// up makes a life live.
+// up makes an incarnation live.
 func (n *node) up(v verdict.Node) {
-	if old := n.peers[v.Life.Node]; old != nil {
-		if old.party.Life == v.Life {
+	if old := n.peers[v.Incarnation.Node]; old != nil {
+		if old.party.Incarnation == v.Incarnation {
 			return
 		}
-		n.lost(old.party.Life, "restarted")
+		n.lost(old.party.Incarnation, "restarted")
 	}
-	n.peers[v.Life.Node] = &peerState{at: n.w.machineAt(v.Addresses()),
-		party: core.Party{Cluster: n.self.Cluster, Life: v.Life, UUID: v.UUID, Epoch: v.Epoch}}
+	n.peers[v.Incarnation.Node] = &peerState{at: n.w.machineAt(v.Addresses()),
+		party: core.Party{Cluster: n.self.Cluster, Incarnation: v.Incarnation, UUID: v.UUID, Epoch: v.Epoch}}
 	n.announce()
-	n.publish(nodeEvent{kind: verdict.EventAdded, life: v.Life, uuid: v.UUID})
+	n.publish(nodeEvent{kind: verdict.EventAdded, incarnation: v.Incarnation, uuid: v.UUID})
 }
 
-// lost ends a life. In this order: no new connection reaches it, its link is fenced,
+// lost ends an incarnation. In this order: no new connection reaches it, its link is fenced,
 // every operation and blocked call towards it ends, windows are released by the rules,
 // and then applications are notified.
-func (n *node) lost(life addr.Life, reason string) {
-	p := n.peers[life.Node]
-	if p == nil || p.party.Life != life || !n.p.step(failpoint.LostBeforeFence) {
+func (n *node) lost(incarnation addr.Incarnation, reason string) {
+	p := n.peers[incarnation.Node]
+	if p == nil || p.party.Incarnation != incarnation || !n.p.step(failpoint.LostBeforeFence) {
 		return
 	}
-	delete(n.peers, life.Node)
+	delete(n.peers, incarnation.Node)
 	p.lost = true
 	p.wake(n)
 	n.announce()
-	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Life == life })
+	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Incarnation == incarnation })
 	if !n.p.step(failpoint.LostFenced) {
 		return
 	}
-	n.publish(nodeEvent{kind: verdict.EventRemoved, life: life, uuid: p.party.UUID, reason: reason})
+	n.publish(nodeEvent{kind: verdict.EventRemoved, incarnation: incarnation, uuid: p.party.UUID, reason: reason})
 }
 
 // reset ends every connection of this node's applications: the others have
 // removed it.
 func (n *node) reset(e verdict.Event) {
-	life := n.self.Life
-	n.self.Life = addr.Life{}
-	n.p.lifeEnded = n.w.now
+	incarnation := n.self.Incarnation
+	n.self.Incarnation = addr.Incarnation{}
+	n.p.incarnationEnded = n.w.now
 	n.announce()
 	n.failLinks(transport.CodeFenced, func(*link) bool { return true })
 	for _, id := range sortedKeys(n.peers) {
@@ -184,7 +184,7 @@ func (n *node) reset(e verdict.Event) {
 		n.peers[id].wake(n)
 	}
 	clear(n.peers)
-	n.publish(nodeEvent{kind: verdict.EventReset, life: life, uuid: n.self.UUID, reason: string(e.Reason)})
+	n.publish(nodeEvent{kind: verdict.EventReset, incarnation: incarnation, uuid: n.self.UUID, reason: string(e.Reason)})
 }
 
 func (n *node) failLinks(code uint64, which func(*link) bool) {
@@ -211,7 +211,7 @@ func (n *node) revalidate() {
 
 // live returns the state of a live peer.
 func (n *node) live(id addr.NodeID) (*peerState, error) {
-	if n.self.Life.Generation == 0 {
+	if n.self.Incarnation.Generation == 0 {
 		return nil, status.NoDevice
 	}
 	p := n.peers[id]
@@ -230,9 +230,9 @@ func (p *peerState) wake(n *node) {
 	}
 }
 
-// report passes evidence about a life to membership.
-func (n *node) report(life addr.Life, e verdict.Evidence) {
-	n.p.hand(func() { n.p.agent.feedMember(verdict.Link{Life: life, Evidence: e}) })
+// report passes evidence about an incarnation to membership.
+func (n *node) report(incarnation addr.Incarnation, e verdict.Evidence) {
+	n.p.hand(func() { n.p.agent.feedMember(verdict.Link{Incarnation: incarnation, Evidence: e}) })
 }
 
 // ping measures whether a node answers over its link, dialing it first if

@@ -29,9 +29,9 @@ type proc struct {
 	node     *node
 	resetKey uint64
 	epoch    uint64
-	// lifeEnded is when its last life ended: it was reset, or died.
-	lifeEnded time.Duration
-	onKill    func() // the kernel's reports of its death to others
+	// incarnationEnded is when its last incarnation ended: it was reset, or died.
+	incarnationEnded time.Duration
+	onKill           func() // the kernel's reports of its death to others
 
 	// The reports of gossip to it about the others.
 	heard map[*proc]*knownPeer
@@ -39,7 +39,7 @@ type proc struct {
 }
 
 func newProc(w *world, at *machine, name string) *proc {
-	return &proc{w: w, at: at, name: name, rng: stream(w.seed, name, at.index, at.starts)}
+	return &proc{w: w, at: at, name: name, rng: seeded(w.seed, name, at.index, at.starts)}
 }
 
 // soon runs f as something that has arrived at p: now if p runs, when it
@@ -94,8 +94,8 @@ func (p *proc) kill() {
 		return
 	}
 	p.dead = true
-	if p.node != nil && p.node.self.Life.Generation != 0 {
-		p.lifeEnded = p.w.now
+	if p.node != nil && p.node.self.Incarnation.Generation != 0 {
+		p.incarnationEnded = p.w.now
 	}
 	p.waiting, p.late = nil, nil
 	for _, e := range slices.Clone(p.sockets) {

@@ -15,11 +15,11 @@ const (
 	// packet, and twice as long for the next.
 	handshakeAgain = 200 * time.Millisecond
 
-	laneWindow = 64 << 10 // bytes not acknowledged, of one lane
-	packetLen  = 1252
+	streamWindow = 64 << 10 // bytes not acknowledged, of one stream
+	packetLen    = 1252
 )
 
-// A quic is a session of a link: lanes and datagrams between two processes, and only
+// A quic is a session of a link: streams and datagrams between two processes, and only
 // they know it. A process that dies sends nothing, and one that stands still does not
 // retransmit.
 type quic struct {
@@ -38,10 +38,10 @@ type quicEnd struct {
 	flight
 	tail
 
-	opened   []*lane // by this end, in order
-	shown    int     // how many of those the peer has seen
-	lanes    []*lane // opened by the peer, before lane is set
-	lane     func(*lane)
+	opened   []*stream // by this end, in order
+	shown    int       // how many of those the peer has seen
+	streams  []*stream // opened by the peer, before stream is set
+	stream   func(*stream)
 	datagram func([]byte)
 	ended    func(transport.CloseError) // the session ended, and not by close
 }
@@ -129,7 +129,7 @@ func (e *quicEnd) wire(size int, arrived func()) {
 }
 
 // arrive takes a packet from the network: for this end, or, if the process has
-// another life, or the session is over, for the process that answers in its place.
+// another incarnation, or the session is over, for the process that answers in its place.
 func (e *quicEnd) arrive(f func()) {
 	now := e.p.at.proc
 	switch {
@@ -221,49 +221,49 @@ func (e *quicEnd) send(p []byte) {
 	e.advance()
 }
 
-// open opens a lane to the peer, which sees it with its first bytes.
-func (e *quicEnd) open() *lane {
-	l := &lane{from: e, index: len(e.opened)}
+// open opens a stream to the peer, which sees it with its first bytes.
+func (e *quicEnd) open() *stream {
+	l := &stream{from: e, index: len(e.opened)}
 	e.opened = append(e.opened, l)
 	return l
 }
 
-// serve takes the lanes that the peer opens, those that wait first.
-func (e *quicEnd) serve(f func(*lane)) {
-	e.lane = f
-	waiting := e.lanes
-	e.lanes = nil
+// serve takes the streams that the peer opens, those that wait first.
+func (e *quicEnd) serve(f func(*stream)) {
+	e.stream = f
+	waiting := e.streams
+	e.streams = nil
 	for _, l := range waiting {
 		f(l)
 	}
 }
 
-// announce shows the peer's lanes up to l, in the order in which they were
+// announce shows the peer's streams up to l, in the order in which they were
 // opened: the first bytes of one open those before it too.
-func (e *quicEnd) announce(l *lane) {
+func (e *quicEnd) announce(l *stream) {
 	o := e.peer()
 	for o.shown <= l.index {
 		next := o.opened[o.shown]
 		o.shown++
-		if next.shown = true; e.lane != nil {
-			e.lane(next)
+		if next.shown = true; e.stream != nil {
+			e.stream(next)
 		} else {
-			e.lanes = append(e.lanes, next)
+			e.streams = append(e.streams, next)
 		}
 	}
 }
 
-// A lane is one direction of a session: bytes in order. Both its ends are here.
-type lane struct {
+// A stream is one direction of a session: bytes in order. Both its ends are here.
+type stream struct {
 	from  *quicEnd
-	index int // of from's lanes
+	index int // of from's streams
 
 	// The writing end.
 	sent    uint64 // pieces
 	under   int    // bytes not acknowledged
 	closed  bool   // nothing more is written
 	stopped bool   // the reader wants no more, or the writer dropped it
-	room    func() // the lane takes more
+	room    func() // the stream takes more
 	blocked bool   // room is to be called
 
 	// The reading end.
@@ -283,30 +283,30 @@ type piece struct {
 	last  bool
 }
 
-// Errors of a lane's Read. errNothing is not an end: there will be more.
+// Errors of a stream's Read. errNothing is not an end: there will be more.
 var (
 	errNothing  = errors.New("sim: nothing has arrived")
-	errCanceled = transport.ErrLaneCanceled
+	errCanceled = transport.ErrStreamCanceled
 )
 
-// write hands over p, which belongs to the lane from here on. It reports false,
+// write hands over p, which belongs to the stream from here on. It reports false,
 // and takes nothing, if so much is under way that the writer has to wait; then
 // room is called.
-func (l *lane) write(p []byte) bool {
-	if l.under >= laneWindow {
+func (l *stream) write(p []byte) bool {
+	if l.under >= streamWindow {
 		l.blocked = true
 		return false
 	}
 	if l.stopped || l.closed || l.from.over {
-		return true // it is dropped; the end of the session or the lane is reported
+		return true // it is dropped; the end of the session or the stream is reported
 	}
 	l.under += len(p)
 	l.hand(piece{bytes: p})
 	return true
 }
 
-// close ends the lane behind the written bytes.
-func (l *lane) close() {
+// close ends the stream behind the written bytes.
+func (l *stream) close() {
 	if !l.closed && !l.stopped {
 		l.closed = true
 		l.hand(piece{last: true})
@@ -314,19 +314,19 @@ func (l *lane) close() {
 }
 
 // hand gives a piece to the session, which sends it until it has arrived.
-func (l *lane) hand(x piece) {
+func (l *stream) hand(x piece) {
 	n := l.sent
 	l.sent++
-	l.from.enqueue(&frame{size: len(x.bytes) + 40, lane: l,
+	l.from.enqueue(&frame{size: len(x.bytes) + 40, stream: l,
 		arrived: func() { l.arrive(n, x) },
 		acked:   func() { l.settle(len(x.bytes)) },
 	})
 }
 
 // settle accounts for n bytes that have arrived at the peer.
-func (l *lane) settle(n int) {
+func (l *stream) settle(n int) {
 	l.under -= n
-	if l.blocked && l.under < laneWindow && !l.from.over {
+	if l.blocked && l.under < streamWindow && !l.from.over {
 		l.blocked = false
 		if l.room != nil {
 			l.room()
@@ -335,7 +335,7 @@ func (l *lane) settle(n int) {
 }
 
 // arrive takes a piece from the network and restores the order.
-func (l *lane) arrive(n uint64, x piece) {
+func (l *stream) arrive(n uint64, x piece) {
 	if n < l.expected || l.reset || l.eof {
 		return // a duplicate
 	}
@@ -359,7 +359,7 @@ func (l *lane) arrive(n uint64, x piece) {
 }
 
 // take puts a piece where Read finds it.
-func (l *lane) take(x piece) {
+func (l *stream) take(x piece) {
 	if x.last {
 		l.eof = true
 	}
@@ -370,7 +370,7 @@ func (l *lane) take(x piece) {
 
 // Read implements io.Reader at the reading end. It does not block: errNothing means
 // that there is nothing yet.
-func (l *lane) Read(p []byte) (int, error) {
+func (l *stream) Read(p []byte) (int, error) {
 	switch {
 	case l.dropped || l.reset:
 		return 0, errCanceled
@@ -389,8 +389,8 @@ func (l *lane) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// cancel drops the lane at the writing end; the reader is notified.
-func (l *lane) cancel() {
+// cancel drops the stream at the writing end; the reader is notified.
+func (l *stream) cancel() {
 	if l.stopped || l.closed && l.under == 0 {
 		return
 	}
@@ -409,7 +409,7 @@ func (l *lane) cancel() {
 
 // drop drops it at the reading end: arriving bytes are thrown away, and the writer is
 // asked to stop.
-func (l *lane) drop() {
+func (l *stream) drop() {
 	if l.dropped || l.eof {
 		l.dropped = true
 		return

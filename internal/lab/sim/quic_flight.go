@@ -32,15 +32,15 @@ const (
 // as long as it is.
 type frame struct {
 	size    int
-	once    bool   // it is not sent again: a datagram
-	arrived func() // runs at the peer for each packet that carries it
-	acked   func() // nil, or runs here when the first of them is acknowledged
-	lane    *lane  // of a piece
-	known   bool   // it was acknowledged
+	once    bool    // it is not sent again: a datagram
+	arrived func()  // runs at the peer for each packet that carries it
+	acked   func()  // nil, or runs here when the first of them is acknowledged
+	stream  *stream // of a piece
+	known   bool    // it was acknowledged
 }
 
 // unwanted reports whether the frame need not be sent any more.
-func (f *frame) unwanted() bool { return f.known || f.lane != nil && f.lane.stopped }
+func (f *frame) unwanted() bool { return f.known || f.stream != nil && f.stream.stopped }
 
 // A packet is one that the peer acknowledges.
 type packet struct {
@@ -88,7 +88,7 @@ func (e *quicEnd) enqueue(f *frame) {
 	}
 }
 
-// control sends a control frame of a lane.
+// control sends a control frame of a stream.
 func (e *quicEnd) control(arrived func()) { e.enqueue(&frame{size: 40, arrived: arrived}) }
 
 // advance sends as much as the window takes.

@@ -86,7 +86,7 @@ func (e *quicEnd) repeatEnd() {
 // patience draws how long an acknowledgement is waited for.
 func (e *quicEnd) patience() time.Duration {
 	if e.draws == nil {
-		e.draws = stream(e.s.w.seed, "patience", e.p.at.index, e.p.at.starts, e.peer().p.at.index)
+		e.draws = seeded(e.s.w.seed, "patience", e.p.at.index, e.p.at.starts, e.peer().p.at.index)
 	}
 	return between(e.draws, minPatience, maxPatience) + 2*e.least
 }

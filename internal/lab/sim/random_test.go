@@ -22,7 +22,7 @@ const (
 // simulation has, on a cluster of three to seven nodes. The same seed gives the
 // same scenario. It expects that everything is well again in the end.
 func Random(seed uint64) *scenario.Scenario {
-	g := &generator{rng: stream(seed, "random")}
+	g := &generator{rng: seeded(seed, "random")}
 	g.nodes = 3 + g.rng.IntN(5)
 	g.s = &scenario.Scenario{
 		Version: scenario.Version, Name: scenario.Name(fmt.Sprintf("random-%d", seed)), On: []scenario.Lab{scenario.Sim},
@@ -247,10 +247,10 @@ func (g *generator) disk(at scenario.Span) {
 
 // Zombies returns a scenario in which nodes stand still in the middle of remote
 // memory operations for long enough to be removed, while others are killed and
-// come back with a new life: nothing of an old life may land anywhere. It has
+// come back with a new incarnation: nothing of an old incarnation may land anywhere. It has
 // five such nodes.
 func Zombies(seed uint64) *scenario.Scenario {
-	g := &generator{rng: stream(seed, "zombies"), nodes: 3}
+	g := &generator{rng: seeded(seed, "zombies"), nodes: 3}
 	g.s = g.base("zombies", seed, 24*time.Second)
 	for i := range 5 {
 		at := scenario.Duration(time.Second + time.Duration(i)*4*time.Second)
@@ -269,7 +269,7 @@ func Zombies(seed uint64) *scenario.Scenario {
 // Cuts returns a scenario in which connections are cut, reset or lost at ten
 // random points of fences and signals.
 func Cuts(seed uint64) *scenario.Scenario {
-	g := &generator{rng: stream(seed, "cuts"), nodes: 3}
+	g := &generator{rng: seeded(seed, "cuts"), nodes: 3}
 	g.s = g.base("cuts", seed, 22*time.Second)
 	g.s.Workload.RMA.Fence, g.s.Workload.RMA.Signal = 1+g.rng.IntN(3), 1+g.rng.IntN(3)
 	for i := range 10 {

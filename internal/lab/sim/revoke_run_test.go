@@ -17,7 +17,7 @@ import (
 func Revoke(nodes int, d scenario.Detection, first uint64, runs int) (Spread, error) {
 	var took []time.Duration
 	for seed := first; seed < first+uint64(runs); seed++ {
-		s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &ScalePoint{}, removed: make(map[addr.Life]int)}
+		s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &ScalePoint{}, removed: make(map[addr.Incarnation]int)}
 		s.w.log.keep = s.see
 		one, err := s.revoke()
 		if err != nil {
@@ -43,8 +43,8 @@ func (s *scaleRun) revoke() (time.Duration, error) {
 	}
 	w.until(w.now + 2*time.Second)
 	banned := w.machines[1+w.rng.IntN(len(w.machines)-1)]
-	key := lifeKey{banned.disk.uuid, banned.proc.epoch}
-	s.expect = banned.proc.node.self.Life
+	key := incarnationKey{banned.disk.uuid, banned.proc.epoch}
+	s.expect = banned.proc.node.self.Incarnation
 	answers := 0
 	for _, m := range w.machines {
 		if m != banned {
@@ -73,7 +73,7 @@ func (s *scaleRun) revoke() (time.Duration, error) {
 }
 
 // free reports whether no other node holds anything of a start of m.
-func (s *scaleRun) free(m *machine, key lifeKey) bool {
+func (s *scaleRun) free(m *machine, key incarnationKey) bool {
 	for _, o := range s.w.machines {
 		if o != m && o.proc.holds(key) {
 			return false
@@ -83,7 +83,7 @@ func (s *scaleRun) free(m *machine, key lifeKey) bool {
 }
 
 // holds reports whether the process has a link, a lifeline or a session of a node.
-func (p *proc) holds(key lifeKey) bool {
+func (p *proc) holds(key incarnationKey) bool {
 	for _, l := range p.node.links {
 		if l.peer.UUID == key.uuid {
 			return true
@@ -98,7 +98,7 @@ func (p *proc) holds(key lifeKey) bool {
 	return l != nil && l.up != nil
 }
 
-// ban ends the life of a node for good: its identity is not admitted any more.
+// ban ends the incarnation of a node for good: its identity is not admitted any more.
 func (a *agent) ban(u addr.UUID) {
 	a.banned[u] = true
 	a.feedHost(verdict.Expel{UUID: u, Reason: verdict.ReasonBanned})

@@ -153,7 +153,7 @@ func newPlan(sc *scenario.Scenario, opts Options) plan {
 	if size > 0 {
 		p.RMA.Window = min(p.RMA.Window, 16*size)
 	}
-	p.ConnectSize, p.Receive, p.Parked = 4<<10, 16<<10, messageWindow+laneWindow+8<<10
+	p.ConnectSize, p.Receive, p.Parked = 4<<10, 16<<10, messageWindow+streamWindow+8<<10
 	return p
 }
 
@@ -168,7 +168,7 @@ func (r *runner) gather() error {
 		}
 		// One after the other, so that IDs are those of the slots.
 		w.boot(m)
-		for m.proc == nil || m.proc.node.self.Life.Generation == 0 || !w.whole() {
+		for m.proc == nil || m.proc.node.self.Incarnation.Generation == 0 || !w.whole() {
 			if w.now > readyLimit {
 				return errors.New("the cluster is not complete after " + readyLimit.String())
 			}

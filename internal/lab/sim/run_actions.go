@@ -311,7 +311,7 @@ func (r *runner) restart(m *machine, f *scenario.Fault) {
 func (r *runner) arm(a *action, m *machine, f *scenario.Fault) {
 	w := r.w
 	info, _ := failpoint.FindStep(string(f.Step))
-	t := &trap{step: info.Step, nth: max(f.Nth, 1), times: max(f.Times, 1), chance: 1, rng: stream(a.Seed, "trap", m.index)}
+	t := &trap{step: info.Step, nth: max(f.Nth, 1), times: max(f.Times, 1), chance: 1, rng: seeded(a.Seed, "trap", m.index)}
 	if f.Times < 0 {
 		t.times = -1
 	}

@@ -62,7 +62,7 @@ func Scale(nodes int, d scenario.Detection, first uint64, runs int) (ScalePoint,
 	out := ScalePoint{Nodes: nodes, Runs: runs}
 	var join, crash, silence, back []time.Duration
 	for seed := first; seed < first+uint64(runs); seed++ {
-		s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &out, removed: make(map[addr.Life]int)}
+		s := &scaleRun{w: newWorld(seed, nodes, verdict.TimingOf(string(d)), Options{}), out: &out, removed: make(map[addr.Incarnation]int)}
 		s.w.log.keep = s.see
 		if err := s.run(); err != nil {
 			return out, fmt.Errorf("%d nodes, seed %d: %w", nodes, seed, err)
@@ -85,8 +85,8 @@ type scaleRun struct {
 	crash   time.Duration
 	silence time.Duration
 	back    time.Duration
-	removed map[addr.Life]int // how many nodes were notified of the end of a life
-	expect  addr.Life         // the life whose end is to be reported
+	removed map[addr.Incarnation]int // how many nodes were notified of the end of an incarnation
+	expect  addr.Incarnation         // the incarnation whose end is to be reported
 }
 
 // see follows the events without keeping them.
@@ -138,7 +138,7 @@ func (s *scaleRun) losses() (err error) {
 	w := s.w
 	others := len(w.machines) - 1
 	victim := w.machines[1+w.rng.IntN(others)]
-	s.expect = victim.proc.node.self.Life
+	s.expect = victim.proc.node.self.Incarnation
 	w.kill(victim, history.DidKill, "")
 	gone := func() bool { return s.removed[s.expect] >= others }
 	if s.crash, err = s.until("crash", gone); err != nil {
@@ -150,7 +150,7 @@ func (s *scaleRun) losses() (err error) {
 	}
 	w.until(w.now + 2*time.Second)
 	victim = w.machines[1+w.rng.IntN(others)]
-	s.expect = victim.proc.node.self.Life
+	s.expect = victim.proc.node.self.Incarnation
 	all := make([]int, len(w.machines))
 	for i := range all {
 		all[i] = i

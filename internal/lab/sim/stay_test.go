@@ -11,7 +11,7 @@ import (
 
 // A Stayed is the result of a [Stay].
 type Stayed struct {
-	Lives uint64 // that began
+	Incarnations uint64 // that began
 	// Sizes is how many elements the lists and tables of the host and of a member
 	// have together that never stopped, at the end of each hour.
 	Sizes []int
@@ -43,7 +43,7 @@ func Stay(seed uint64, nodes int, hours int) (Stayed, error) {
 		for _, m := range w.machines[:c.stay] {
 			size += m.proc.size()
 		}
-		out.Lives, out.Sizes = w.watch.lives, append(out.Sizes, size)
+		out.Incarnations, out.Sizes = w.watch.incarnations, append(out.Sizes, size)
 	}
 	return out, nil
 }

@@ -67,7 +67,7 @@ type trap struct {
 }
 
 func newWorld(seed uint64, nodes int, timing verdict.Timing, opts Options) *world {
-	w := &world{seed: seed, opts: opts, timing: timing, rng: stream(seed, "world"), byAddress: make(map[string]*machine)}
+	w := &world{seed: seed, opts: opts, timing: timing, rng: seeded(seed, "world"), byAddress: make(map[string]*machine)}
 	w.cluster = w.uuid()
 	w.net = newNetwork(w)
 	w.gossip = newGossip(w)
@@ -207,27 +207,27 @@ func (t *trap) passes(now time.Duration) bool {
 }
 
 // whole reports whether all running processes form one cluster: each has a
-// life, and its engine knows exactly the others.
+// incarnation, and its engine knows exactly the others.
 func (w *world) whole() bool {
-	lives := make(map[addr.Life]bool)
+	incarnations := make(map[addr.Incarnation]bool)
 	for _, m := range w.machines {
 		if p := m.proc; p != nil {
-			l := p.node.self.Life
+			l := p.node.self.Incarnation
 			if l.Generation == 0 || p.paused || p.agent.member.Alone() {
 				return false
 			}
-			lives[l] = true
+			incarnations[l] = true
 		}
 	}
 	for _, m := range w.machines {
 		if m.proc == nil {
 			continue
 		}
-		if len(m.proc.node.peers) != len(lives)-1 {
+		if len(m.proc.node.peers) != len(incarnations)-1 {
 			return false
 		}
 		for _, id := range sortedKeys(m.proc.node.peers) {
-			if !lives[m.proc.node.peers[id].party.Life] {
+			if !incarnations[m.proc.node.peers[id].party.Incarnation] {
 				return false
 			}
 		}
@@ -246,21 +246,23 @@ type plan struct {
 // have.
 type watch struct {
 	w     *world
-	owner map[addr.Life]lifeKey // the start that each life was granted to
-	// unwritten are the lives whose end the disk refused: it is reported all the same.
-	unwritten map[addr.Life]bool
+	owner map[addr.Incarnation]incarnationKey // the start that each incarnation was granted to
+	// unwritten are the incarnations whose end the disk refused: it is reported all the same.
+	unwritten map[addr.Incarnation]bool
 	bugs      int
-	// lives and events count the lives that began, and the reports of beginnings and
+	// incarnations and events count the incarnations that began, and the reports of beginnings and
 	// ends to nodes.
-	lives, events uint64
+	incarnations, events uint64
 }
 
-func (x *watch) init() { x.owner, x.unwritten = make(map[addr.Life]lifeKey), make(map[addr.Life]bool) }
+func (x *watch) init() {
+	x.owner, x.unwritten = make(map[addr.Incarnation]incarnationKey), make(map[addr.Incarnation]bool)
+}
 
 // refused notes a write of the lease table that failed.
 func (x *watch) refused(p verdict.Persist) {
 	for _, l := range p.Leases {
-		x.unwritten[l.Life()] = true
+		x.unwritten[l.Incarnation()] = true
 	}
 }
 
@@ -275,18 +277,18 @@ func (x *watch) at(target history.Source, format string, args ...any) {
 // protocol writes down that a node broke the protocol in the eyes of another:
 // all of them are honest.
 func (x *watch) protocol(l *link, err error) {
-	x.at(l.n.p.source(), "peer %v broke the protocol: %v", l.peer.Life, err)
+	x.at(l.n.p.source(), "peer %v broke the protocol: %v", l.peer.Incarnation, err)
 }
 
 // serves checks that an operation of a peer is applied only within the fence
-// time after the peer's process had that life.
+// time after the peer's process had that incarnation.
 func (x *watch) serves(l *link) {
 	p := l.sess.peer().p
-	if p.node.self.Life == l.peer.Life && !p.dead {
+	if p.node.self.Incarnation == l.peer.Incarnation && !p.dead {
 		return
 	}
-	if gone := x.w.now - p.lifeEnded; gone > fenceTime {
-		x.at(l.n.p.source(), "an operation of %v is applied %v after that life ended", l.peer.Life, gone)
+	if gone := x.w.now - p.incarnationEnded; gone > fenceTime {
+		x.at(l.n.p.source(), "an operation of %v is applied %v after that incarnation ended", l.peer.Incarnation, gone)
 	}
 }
 
@@ -303,19 +305,19 @@ func (x *watch) stored(a *agent, p verdict.Persist) {
 // granted checks a Grant as it leaves the host: it is on disk, and no other node ever
 // had it.
 func (x *watch) granted(a *agent, s verdict.SessionID, g verdict.Grant) {
-	who := lifeKey{g.UUID, g.Epoch}
-	old, ok := x.owner[g.Life]
+	who := incarnationKey{g.UUID, g.Epoch}
+	old, ok := x.owner[g.Incarnation]
 	if ok && old != who {
-		x.at(a.p.source(), "life %v is given to start %d of node %v, and was given to start %d of node %v", g.Life, who.epoch, who.uuid, old.epoch, old.uuid)
+		x.at(a.p.source(), "incarnation %v is given to start %d of node %v, and was given to start %d of node %v", g.Incarnation, who.epoch, who.uuid, old.epoch, old.uuid)
 	}
-	if x.owner[g.Life] = who; !ok {
-		x.lives++
+	if x.owner[g.Incarnation] = who; !ok {
+		x.incarnations++
 	}
 	if s == verdict.LocalSession {
 		return
 	}
-	if l, ok := a.at.disk.leases[g.Life.Node]; !ok || l.Generation != g.Life.Generation || l.State != verdict.LeaseActive {
-		x.at(a.p.source(), "%v is granted but the disk says %+v", g.Life, l)
+	if l, ok := a.at.disk.leases[g.Incarnation.Node]; !ok || l.Generation != g.Incarnation.Generation || l.State != verdict.LeaseActive {
+		x.at(a.p.source(), "%v is granted but the disk says %+v", g.Incarnation, l)
 	}
 }
 
@@ -323,12 +325,12 @@ func (x *watch) granted(a *agent, s verdict.SessionID, g verdict.Grant) {
 // disk.
 func (x *watch) event(a *agent, e verdict.Event) {
 	a.told.check(a, e)
-	if e.Kind != verdict.EventRemoved || a.host == nil || e.Node.Life.Node == addr.Host || x.unwritten[e.Node.Life] {
+	if e.Kind != verdict.EventRemoved || a.host == nil || e.Node.Incarnation.Node == addr.Host || x.unwritten[e.Node.Incarnation] {
 		return
 	}
-	l := a.at.disk.leases[e.Node.Life.Node]
-	if l.Generation < e.Node.Life.Generation || l.Generation == e.Node.Life.Generation && l.State == verdict.LeaseActive {
-		x.at(a.p.source(), "the end of %v is told and not on disk: %+v", e.Node.Life, l)
+	l := a.at.disk.leases[e.Node.Incarnation.Node]
+	if l.Generation < e.Node.Incarnation.Generation || l.Generation == e.Node.Incarnation.Generation && l.State == verdict.LeaseActive {
+		x.at(a.p.source(), "the end of %v is told and not on disk: %+v", e.Node.Incarnation, l)
 	}
 }
 
@@ -338,12 +340,12 @@ var eventKinds = map[verdict.EventKind]history.EventKind{verdict.EventAdded: his
 // tell writes an event at the same point as the daemon: when the engine has dealt with
 // it.
 func (n *node) tell(e verdict.Event) {
-	r := &history.Event{What: eventKinds[e.Kind], Observer: n.self.Life, Subject: e.Node.Life, UUID: e.Node.UUID, Reason: string(e.Reason)}
+	r := &history.Event{What: eventKinds[e.Kind], Observer: n.self.Incarnation, Subject: e.Node.Incarnation, UUID: e.Node.UUID, Reason: string(e.Reason)}
 	switch e.Kind {
 	case verdict.EventReset:
-		r.Observer = e.Node.Life
+		r.Observer = e.Node.Incarnation
 	case verdict.EventHost:
-		r.Subject, r.UUID, r.Reason = addr.Life{}, addr.UUID{}, e.Detail
+		r.Subject, r.UUID, r.Reason = addr.Incarnation{}, addr.UUID{}, e.Detail
 	case verdict.EventUpdated:
 		return
 	}

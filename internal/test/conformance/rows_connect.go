@@ -225,8 +225,8 @@ func (c *check) peerIs(e end, node *fabric.Node, userKnown bool) {
 	}
 	p, err := e.Peer()
 	c.must(err)
-	if life := node.Life(); p.Node != life.Node || p.Generation != life.Generation || p.Name != node.Name() || len(p.Labels) > 0 || p.UID != uid {
-		c.Errorf("peer %+v, want node %v, %q and user %d", p, life, node.Name(), uid)
+	if incarnation := node.Incarnation(); p.Node != incarnation.Node || p.Generation != incarnation.Generation || p.Name != node.Name() || len(p.Labels) > 0 || p.UID != uid {
+		c.Errorf("peer %+v, want node %v, %q and user %d", p, incarnation, node.Name(), uid)
 	}
 }
 

@@ -44,14 +44,14 @@ var eventRows = []row{
 		}
 	}},
 	{call: "events", name: "node lost=NODE_REMOVED with its generation and a reason", alone: true, only: []Pair{Across}, check: func(c *check) {
-		life := c.far.Life()
+		incarnation := c.far.Incarnation()
 		ev := c.kill()
-		if ev.Kind != fabric.NodeRemoved || ev.Node != life.Node || ev.Generation != life.Generation || ev.Reason == "" {
-			c.Errorf("got %+v, want the removal of %v", ev, life)
+		if ev.Kind != fabric.NodeRemoved || ev.Node != incarnation.Node || ev.Generation != incarnation.Generation || ev.Reason == "" {
+			c.Errorf("got %+v, want the removal of %v", ev, incarnation)
 		}
 	}},
 	{call: "events", name: "node back=NODE_ADDED, same node, next generation", alone: true, only: []Pair{Across}, check: func(c *check) {
-		life := c.far.Life()
+		incarnation := c.far.Incarnation()
 		events, stop := c.watch()
 		defer stop()
 		c.site.Kill(1)
@@ -59,7 +59,7 @@ var eventRows = []row{
 		c.site.Restart(1)
 		added := c.next(events)
 		got := fmt.Sprint(removed.Kind, removed.Generation, added.Kind, added.Node, added.Generation)
-		if want := fmt.Sprint(fabric.NodeRemoved, life.Generation, fabric.NodeAdded, life.Node, life.Generation+1); got != want {
+		if want := fmt.Sprint(fabric.NodeRemoved, incarnation.Generation, fabric.NodeAdded, incarnation.Node, incarnation.Generation+1); got != want {
 			c.Errorf("got %v, %v", removed, added)
 		}
 	}},

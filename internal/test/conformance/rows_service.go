@@ -131,7 +131,7 @@ var serviceRows = []row{
 		c.must(app.Close())
 		gone()
 	}},
-	{call: "service", name: "the node is lost=the name is gone, and back with the next life", alone: true, only: []Pair{Across}, check: func(c *check) {
+	{call: "service", name: "the node is lost=the name is gone, and back with the next incarnation", alone: true, only: []Pair{Across}, check: func(c *check) {
 		name := serviceName()
 		c.serves(c.far, name)
 		c.kill()

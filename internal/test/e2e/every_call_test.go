@@ -99,7 +99,7 @@ func (l *lab) loseInEveryWay() {
 func (k loss) lose(l *lab, host, victim, other *node) {
 	t := l.t
 	t.Helper()
-	old := victim.life()
+	old := victim.incarnation()
 	there, here := l.doomed(victim), l.doomed(other)
 	calls, own := there.callsFrom(l, other), here.callsFrom(l, victim)
 	calls, own = append(calls, here.own...), append(own, there.own...)
@@ -143,20 +143,20 @@ func (k loss) lose(l *lab, host, victim, other *node) {
 	t.Logf("%s: %d calls to it ended, the last one %s; %d of its own, the last one %s", k.name, len(calls), slowest, len(own), slowestOwn)
 	switch {
 	case k.removes: // of which it hears only now
-		next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}
+		next := fabric.Incarnation{Node: old.Node, Generation: old.Generation + 1}
 		watcher.added(stepLimit, next)
 		victim.becomes(next)
-	case !k.passes && victim.life() != old:
-		t.Errorf("%s: it was %v and is %v", k.name, old, victim.life())
+	case !k.passes && victim.incarnation() != old:
+		t.Errorf("%s: it was %v and is %v", k.name, old, victim.incarnation())
 	}
 }
 
-// becomes waits until n knows that it is life.
-func (n *node) becomes(life fabric.Life) {
+// becomes waits until n knows that it is incarnation.
+func (n *node) becomes(incarnation fabric.Incarnation) {
 	n.l.t.Helper()
 	eventually(n.l.t, stepLimit, n.name+" returns", func() error {
-		if n.joined(); n.life() != life {
-			return fmt.Errorf("it is %v, want %v", n.life(), life)
+		if n.joined(); n.incarnation() != incarnation {
+			return fmt.Errorf("it is %v, want %v", n.incarnation(), incarnation)
 		}
 		return nil
 	})

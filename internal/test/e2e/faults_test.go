@@ -147,7 +147,7 @@ func TestPartitionGivenToOneNodeRemovesIt(t *testing.T) {
 	l := newLab(t)
 	nodes := l.breakable(2)
 	host, healthyOne, lost := nodes[0], nodes[1], nodes[2]
-	old := lost.life()
+	old := lost.incarnation()
 	var watchers []*watcher
 	for _, n := range nodes[:2] {
 		watchers = append(watchers, n.watch())
@@ -170,18 +170,18 @@ func TestPartitionGivenToOneNodeRemovesIt(t *testing.T) {
 	l.reconnect(10*time.Second, healthyOne, lost)
 }
 
-// returns waits until n, whose life old is over, is back with its next one: all
+// returns waits until n, whose incarnation old is over, is back with its next one: all
 // watchers see that, and n reports it too.
-func (n *node) returns(old fabric.Life, watchers []*watcher) {
+func (n *node) returns(old fabric.Incarnation, watchers []*watcher) {
 	t := n.l.t
 	t.Helper()
-	next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}
+	next := fabric.Incarnation{Node: old.Node, Generation: old.Generation + 1}
 	for _, w := range watchers {
 		w.added(10*time.Second, next)
 	}
 	n.joined()
-	if n.life() != next {
-		t.Errorf("it holds that it is %v, the others that it is %v", n.life(), next)
+	if n.incarnation() != next {
+		t.Errorf("it holds that it is %v, the others that it is %v", n.incarnation(), next)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestPartitionOfOneDirectionRemovesWhoHearsNothing(t *testing.T) {
 	l := newLab(t)
 	nodes := l.breakable(2)
 	host, healthyOne, lost := nodes[0], nodes[1], nodes[2]
-	old := lost.life()
+	old := lost.incarnation()
 	var watchers []*watcher
 	for _, n := range nodes[:2] {
 		watchers = append(watchers, n.watch())

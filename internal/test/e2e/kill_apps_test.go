@@ -239,10 +239,10 @@ func (l *lab) anchor(n *node) {
 	})
 }
 
-// greet lives a victim's life, undisturbed, from n to m's anchor.
+// greet lives a victim's incarnation, undisturbed, from n to m's anchor.
 func (l *lab) greet(n, m *node) {
 	l.t.Helper()
-	v := &life{ctx: within(l.t, stepLimit), socket: n.socket(), anchor: m.at(anchorPort)}
+	v := &incarnation{ctx: within(l.t, stepLimit), socket: n.socket(), anchor: m.at(anchorPort)}
 	for _, s := range victimSteps {
 		if err := s.do(v); err != nil {
 			l.t.Fatalf("%s to %s: %s: %v", n.name, m.name, s.name, err)
@@ -380,7 +380,7 @@ var passing = []string{
 	// A node that checks whether another one lives opens a control connection to it:
 	// membership has no goroutine for an application.
 	"github.com/fabricd/fabricd/membership",
-	// A lane over TCP that is being written, or has just ended.
+	// A stream over TCP that is being written, or has just ended.
 	"github.com/fabricd/fabricd/internal/transport/stream.(*session).spawn.func1",
 }
 

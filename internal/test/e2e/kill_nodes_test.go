@@ -63,7 +63,7 @@ func (l *lab) killEach() {
 func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 	t := l.t
 	t.Helper()
-	old := victim.life()
+	old := victim.incarnation()
 	var watchers []*watcher
 	var flows []*flow
 	for i, s := range survivors {
@@ -109,9 +109,9 @@ func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 	}
 
 	victim.start()
-	next := victim.life() // a host's is above its age, and so are lives that it grants then
+	next := victim.incarnation() // a host's is above its age, and so are lives that it grants then
 	if next.Node != old.Node || next.Generation <= old.Generation {
-		t.Errorf("%s is %v again, want a life after %v", victim.name, next, old)
+		t.Errorf("%s is %v again, want an incarnation after %v", victim.name, next, old)
 	}
 	for _, w := range watchers {
 		w.added(stepLimit, next)

@@ -204,17 +204,17 @@ func environ() []string {
 	return append(own, "GOTRACEBACK=all", "FABRICD_PANIC=crash")
 }
 
-// A node is one fabricd of a lab, over all its lives.
+// A node is one fabricd of a lab, over all its incarnations.
 type node struct {
 	l            *lab
 	name         string
 	dir          string
 	args         []string // of `fabricd run`
-	data, gossip int      // ports, the same in every life
+	data, gossip int      // ports, the same in every incarnation
 	prefix       []string // the program that runs fabricd: none, or a shell that sets limits
 	exe          string   // the program; empty: the one of this build
 	admin        *daemon.Client
-	*process            // of the last life
+	*process            // of the last incarnation
 	valve        *valve // of that process; nil unless the lab has valves
 	place        daemon.Status
 }
@@ -322,40 +322,40 @@ func (n *node) status() (daemon.Status, error) {
 	return n.admin.Status(ctx)
 }
 
-// life returns the life that n had when it was last started.
-func (n *node) life() fabric.Life {
-	return fabric.Life{Node: n.place.ID, Generation: n.place.Generation}
+// incarnation returns the incarnation that n had when it was last started.
+func (n *node) incarnation() fabric.Incarnation {
+	return fabric.Incarnation{Node: n.place.ID, Generation: n.place.Generation}
 }
 
 func (n *node) at(port fabric.Port) fabric.Addr { return fabric.Addr{Node: n.place.ID, Port: port} }
 
-// lives returns the lives that n holds for alive, as text.
-func (n *node) lives() (string, error) {
+// incarnations returns those that n holds for alive, as text.
+func (n *node) incarnations() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
 	defer cancel()
 	all, err := n.admin.Nodes(ctx)
-	var lives []string
+	var incarnations []string
 	for _, info := range all.Nodes {
 		if info.State == "alive" {
-			lives = append(lives, fabric.Life{Node: info.ID, Generation: info.Generation}.String())
+			incarnations = append(incarnations, fabric.Incarnation{Node: info.ID, Generation: info.Generation}.String())
 		}
 	}
-	slices.Sort(lives)
-	return strings.Join(lives, " "), err
+	slices.Sort(incarnations)
+	return strings.Join(incarnations, " "), err
 }
 
-// agree waits until each of nodes holds exactly their lives for alive.
+// agree waits until each of nodes holds exactly their incarnations for alive.
 func (l *lab) agree(nodes ...*node) {
 	l.t.Helper()
-	var lives []string
+	var incarnations []string
 	for _, n := range nodes {
-		lives = append(lives, n.life().String())
+		incarnations = append(incarnations, n.incarnation().String())
 	}
-	slices.Sort(lives)
-	want := strings.Join(lives, " ")
+	slices.Sort(incarnations)
+	want := strings.Join(incarnations, " ")
 	for _, n := range nodes {
 		eventually(l.t, stepLimit, n.name+" knows all", func() error {
-			got, err := n.lives()
+			got, err := n.incarnations()
 			if err == nil && got != want {
 				err = fmt.Errorf("%s sees %s, want %s", n.name, got, want)
 			}
@@ -425,23 +425,23 @@ func (w *watcher) words() string {
 	return strings.Join(words, ", ")
 }
 
-// removed waits until life was removed and returns that event.
-func (w *watcher) removed(limit time.Duration, life fabric.Life) seen {
+// removed waits until incarnation was removed and returns that event.
+func (w *watcher) removed(limit time.Duration, incarnation fabric.Incarnation) seen {
 	w.t.Helper()
-	return w.find(limit, fabric.NodeRemoved, life)
+	return w.find(limit, fabric.NodeRemoved, incarnation)
 }
 
-// added waits until life was added and returns that event.
-func (w *watcher) added(limit time.Duration, life fabric.Life) seen {
+// added waits until incarnation was added and returns that event.
+func (w *watcher) added(limit time.Duration, incarnation fabric.Incarnation) seen {
 	w.t.Helper()
-	return w.find(limit, fabric.NodeAdded, life)
+	return w.find(limit, fabric.NodeAdded, incarnation)
 }
 
-func (w *watcher) find(limit time.Duration, kind fabric.EventKind, life fabric.Life) (found seen) {
+func (w *watcher) find(limit time.Duration, kind fabric.EventKind, incarnation fabric.Incarnation) (found seen) {
 	w.t.Helper()
-	eventually(w.t, limit, fmt.Sprintf("%s sees event %d of %v", w.name, kind, life), func() error {
+	eventually(w.t, limit, fmt.Sprintf("%s sees event %d of %v", w.name, kind, incarnation), func() error {
 		for _, ev := range w.events() {
-			if ev.Kind == kind && (fabric.Life{Node: ev.Node, Generation: ev.Generation}) == life {
+			if ev.Kind == kind && (fabric.Incarnation{Node: ev.Node, Generation: ev.Generation}) == incarnation {
 				found = ev
 				return nil
 			}

@@ -26,7 +26,7 @@ func TestTerminatedNodesLeave(t *testing.T) {
 func (l *lab) terminate(leaver *node, others []*node) {
 	t := l.t
 	t.Helper()
-	life := leaver.life()
+	incarnation := leaver.incarnation()
 	data := bytes.Repeat(pattern('t', 64<<10), 16)
 	app := leaver.attach()
 	var watchers []*watcher
@@ -64,13 +64,13 @@ func (l *lab) terminate(leaver *node, others []*node) {
 		}
 	}
 	for _, w := range watchers {
-		ev := w.removed(promptly, life)
+		ev := w.removed(promptly, incarnation)
 		after := ev.at.Sub(began).Round(time.Millisecond)
 		if ev.Reason != "left" || after > time.Second {
-			t.Errorf("%s: %v removed with reason %q after %v, want left within 1s", w.name, life, ev.Reason, after)
+			t.Errorf("%s: %v removed with reason %q after %v, want left within 1s", w.name, incarnation, ev.Reason, after)
 		}
 		t.Logf("%s: SIGTERM to %s: NODE_REMOVED (%s) after %v; it ended after %v", w.name, leaver.name, ev.Reason, after, took.Round(time.Millisecond))
-		w.saw(fmt.Sprintf("%v removed", life))
+		w.saw(fmt.Sprintf("%v removed", incarnation))
 	}
 	select {
 	case <-app.Done():

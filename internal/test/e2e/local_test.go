@@ -11,13 +11,13 @@ import (
 
 // TestARestartWhileTheHostIsDown kills the host and then a member, and starts the
 // member again: its applications reach each other before the host is back, and with
-// the member's next life theirs begin anew.
+// the member's next incarnation theirs begin anew.
 func TestARestartWhileTheHostIsDown(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.cluster(2)
 	host, other, member := nodes[0], nodes[1], nodes[2]
-	old := member.life()
+	old := member.incarnation()
 	host.kill()
 	member.kill()
 	member.launch()
@@ -29,8 +29,8 @@ func TestARestartWhileTheHostIsDown(t *testing.T) {
 		return err
 	})
 	server, client := member.attach(), member.attach()
-	if got := client.Life(); got != old {
-		t.Errorf("an application sees life %v, want %v", got, old)
+	if got := client.Incarnation(); got != old {
+		t.Errorf("an application sees incarnation %v, want %v", got, old)
 	}
 	near, far := l.exchange(server, client)
 	if _, err := client.DialAddr(within(t, stepLimit), other.at(1)); err == nil {
@@ -39,16 +39,16 @@ func TestARestartWhileTheHostIsDown(t *testing.T) {
 
 	host.launch()
 	host.joined()
-	eventually(t, stepLimit, "the member has a life of the host's", func() error {
+	eventually(t, stepLimit, "the member has an incarnation of the host's", func() error {
 		member.joined()
-		if got := member.life(); got.Node != old.Node || got.Generation <= old.Generation {
+		if got := member.incarnation(); got.Node != old.Node || got.Generation <= old.Generation {
 			return fmt.Errorf("it is %v, before it was %v", got, old)
 		}
 		return nil
 	})
 	for _, ep := range []*fabric.Conn{near, far} {
 		if _, err := ep.Endpoint().Recv(within(t, stepLimit), make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("a connection of the life before ends with %v, want ECONNRESET", err)
+			t.Errorf("a connection of the incarnation before ends with %v, want ECONNRESET", err)
 		}
 	}
 	l.agree(nodes...)

@@ -117,11 +117,11 @@ func TestNodesCrashAtStepsOfTheProtocol(t *testing.T) {
 func crashOnce(t *testing.T, l *lab, nodes []*node, step string, victim int, do func(*testing.T, []*node)) {
 	t.Helper()
 	v := nodes[victim]
-	old := map[*node]fabric.Life{}
+	old := map[*node]fabric.Incarnation{}
 	watchers := map[*node]*watcher{}
 	processes := map[*node]*process{}
 	for _, n := range nodes {
-		old[n], processes[n] = n.life(), n.process
+		old[n], processes[n] = n.incarnation(), n.process
 		if n != v {
 			watchers[n] = n.watch()
 		}
@@ -145,8 +145,8 @@ func crashOnce(t *testing.T, l *lab, nodes []*node, step string, victim int, do 
 	}
 	for _, n := range nodes {
 		n.joined()
-		if n.life().Node != old[n].Node || n.life().Generation < old[n].Generation {
-			t.Errorf("%s: %s is %v, was %v", step, n.name, n.life(), old[n])
+		if n.incarnation().Node != old[n].Node || n.incarnation().Generation < old[n].Generation {
+			t.Errorf("%s: %s is %v, was %v", step, n.name, n.incarnation(), old[n])
 		}
 	}
 	l.agree(nodes...)
@@ -260,7 +260,7 @@ func TestFrozenNode(t *testing.T) {
 	l := newLab(t)
 	nodes := l.breakable(2)
 	frozen := nodes[2]
-	old := frozen.life()
+	old := frozen.incarnation()
 	var watchers []*watcher
 	for _, n := range nodes[:2] {
 		watchers = append(watchers, n.watch())
@@ -304,7 +304,7 @@ func TestFrozenNode(t *testing.T) {
 		ev := w.removed(10*time.Second, old)
 		t.Logf("%s: NODE_REMOVED %v after the freeze: %s", w.name, ev.at.Sub(began).Round(time.Millisecond), ev.Reason)
 	}
-	next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}
+	next := fabric.Incarnation{Node: old.Node, Generation: old.Generation + 1}
 	for _, w := range watchers {
 		ev := w.added(stepLimit, next)
 		if d := ev.at.Sub(began); d < 4900*time.Millisecond {

@@ -13,14 +13,14 @@ func TestANodeIDCanBeAskedFor(t *testing.T) {
 	host := l.host()
 	fixed := l.member(host, "fixed", "--node-id", "12")
 	fixed.start()
-	first := fixed.life()
+	first := fixed.incarnation()
 	if first.Node != 12 {
 		t.Errorf("with --node-id 12 the node lives as %v", first)
 	}
 	l.member(host, "late", "--node-id", "12").refused(1, `node-id 12: the ID is taken by node "fixed"`)
 	fixed.kill()
 	fixed.start()
-	if again := fixed.life(); again.Node != 12 || again.Generation <= first.Generation {
+	if again := fixed.incarnation(); again.Node != 12 || again.Generation <= first.Generation {
 		t.Errorf("restarted it lives as %v behind %v", again, first)
 	}
 	fixed.kill()

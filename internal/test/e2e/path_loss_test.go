@@ -131,9 +131,9 @@ func (l *lab) feastAt(eater, feeder *node, count int, pause time.Duration) *feas
 	t := l.t
 	t.Helper()
 	f := &feast{l: l, app: eater.attach()}
-	lost := feeder.life()
+	lost := feeder.incarnation()
 	t.Cleanup(f.app.OnEvent(func(ev fabric.Event) {
-		if ev.Kind == fabric.NodeRemoved && (fabric.Life{Node: ev.Node, Generation: ev.Generation}) == lost {
+		if ev.Kind == fabric.NodeRemoved && (fabric.Incarnation{Node: ev.Node, Generation: ev.Generation}) == lost {
 			f.removedAt.Store(time.Now().UnixNano())
 			f.removed.Store(true)
 		}
@@ -294,7 +294,7 @@ func (l *lab) loseOnPaths(nodes []*node, x disaster) ([]time.Duration, int) {
 	t := l.t
 	t.Helper()
 	host, eater, victim := nodes[0], nodes[1], nodes[2]
-	old := victim.life()
+	old := victim.incarnation()
 	f := l.feastAt(eater, victim, 6, x.pause)
 	at := x.do(host, victim)
 	took, late := f.check(at, x.bound+hard)

@@ -63,7 +63,7 @@ func TestLongPauseOfANodeIsOneRemovalAndOneReturn(t *testing.T) {
 	l := newLab(t)
 	nodes := l.cluster(2)
 	paused := nodes[2]
-	old := paused.life()
+	old := paused.incarnation()
 	var watchers []*watcher
 	for _, n := range nodes[:2] {
 		watchers = append(watchers, n.watch())
@@ -74,7 +74,7 @@ func TestLongPauseOfANodeIsOneRemovalAndOneReturn(t *testing.T) {
 
 	paused.stop(t)
 	began := time.Now()
-	writes := start("write of the removed life", z.write(pattern('o', windowSize)), syscall.ECONNRESET)
+	writes := start("write of the removed incarnation", z.write(pattern('o', windowSize)), syscall.ECONNRESET)
 	for _, w := range watchers {
 		ev := w.removed(10*time.Second, old)
 		t.Logf("%s: NODE_REMOVED %v after SIGSTOP: %s", w.name, ev.at.Sub(began).Round(time.Millisecond), ev.Reason)
@@ -87,7 +87,7 @@ func TestLongPauseOfANodeIsOneRemovalAndOneReturn(t *testing.T) {
 	paused.cont(t)
 	resumed := time.Now()
 
-	next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}
+	next := fabric.Incarnation{Node: old.Node, Generation: old.Generation + 1}
 	for _, w := range watchers {
 		ev := w.added(stepLimit, next)
 		t.Logf("%s: back as %v %v after SIGCONT", w.name, next, ev.at.Sub(resumed).Round(time.Millisecond))
@@ -95,8 +95,8 @@ func TestLongPauseOfANodeIsOneRemovalAndOneReturn(t *testing.T) {
 	writes.check(t, resumed, promptly)
 	paused.joined()
 	l.agree(nodes...)
-	if paused.life() != next {
-		t.Errorf("it is back as %v, want %v", paused.life(), next)
+	if paused.incarnation() != next {
+		t.Errorf("it is back as %v, want %v", paused.incarnation(), next)
 	}
 	z.untouched(t)
 	l.pair(paused, nodes[0]).pace(t, 3)
@@ -106,7 +106,7 @@ func TestLongPauseOfANodeIsOneRemovalAndOneReturn(t *testing.T) {
 		w.saw(fmt.Sprintf("%v removed, %v added", old, next))
 	}
 	for _, n := range nodes[:2] {
-		if strings.Contains(own.words(), n.life().String()+" removed") {
+		if strings.Contains(own.words(), n.incarnation().String()+" removed") {
 			t.Errorf("the node that stood still removed a healthy one: %s", own.words())
 		}
 	}
@@ -180,6 +180,6 @@ func (z *zombie) reuse(t testing.TB) {
 func (z *zombie) untouched(t testing.TB) {
 	t.Helper()
 	if !bytes.Equal(z.window.Bytes(), pattern('n', windowSize)) {
-		t.Error("a write of the removed life landed after the removal")
+		t.Error("a write of the removed incarnation landed after the removal")
 	}
 }

@@ -61,9 +61,9 @@ func TestPollSeesALossBehindBytes(t *testing.T) {
 		}
 		polled <- err
 	}()
-	life := victim.life()
+	incarnation := victim.incarnation()
 	victim.kill()
-	w.removed(stepLimit, life)
+	w.removed(stepLimit, incarnation)
 	select {
 	case err := <-polled:
 		if err != nil {

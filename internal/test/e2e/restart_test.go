@@ -14,7 +14,7 @@ import (
 )
 
 // TestQuickRestartsAreRemovalsAndReturns kills a fabricd again and again and
-// starts it at once. Its application of each life writes the life's generation
+// starts it at once. Its application of each incarnation writes the incarnation's generation
 // into a window elsewhere until it cannot any more.
 func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 	quick := 0 // restarts within quickRestart
 	count := scale(20, 8, 100)
 	for range count {
-		old := flapping.life()
+		old := flapping.incarnation()
 		l.agree(nodes...) // it has its place a moment before it knows the others
 		writer := l.writeGeneration(flapping, keeper)
 		keeper.wrote(t, old.Generation)
@@ -43,9 +43,9 @@ func TestQuickRestartsAreRemovalsAndReturns(t *testing.T) {
 		writer.check(t, killed, promptly)
 		flapping.joined()
 		back = max(back, time.Since(killed))
-		next := fabric.Life{Node: old.Node, Generation: old.Generation + 1}
-		if flapping.life() != next {
-			t.Fatalf("%v is back as %v, want %v", old, flapping.life(), next)
+		next := fabric.Incarnation{Node: old.Node, Generation: old.Generation + 1}
+		if flapping.incarnation() != next {
+			t.Fatalf("%v is back as %v, want %v", old, flapping.incarnation(), next)
 		}
 		want = append(want, fmt.Sprintf("%v removed, %v added", old, next))
 		for _, w := range watchers {
@@ -82,7 +82,7 @@ type keeper struct {
 
 // kept is one connection's window.
 type kept struct {
-	generation fabric.Generation // of the peer's life, as it said itself
+	generation fabric.Generation // of the peer's incarnation, as it said itself
 	window     *fabric.Memory
 	ended      chan struct{} // closed when the connection has ended with ECONNRESET
 }
@@ -163,7 +163,7 @@ func (k *keeper) wrote(t testing.TB, generation fabric.Generation) {
 	})
 }
 
-// check fails t unless each of count windows holds only bytes of its own life,
+// check fails t unless each of count windows holds only bytes of its own incarnation,
 // and all their connections have ended.
 func (k *keeper) check(t testing.TB, count int) {
 	t.Helper()
@@ -198,7 +198,7 @@ func (l *lab) writeGeneration(n *node, k *keeper) *call {
 		l.t.Fatal(err)
 	}
 	ep := conn.Endpoint()
-	generation := uint64(n.life().Generation)
+	generation := uint64(n.incarnation().Generation)
 	if _, err := ep.Send(within(l.t, stepLimit), binary.BigEndian.AppendUint64(nil, generation)); err != nil {
 		l.t.Fatal(err)
 	}

@@ -163,8 +163,8 @@ func sink(args []string) error {
 	return nil
 }
 
-// A victim's life, in steps. It is killed during one of them.
-type life struct {
+// A victim's incarnation, in steps. It is killed during one of them.
+type incarnation struct {
 	ctx    context.Context
 	socket string
 	anchor fabric.Addr
@@ -180,33 +180,33 @@ type life struct {
 // step is one thing that a victim does.
 type step struct {
 	name string
-	do   func(*life) error
+	do   func(*incarnation) error
 }
 
-// victimSteps are a victim's life in order.
+// victimSteps are a victim's incarnation in order.
 var victimSteps = []step{
-	{"attach", func(v *life) (err error) { v.node, err = fabric.Attach(v.ctx, v.socket); return }},
-	{"open", func(v *life) (err error) { v.ep, err = v.node.Open(); return }},
-	{"bind", func(v *life) error { _, err := v.ep.Bind(0); return err }},
-	{"listen", func(v *life) (err error) { v.listener, err = v.node.Listen(0); return }},
-	{"connect", func(v *life) error { _, err := v.ep.Connect(v.ctx, v.anchor); return err }},
-	{"send", (*life).hello},
-	{"recv", func(v *life) (err error) { v.peer, err = peerWindow(v.ctx, v.ep); return }},
-	{"accept", func(v *life) error { _, err := v.accept(); return err }},
-	{"register", (*life).register},
-	{"vwriteto", func(v *life) error { return v.ep.VWriteTo(pattern('v', 9000), v.peer+13, 0) }},
-	{"writeto", func(v *life) error { return v.ep.WriteTo(v.off, windowSize, v.peer, fabric.Ordered) }},
-	{"readfrom", func(v *life) error { return v.ep.ReadFrom(v.off, windowSize, v.peer, fabric.Sync) }},
-	{"vreadfrom", func(v *life) error { return v.ep.VReadFrom(make([]byte, 20000), v.peer+1, fabric.Sync) }},
-	{"atomic", func(v *life) error { _, err := v.ep.FetchAdd64(v.ctx, v.peer+wordOffset, 1); return err }},
-	{"fence_signal", (*life).signal},
-	{"fence_wait", (*life).fence},
-	{"mmap", (*life).mmap},
-	{"both ends", (*life).bothEnds},
-	{"flood", (*life).flood},
-	{"unregister", func(v *life) error { return v.ep.Unregister(v.off, windowSize) }},
-	{"close", func(v *life) error { return v.ep.Close() }},
-	{"detach", func(v *life) error { return v.node.Close() }},
+	{"attach", func(v *incarnation) (err error) { v.node, err = fabric.Attach(v.ctx, v.socket); return }},
+	{"open", func(v *incarnation) (err error) { v.ep, err = v.node.Open(); return }},
+	{"bind", func(v *incarnation) error { _, err := v.ep.Bind(0); return err }},
+	{"listen", func(v *incarnation) (err error) { v.listener, err = v.node.Listen(0); return }},
+	{"connect", func(v *incarnation) error { _, err := v.ep.Connect(v.ctx, v.anchor); return err }},
+	{"send", (*incarnation).hello},
+	{"recv", func(v *incarnation) (err error) { v.peer, err = peerWindow(v.ctx, v.ep); return }},
+	{"accept", func(v *incarnation) error { _, err := v.accept(); return err }},
+	{"register", (*incarnation).register},
+	{"vwriteto", func(v *incarnation) error { return v.ep.VWriteTo(pattern('v', 9000), v.peer+13, 0) }},
+	{"writeto", func(v *incarnation) error { return v.ep.WriteTo(v.off, windowSize, v.peer, fabric.Ordered) }},
+	{"readfrom", func(v *incarnation) error { return v.ep.ReadFrom(v.off, windowSize, v.peer, fabric.Sync) }},
+	{"vreadfrom", func(v *incarnation) error { return v.ep.VReadFrom(make([]byte, 20000), v.peer+1, fabric.Sync) }},
+	{"atomic", func(v *incarnation) error { _, err := v.ep.FetchAdd64(v.ctx, v.peer+wordOffset, 1); return err }},
+	{"fence_signal", (*incarnation).signal},
+	{"fence_wait", (*incarnation).fence},
+	{"mmap", (*incarnation).mmap},
+	{"both ends", (*incarnation).bothEnds},
+	{"flood", (*incarnation).flood},
+	{"unregister", func(v *incarnation) error { return v.ep.Unregister(v.off, windowSize) }},
+	{"close", func(v *incarnation) error { return v.ep.Close() }},
+	{"detach", func(v *incarnation) error { return v.node.Close() }},
 }
 
 // victim lives and is killed: by itself, some time after it began the step that
@@ -224,7 +224,7 @@ func victim(args []string) error {
 	if err != nil {
 		return err
 	}
-	v := &life{ctx: context.Background(), socket: args[0], anchor: anchor}
+	v := &incarnation{ctx: context.Background(), socket: args[0], anchor: anchor}
 	for i, s := range victimSteps {
 		if i == doomed {
 			go dieIn(after)
@@ -243,15 +243,15 @@ func dieIn(d time.Duration) {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
-// A life's name is its process: a connecting anchor sends the name that it wants. A port
+// An incarnation's name is its process: a connecting anchor sends the name that it wants. A port
 // is free again at once when its holder dies, so that the anchor, late, may
 // connect to the next victim instead of the one that asked for it.
 const nameSize = 8
 
-func (v *life) name() []byte { return binary.BigEndian.AppendUint64(nil, uint64(os.Getpid())) }
+func (v *incarnation) name() []byte { return binary.BigEndian.AppendUint64(nil, uint64(os.Getpid())) }
 
 // hello sends our name and our port to the anchor.
-func (v *life) hello() error {
+func (v *incarnation) hello() error {
 	port := v.listener.Addr().(fabric.Addr).Port
 	_, err := v.ep.Send(v.ctx, binary.BigEndian.AppendUint16(v.name(), uint16(port)))
 	return err
@@ -259,7 +259,7 @@ func (v *life) hello() error {
 
 // accept returns the next connection that wants us. The anchor makes one when
 // it has read our hello.
-func (v *life) accept() (*fabric.Conn, error) {
+func (v *incarnation) accept() (*fabric.Conn, error) {
 	name := make([]byte, nameSize)
 	for {
 		c, err := v.listener.AcceptConn(v.ctx)
@@ -275,21 +275,21 @@ func (v *life) accept() (*fabric.Conn, error) {
 	}
 }
 
-func (v *life) register() (err error) {
+func (v *incarnation) register() (err error) {
 	if v.mem, err = v.node.Alloc(windowSize); err == nil {
 		v.off, err = v.ep.Register(v.mem.Bytes(), 0, fabric.ProtRead|fabric.ProtWrite, 0)
 	}
 	return err
 }
 
-func (v *life) signal() error {
+func (v *incarnation) signal() error {
 	return v.ep.FenceSignal(fabric.Signal{
 		By: fabric.InitSelf, Where: fabric.SignalLocal | fabric.SignalRemote,
 		LocalOffset: v.off + wordOffset, LocalValue: 1, RemoteOffset: v.peer + wordOffset, RemoteValue: 2,
 	})
 }
 
-func (v *life) fence() error {
+func (v *incarnation) fence() error {
 	if err := v.ep.VWriteTo(pattern('f', 30000), v.peer, 0); err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ func (v *life) fence() error {
 }
 
 // mmap maps the anchor's window, which only works on one node.
-func (v *life) mmap() error {
+func (v *incarnation) mmap() error {
 	m, err := v.ep.Mmap(v.peer, windowSize, fabric.ProtRead|fabric.ProtWrite)
 	switch {
 	case v.anchor.Node == v.node.ID() && err != nil:
@@ -315,7 +315,7 @@ func (v *life) mmap() error {
 }
 
 // bothEnds connects to itself, so that both ends die at once.
-func (v *life) bothEnds() error {
+func (v *incarnation) bothEnds() error {
 	dialed := make(chan error, 1)
 	go func() {
 		c, err := v.node.DialAddr(v.ctx, v.listener.Addr().(fabric.Addr))
@@ -335,7 +335,7 @@ func (v *life) bothEnds() error {
 }
 
 // flood sends without reading the echo until nothing fits any more.
-func (v *life) flood() error {
+func (v *incarnation) flood() error {
 	block := pattern('s', 32<<10)
 	for idle := 0; idle < 3; {
 		n, err := v.ep.TrySend(block)

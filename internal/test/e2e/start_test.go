@@ -50,7 +50,7 @@ func (n *node) refused(code int, words ...string) string {
 	return line
 }
 
-// logged returns n's standard error of all its lives.
+// logged returns n's standard error of all its incarnations.
 func (n *node) logged() string {
 	b, err := os.ReadFile(filepath.Join(n.l.dir, n.name+".log"))
 	if err != nil && !os.IsNotExist(err) {
@@ -212,10 +212,10 @@ func (l *lab) write(files trust.Files, c trust.Credentials) {
 	}
 }
 
-// TestDamagedStateNeverLeadsToAnOlderLife flips a byte in each file of a
+// TestDamagedStateNeverLeadsToAnOlderIncarnation flips a byte in each file of a
 // member's and of the host's state directory. The node either refuses to start
-// or starts with its next life; with the file mended it always does.
-func TestDamagedStateNeverLeadsToAnOlderLife(t *testing.T) {
+// or starts with its next incarnation; with the file mended it always does.
+func TestDamagedStateNeverLeadsToAnOlderIncarnation(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.cluster(1)
@@ -237,7 +237,7 @@ func TestDamagedStateNeverLeadsToAnOlderLife(t *testing.T) {
 func (n *node) damage(file string) {
 	t := n.l.t
 	t.Helper()
-	old := n.life()
+	old := n.incarnation()
 	n.kill()
 	good, err := os.ReadFile(file)
 	if err != nil {
@@ -268,7 +268,7 @@ func (n *node) damage(file string) {
 	case started:
 		t.Logf("%s starts with %s damaged", n.name, filepath.Base(file))
 		n.joined()
-		n.checkLife(file, old)
+		n.checkIncarnation(file, old)
 		return
 	default:
 		if code := n.exit(t, stepLimit); code != exitUsage {
@@ -282,14 +282,14 @@ func (n *node) damage(file string) {
 		}
 	}
 	n.start()
-	n.checkLife(file, old)
+	n.checkIncarnation(file, old)
 }
 
-// checkLife fails the test unless n's life is a later one of the same node.
-func (n *node) checkLife(file string, old fabric.Life) {
+// checkIncarnation fails the test unless n's incarnation is a later one of the same node.
+func (n *node) checkIncarnation(file string, old fabric.Incarnation) {
 	n.l.t.Helper()
-	if got := n.life(); got.Node != old.Node || got.Generation <= old.Generation {
-		n.l.t.Errorf("%s after damage to %s: life %v, want one after %v", n.name, filepath.Base(file), got, old)
+	if got := n.incarnation(); got.Node != old.Node || got.Generation <= old.Generation {
+		n.l.t.Errorf("%s after damage to %s: incarnation %v, want one after %v", n.name, filepath.Base(file), got, old)
 	}
 }
 
@@ -306,12 +306,12 @@ func TestBadPlacesAreRefused(t *testing.T) {
 	// Of another cluster.
 	moved := l.prepare("moved", "--join", host.addr(), "--token-file", foreign.token, "--state-dir", member.stateDir())
 	moved.refused(exitUsage, "state-dir", member.stateDir()) // in use: the owner cannot be asked
-	old := member.life()
+	old := member.incarnation()
 	member.kill()
 	moved.refused(exitUsage, "belongs to cluster", member.stateDir())
 	member.start()
-	if got := member.life(); got != (fabric.Life{Node: old.Node, Generation: old.Generation + 1}) {
-		t.Errorf("the member is %v after its directory was refused, want the life after %v", got, old)
+	if got := member.incarnation(); got != (fabric.Incarnation{Node: old.Node, Generation: old.Generation + 1}) {
+		t.Errorf("the member is %v after its directory was refused, want the incarnation after %v", got, old)
 	}
 
 	// Ports in use.
@@ -326,19 +326,19 @@ func TestBadPlacesAreRefused(t *testing.T) {
 		n.refused(exitUsage, p.flag, fmt.Sprint(port), "is taken on "+l.ip)
 		release()
 		n.start()
-		came = append(came, n.life().String())
+		came = append(came, n.incarnation().String())
 		n.signal(t, syscall.SIGTERM)
 		n.exit(t, stepLimit)
 	}
 	l.agree(nodes...)
-	watch.saw(fmt.Sprintf("%v removed, %v added, %s", old, member.life(), visits(came...)))
+	watch.saw(fmt.Sprintf("%v removed, %v added, %s", old, member.incarnation(), visits(came...)))
 }
 
 // visits are the events of nodes that come and leave, one after the other.
-func visits(lives ...string) string {
+func visits(incarnations ...string) string {
 	var words []string
-	for _, life := range lives {
-		words = append(words, life+" added, "+life+" removed")
+	for _, incarnation := range incarnations {
+		words = append(words, incarnation+" added, "+incarnation+" removed")
 	}
 	return strings.Join(words, ", ")
 }
@@ -457,7 +457,7 @@ func TestBadDisksAreRefused(t *testing.T) {
 		disk.clear()
 	}
 	n.start()
-	old := n.life()
+	old := n.incarnation()
 	n.kill()
 	if disk.sealed != "" {
 		disk.readOnly(true)
@@ -470,8 +470,8 @@ func TestBadDisksAreRefused(t *testing.T) {
 		disk.clear()
 	}
 	n.start()
-	if got := n.life(); got.Node != old.Node || got.Generation <= old.Generation {
-		t.Errorf("after its disk was read-only and full it is %v, want a life after %v", got, old)
+	if got := n.incarnation(); got.Node != old.Node || got.Generation <= old.Generation {
+		t.Errorf("after its disk was read-only and full it is %v, want an incarnation after %v", got, old)
 	}
 }
 

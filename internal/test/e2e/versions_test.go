@@ -132,8 +132,8 @@ func noIDOnDemand(t *testing.T, hostExe string) {
 	fixed := l.member(host, "fixed", "--node-id", "12")
 	fixed.launch()
 	fixed.logs("is of a release that grants no ID on demand")
-	if lives, err := host.lives(); err != nil || strings.Contains(lives, "fixed") {
-		t.Errorf("the host lists %s, %v", lives, err)
+	if incarnations, err := host.incarnations(); err != nil || strings.Contains(incarnations, "fixed") {
+		t.Errorf("the host lists %s, %v", incarnations, err)
 	}
 }
 

@@ -193,7 +193,7 @@ func reachMemory(t *testing.T, socket string, in *bufio.Reader, args []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ep.Connect(within(t), addr.Addr{Node: s.Self().Life.Node, Port: addr.Port(port)}); err != nil {
+	if _, err := ep.Connect(within(t), addr.Addr{Node: s.Self().Incarnation.Node, Port: addr.Port(port)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ep.Recv(within(t), make([]byte, 1)); err != nil {
@@ -340,7 +340,7 @@ func hoardConns(s attach.Session) (held int) {
 		}
 		done := make(chan error, 1)
 		go func() { // ends with ctx
-			_, err := ep.Connect(ctx, addr.Addr{Node: s.Self().Life.Node, Port: port})
+			_, err := ep.Connect(ctx, addr.Addr{Node: s.Self().Incarnation.Node, Port: port})
 			done <- err
 		}()
 		if _, _, err := l.Accept(ctx); err != nil {

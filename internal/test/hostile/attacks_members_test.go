@@ -73,11 +73,11 @@ func (a *arena) claim(b *badMember, what string, m any, name string, addresses [
 		case kind == frameClose && len(body) > 2, kind == frameRefused:
 			return nil
 		case kind == frameGrant:
-			life := addr.Life{Node: addr.NodeID(binary.BigEndian.Uint16(body[8:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[10:]))}
+			incarnation := addr.Incarnation{Node: addr.NodeID(binary.BigEndian.Uint16(body[8:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[10:]))}
 			for _, m := range a.f.honest() {
-				_ = m.ping(life.Node, 300*time.Millisecond) // that it does not answer is no harm
+				_ = m.ping(incarnation.Node, 300*time.Millisecond) // that it does not answer is no harm
 			}
-			return fmt.Errorf("%s is granted as %v", what, life)
+			return fmt.Errorf("%s is granted as %v", what, incarnation)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (a *arena) claim(b *badMember, what string, m any, name string, addresses [
 // withClaims replaces the claims of a JOIN or RESUME about the name and the addresses of its
 // sender by ones that no encoder of ours would write.
 func withClaims(frame []byte, name string, addresses []string) []byte {
-	const at = control.HeaderLen + 16 + 8 + 6 // behind UUID, epoch and life
+	const at = control.HeaderLen + 16 + 8 + 6 // behind UUID, epoch and incarnation
 	text := func(b []byte, s string) []byte { return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...) }
 	skip := func(b []byte) []byte { return b[2+binary.BigEndian.Uint16(b):] }
 	rest := skip(frame[at:])
@@ -116,7 +116,7 @@ func (a *arena) claimAgain(b *badMember, what string, addresses []string) error 
 	}
 	r := b.resumes()
 	err = a.claim(b, "RESUME with "+what, r, b.name, addresses)
-	s.say(verdict.Leave{Life: r.Life})
+	s.say(verdict.Leave{Incarnation: r.Incarnation})
 	s.s.Close("left")
 	return err
 }
@@ -136,28 +136,28 @@ func attackEndTold(a *arena) error {
 		accusers[i] = s
 	}
 	victim := a.f.honest()[1]
-	life := victim.life()
+	incarnation := victim.incarnation()
 	began, said, back := time.Now(), 0, 0
 	for ; time.Since(began) < accuse; said++ {
 		for i, s := range accusers {
-			if s.b.self() == (addr.Life{}) { // that word has ended it: it joins again
+			if s.b.self() == (addr.Incarnation{}) { // that word has ended it: it joins again
 				s.abort()
 				if x, err := s.b.session(); err == nil && x.join(s.b.asks()) == nil {
 					accusers[i], s = x, x
 					back++
 				}
 			}
-			s.say(verdict.Report{About: life, Evidence: verdict.Evidence(1 + said%8)})
+			s.say(verdict.Report{About: incarnation, Evidence: verdict.Evidence(1 + said%8)})
 			if said%8 == 7 {
-				s.say(verdict.Report{About: life, Evidence: verdict.EndTold})
+				s.say(verdict.Report{About: incarnation, Evidence: verdict.EndTold})
 			}
 		}
 		time.Sleep(100 * time.Millisecond)
-		if err := victim.lives(life); err != nil {
+		if err := victim.goesOn(incarnation); err != nil {
 			return fmt.Errorf("after %v of accusations %w", time.Since(began).Round(time.Millisecond), err)
 		}
 	}
-	a.note("%s keeps %v for %v and %d rounds of accusations; the accusers were ended for it and came back %d times", victim.name, life, accuse, said, back)
+	a.note("%s keeps %v for %v and %d rounds of accusations; the accusers were ended for it and came back %d times", victim.name, incarnation, accuse, said, back)
 	if back < 4 {
 		return fmt.Errorf("the accusers came back %d times: they were not heard", back)
 	}
@@ -221,8 +221,8 @@ func (a *arena) takeOver(thief *badMember) error {
 func (a *arena) beIt(thief *badMember, victim *machine, lease stolenLease, when string) error {
 	var errs []error
 	for _, uuid := range []addr.UUID{thief.id.Node, victim.uuid} {
-		h := thief.hello(a.f.host().life(), lease.Term)
-		h.From, h.FromEpoch, h.FromUUID = lease.Life, lease.Epoch, uuid
+		h := thief.hello(a.f.host().incarnation(), lease.Term)
+		h.From, h.FromEpoch, h.FromUUID = lease.Incarnation, lease.Epoch, uuid
 		if thief.linkAs(a.f.host(), h, lease.signed) == nil {
 			errs = append(errs, fmt.Errorf("the host takes a link of the thief for one of %s, which is %s", victim.name, when))
 		}
@@ -231,7 +231,7 @@ func (a *arena) beIt(thief *badMember, victim *machine, lease stolenLease, when 
 			return err
 		}
 		err = s.ask(verdict.Resume{Identity: says(uuid, lease.Epoch, victim.name, a.f.ip+":9"),
-			Life: lease.Life, Lease: lease.signed})
+			Incarnation: lease.Incarnation, Lease: lease.signed})
 		if err == nil {
 			errs = append(errs, fmt.Errorf("RESUME as %s, which is %s, is granted to the thief", victim.name, when))
 		}
@@ -255,9 +255,9 @@ func (a *arena) takeName(double *badMember, victim *machine) error {
 	}
 	all, err := a.f.host().list()
 	for _, n := range all {
-		life := addr.Life{Node: n.ID, Generation: n.Generation}
-		if n.Name == victim.name && n.State != "removed" && life != victim.life() {
-			err = errors.Join(err, fmt.Errorf("%v is called %s as well as %v", life, n.Name, victim.life()))
+		incarnation := addr.Incarnation{Node: n.ID, Generation: n.Generation}
+		if n.Name == victim.name && n.State != "removed" && incarnation != victim.incarnation() {
+			err = errors.Join(err, fmt.Errorf("%v is called %s as well as %v", incarnation, n.Name, victim.incarnation()))
 		}
 	}
 	return err
@@ -328,7 +328,7 @@ func (a *arena) silentSessions(members []*badMember) error {
 open:
 	for _, b := range members {
 		b.mu.Lock()
-		b.life = addr.Life{} // it pings no more
+		b.incarnation = addr.Incarnation{} // it pings no more
 		b.mu.Unlock()
 		for range 6 {
 			s, err := b.session()
@@ -393,14 +393,14 @@ func attackHidden(a *arena) error {
 		friends = append(friends, b)
 	}
 	victim := a.f.spare()
-	life := victim.life()
+	incarnation := victim.incarnation()
 	if err := victim.pause(); err != nil {
 		return err
 	}
 	began := time.Now()
 	err := eventually(limit, func() error {
 		alive, err := a.f.host().alive()
-		if err == nil && alive[life] {
+		if err == nil && alive[incarnation] {
 			err = fmt.Errorf("the host holds %s for alive, which stands still", victim.name)
 		}
 		return err
@@ -421,7 +421,7 @@ func attackStall(a *arena) error {
 		sessions = append(sessions, s)
 	}
 	host := a.f.host()
-	life := host.life()
+	incarnation := host.incarnation()
 	for range 3 {
 		if err := host.pause(); err != nil {
 			return err
@@ -429,7 +429,7 @@ func attackStall(a *arena) error {
 		time.Sleep(1350 * time.Millisecond)
 		for _, s := range sessions { // read as soon as the host goes on
 			r := s.b.resumes()
-			r.HostOver = life.Generation
+			r.HostOver = incarnation.Generation
 			s.say(r)
 		}
 		if err := host.resume(); err != nil {
@@ -441,16 +441,16 @@ func attackStall(a *arena) error {
 				continue
 			}
 			r := s.b.resumes()
-			r.HostOver = life.Generation
+			r.HostOver = incarnation.Generation
 			x.say(r)
 			a.ends = append(a.ends, x.abort)
 		}
 		time.Sleep(1500 * time.Millisecond)
-		if err := host.lives(life); err != nil {
+		if err := host.goesOn(incarnation); err != nil {
 			return err
 		}
 	}
-	a.note("the host stays %v through 3 stalls of 1.35 s", life)
+	a.note("the host stays %v through 3 stalls of 1.35 s", incarnation)
 	return nil
 }
 

@@ -58,7 +58,7 @@ func (a *arena) holds(name string) (*holdings, error) {
 		return nil, fmt.Errorf("a lifeline of %s: %w", name, err)
 	}
 	err = eventually(patience, func() (err error) { // to may not have heard of the member yet
-		h.link, err = b.link(to, b.hello(to.life(), b.term), nil)
+		h.link, err = b.link(to, b.hello(to.incarnation(), b.term), nil)
 		return err
 	})
 	if err != nil {
@@ -136,7 +136,7 @@ func (a *arena) bannedMember() error {
 		return err
 	}
 	to := a.f.honest()[1]
-	before := h.b.hello(to.life(), h.b.term)
+	before := h.b.hello(to.incarnation(), h.b.term)
 	_, lease := h.b.end()
 	began := time.Now()
 	if err := a.operator("nodes", "ban", h.b.name); err != nil {

@@ -46,14 +46,14 @@ type badMember struct {
 	work sync.WaitGroup
 	ctx  context.Context // ends with stop
 
-	mu      sync.Mutex // guards the fields below
-	life    addr.Life  // the zero Life before it has one, and when that is over
-	lease   []byte
-	term    uint64 // of the host
-	version uint64 // of the table that it has heard
-	links   *quic.Provider
-	control *control.Server
-	open    []*control.Session
+	mu          sync.Mutex       // guards the fields below
+	incarnation addr.Incarnation // the zero Incarnation before it has one, and when that is over
+	lease       []byte
+	term        uint64 // of the host
+	version     uint64 // of the table that it has heard
+	links       *quic.Provider
+	control     *control.Server
+	open        []*control.Session
 }
 
 // enrolAt gets a certificate with a token from the host at an address, for a new key.
@@ -156,21 +156,21 @@ func says(u addr.UUID, epoch uint64, name, address string) verdict.Identity {
 func (b *badMember) resumes() verdict.Resume {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return verdict.Resume{Identity: b.asks().Identity, Life: b.life, Lease: b.lease}
+	return verdict.Resume{Identity: b.asks().Identity, Incarnation: b.incarnation, Lease: b.lease}
 }
 
 // end is its own End in an opening.
 func (b *badMember) end() (control.End, []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return control.End{UUID: b.id.Node, Epoch: b.epoch, Life: b.life, Term: b.term}, b.lease
+	return control.End{UUID: b.id.Node, Epoch: b.epoch, Incarnation: b.incarnation, Term: b.term}, b.lease
 }
 
-// self returns its incarnation, the zero Life if it has none.
-func (b *badMember) self() addr.Life {
+// self returns its incarnation, the zero Incarnation if it has none.
+func (b *badMember) self() addr.Incarnation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.life
+	return b.incarnation
 }
 
 // close ends the member as the death of its process would.
@@ -239,9 +239,9 @@ func (x *badSession) ping() {
 			return
 		case <-every.C:
 			x.b.mu.Lock()
-			p := verdict.Ping{Life: x.b.life, Nonce: nonce, Version: x.b.version}
+			p := verdict.Ping{Incarnation: x.b.incarnation, Nonce: nonce, Version: x.b.version}
 			x.b.mu.Unlock()
-			if p.Life != (addr.Life{}) {
+			if p.Incarnation != (addr.Incarnation{}) {
 				x.say(p)
 			}
 		}
@@ -253,8 +253,8 @@ func (x *badSession) ping() {
 func (x *badSession) hear(m any) {
 	switch m := m.(type) {
 	case verdict.Check:
-		if m.Life == x.b.self() {
-			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Life, Reached: true})
+		if m.Incarnation == x.b.self() {
+			x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Incarnation, Reached: true})
 		} else if x.b.reaches.Load() {
 			x.b.lies.Add(1)
 			x.lie(m)
@@ -263,14 +263,14 @@ func (x *badSession) hear(m any) {
 		x.heard(m.Version)
 	case verdict.Delta:
 		x.heard(m.Version)
-	case verdict.RemovedLife:
+	case verdict.RemovedIncarnation:
 		x.heard(m.Version)
 		x.b.mu.Lock()
-		if m.Life == x.b.life {
-			x.b.life, x.b.lease = addr.Life{}, nil
+		if m.Incarnation == x.b.incarnation {
+			x.b.incarnation, x.b.lease = addr.Incarnation{}, nil
 		}
 		x.b.mu.Unlock()
-		x.say(verdict.Ack{Life: m.Life})
+		x.say(verdict.Ack{Incarnation: m.Incarnation})
 	case control.Keys:
 		if !x.b.veto.Load() {
 			x.say(control.KeysHeld{Seq: m.Seq})
@@ -279,7 +279,7 @@ func (x *badSession) hear(m any) {
 		x.say(control.RootsHeld{Seq: m.Seq})
 	case verdict.Grant:
 		x.b.mu.Lock()
-		x.b.life, x.b.lease, x.b.term = m.Life, m.Lease, m.Term
+		x.b.incarnation, x.b.lease, x.b.term = m.Incarnation, m.Lease, m.Term
 		x.b.mu.Unlock()
 		x.answer(m)
 	case verdict.Refused, control.Certificate:
@@ -291,12 +291,12 @@ func (x *badSession) hear(m any) {
 // member's own key, and with the member's lease in place of one.
 func (x *badSession) lie(m verdict.Check) {
 	self, lease := x.b.end()
-	forged, err := control.SignProof(x.b.store, control.End{UUID: m.UUID, Epoch: m.Epoch, Life: m.Life, Term: self.Term}, m.Challenge)
+	forged, err := control.SignProof(x.b.store, control.End{UUID: m.UUID, Epoch: m.Epoch, Incarnation: m.Incarnation, Term: self.Term}, m.Challenge)
 	if err != nil {
 		return // its certificate is over
 	}
 	for _, proof := range [][]byte{nil, forged, lease} {
-		x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Life, Reached: true, Proof: proof})
+		x.say(verdict.CheckResult{Nonce: m.Nonce, Target: m.Incarnation, Reached: true, Proof: proof})
 	}
 }
 
@@ -409,11 +409,11 @@ func (b *badMember) provider(address string) (*quic.Provider, error) {
 // welcome answers a link, its keepalives and its probes until it ends.
 func (b *badMember) welcome(s transport.Session) {
 	defer s.Close(transport.CodeOK, "")
-	lane, err := s.AcceptLane(b.ctx)
+	stream, err := s.AcceptStream(b.ctx)
 	if err != nil {
 		return
 	}
-	in := wire.NewReader(lane)
+	in := wire.NewReader(stream)
 	h, body, err := in.Next()
 	if err != nil || h.Type != wire.TypeHello {
 		return
@@ -422,7 +422,7 @@ func (b *badMember) welcome(s transport.Session) {
 	if err != nil || skipLease(in) != nil {
 		return
 	}
-	out, err := s.OpenLane(b.ctx)
+	out, err := s.OpenStream(b.ctx)
 	if err != nil {
 		return
 	}
@@ -433,7 +433,7 @@ func (b *badMember) welcome(s transport.Session) {
 }
 
 // keep answers the keepalives and probes of a link until it ends.
-func (b *badMember) keep(s transport.Session, in *wire.Reader, out transport.SendLane) {
+func (b *badMember) keep(s transport.Session, in *wire.Reader, out transport.SendStream) {
 	b.work.Go(func() {
 		for {
 			p, err := s.ReceiveDatagram(b.ctx)
@@ -457,7 +457,7 @@ func (b *badMember) keep(s transport.Session, in *wire.Reader, out transport.Sen
 }
 
 // hello is the HELLO of an honest node at the opening of a link.
-func (b *badMember) hello(to addr.Life, term uint64) wire.Hello {
+func (b *badMember) hello(to addr.Incarnation, term uint64) wire.Hello {
 	return wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: b.id.Cluster, Term: term,
 		From: b.self(), FromUUID: b.id.Node, FromEpoch: b.epoch, To: to}
 }
@@ -524,21 +524,21 @@ func (b *badMember) link(to *machine, h wire.Hello, lease []byte) (transport.Ses
 	return s, nil
 }
 
-// openLink says hello on a session and returns its control lane in both directions. An
+// openLink says hello on a session and returns its control stream in both directions. An
 // error is the refusal.
-func openLink(ctx context.Context, s transport.Session, hello []byte) (*wire.Reader, transport.SendLane, error) {
-	out, err := s.OpenLane(ctx)
+func openLink(ctx context.Context, s transport.Session, hello []byte) (*wire.Reader, transport.SendStream, error) {
+	out, err := s.OpenStream(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	if _, err := out.Write(hello); err != nil {
 		return nil, nil, err
 	}
-	lane, err := s.AcceptLane(ctx)
+	stream, err := s.AcceptStream(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	in := wire.NewReader(lane)
+	in := wire.NewReader(stream)
 	head, body, err := in.Next()
 	switch {
 	case err != nil:

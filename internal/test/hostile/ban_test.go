@@ -65,7 +65,7 @@ func (a *arena) banOnce(out *machine) (took, command time.Duration, err error) {
 		return 0, 0, err
 	}
 	defer stop()
-	life, sockets := out.life(), out.sockets()
+	incarnation, sockets := out.incarnation(), out.sockets()
 	if err := a.seenAt(out); err != nil {
 		return 0, 0, err
 	}
@@ -76,7 +76,7 @@ func (a *arena) banOnce(out *machine) (took, command time.Duration, err error) {
 		command = time.Since(began)
 		done <- err
 	}()
-	took, err = a.lastOf(life, sockets, began, done)
+	took, err = a.lastOf(incarnation, sockets, began, done)
 	if err != nil {
 		return took, command, err
 	}
@@ -89,7 +89,7 @@ func (a *arena) banOnce(out *machine) (took, command time.Duration, err error) {
 // letIn starts a node that does not run, and waits until it has an incarnation that
 // it had not before.
 func (a *arena) letIn(out *machine) error {
-	before := out.life()
+	before := out.incarnation()
 	if !out.running() {
 		if err := out.launch(); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (a *arena) letIn(out *machine) error {
 		if err := out.joinedWithin(patience); err != nil {
 			return err
 		}
-		if out.life() == before {
+		if out.incarnation() == before {
 			return fmt.Errorf("%s still says that it is %v", out.name, before)
 		}
 		return nil
@@ -118,7 +118,7 @@ func (a *arena) seenAt(m *machine) error {
 	}
 	for _, o := range a.f.honest() {
 		err := eventually(patience, func() error {
-			t, err := o.traces(m.life())
+			t, err := o.traces(m.incarnation())
 			if err == nil && (t.links == 0 || t.conns == 0 || t.windows == 0) {
 				err = fmt.Errorf("%s has %+v with %s", o.name, t, m.name)
 			}
@@ -131,9 +131,9 @@ func (a *arena) seenAt(m *machine) error {
 	return nil
 }
 
-// lastOf returns how long after began the last trace of life was gone at every
+// lastOf returns how long after began the last trace of incarnation was gone at every
 // honest node. done brings the end of the command.
-func (a *arena) lastOf(life addr.Life, sockets map[string]bool, began time.Time, done <-chan error) (time.Duration, error) {
+func (a *arena) lastOf(incarnation addr.Incarnation, sockets map[string]bool, began time.Time, done <-chan error) (time.Duration, error) {
 	var mu sync.Mutex
 	var last time.Duration
 	var errs []error
@@ -157,7 +157,7 @@ func (a *arena) lastOf(life addr.Life, sockets map[string]bool, began time.Time,
 	}
 	for _, m := range a.f.honest() {
 		watch(m.name, func() (int, error) {
-			t, err := m.traces(life)
+			t, err := m.traces(incarnation)
 			return t.links + t.conns + t.windows, err
 		})
 	}
@@ -170,8 +170,8 @@ func (a *arena) lastOf(life addr.Life, sockets map[string]bool, began time.Time,
 // traces are the numbers of objects that a node holds for an incarnation.
 type traces struct{ links, conns, windows int }
 
-// traces counts the objects that a node holds for life.
-func (m *machine) traces(life addr.Life) (n traces, err error) {
+// traces counts the objects that a node holds for incarnation.
+func (m *machine) traces(incarnation addr.Incarnation) (n traces, err error) {
 	ctx, cancel := during(2 * time.Second)
 	defer cancel()
 	for _, table := range []string{"links", "conns", "windows"} {
@@ -180,22 +180,22 @@ func (m *machine) traces(life addr.Life) (n traces, err error) {
 			return n, err
 		}
 		var rows map[string][]struct {
-			Node       addr.NodeID
-			Generation addr.Generation
-			Life       string
-			State      string
-			Remote     string
+			Node        addr.NodeID
+			Generation  addr.Generation
+			Incarnation string
+			State       string
+			Remote      string
 		}
 		if err := json.Unmarshal(text, &rows); err != nil {
 			return n, err
 		}
 		for _, r := range rows[table] {
 			switch {
-			case table == "links" && r.Node == life.Node && r.Generation == life.Generation:
+			case table == "links" && r.Node == incarnation.Node && r.Generation == incarnation.Generation:
 				n.links++
-			case table == "conns" && r.Life == life.String() && r.State == "connected":
+			case table == "conns" && r.Incarnation == incarnation.String() && r.State == "connected":
 				n.conns++
-			case table == "windows" && strings.HasPrefix(r.Remote, fmt.Sprintf("%d:", life.Node)):
+			case table == "windows" && strings.HasPrefix(r.Remote, fmt.Sprintf("%d:", incarnation.Node)):
 				n.windows++
 			}
 		}
@@ -299,7 +299,7 @@ func (a *arena) converse(m *machine) (stop func(), err error) {
 			}
 		})
 		dialing, cancelDial := during(patience)
-		c, err := own.DialAddr(dialing, fabric.Addr{Node: peer.life().Node, Port: banPort})
+		c, err := own.DialAddr(dialing, fabric.Addr{Node: peer.incarnation().Node, Port: banPort})
 		cancelDial()
 		if err != nil {
 			stop()

@@ -79,7 +79,7 @@ func TestDecodersStayInTheirBudget(t *testing.T) {
 		"trust.ParseURI":      func(p []byte) { _, _ = trust.ParseURI(string(p)) },
 		"control.VerifyLease": func(p []byte) { _, _ = control.VerifyLease(store, p) },
 		"control.VerifyProof": func(p []byte) {
-			_ = control.VerifyProof(store, nodeUUID(9), 1, addr.Life{}, nil, p) // it proves nothing
+			_ = control.VerifyProof(store, nodeUUID(9), 1, addr.Incarnation{}, nil, p) // it proves nothing
 		},
 		"trust.RequestPin":  ignoring(trust.RequestPin),
 		"trust.ParseIssued": ignoring(trust.ParseIssued),

@@ -26,15 +26,15 @@ import (
 // A cluster is a host's fabricd in this process, on loopback, whose secrets the
 // test knows: it can act as any bad member, or with any stolen key.
 type cluster struct {
-	t         *testing.T
-	host      *daemon.Daemon
-	id        addr.UUID
-	ca        *trust.CA
-	keyring   trust.Keyring
-	token     string // its text
-	tokenFile string
-	logs      *logBuffer                   // of all daemons
-	lives     map[*daemon.Daemon]addr.Life // that they had when they were started
+	t            *testing.T
+	host         *daemon.Daemon
+	id           addr.UUID
+	ca           *trust.CA
+	keyring      trust.Keyring
+	token        string // its text
+	tokenFile    string
+	logs         *logBuffer                          // of all daemons
+	incarnations map[*daemon.Daemon]addr.Incarnation // that they had when they were started
 
 	evil   *trust.Store // of the bad node
 	evilID trust.Identity
@@ -78,7 +78,7 @@ func daemonConfig(t *testing.T, role daemon.Role, name string) daemon.Config {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, logs: &logBuffer{}, lives: make(map[*daemon.Daemon]addr.Life)}
+	c := &cluster{t: t, logs: &logBuffer{}, incarnations: make(map[*daemon.Daemon]addr.Incarnation)}
 	config := daemonConfig(t, daemon.RoleHost, "host")
 	config.Local.SocketMode = 0o666
 	c.tokenFile = filepath.Join(t.TempDir(), "token")
@@ -144,7 +144,7 @@ func (c *cluster) start(config daemon.Config) *daemon.Daemon {
 	if err := d.Ready(within(c.t)); err != nil {
 		c.t.Fatalf("%s gets no ID: %v", config.Name, err)
 	}
-	c.lives[d] = d.Self().Life
+	c.incarnations[d] = d.Self().Incarnation
 	return d
 }
 

@@ -137,14 +137,14 @@ func during(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), d)
 }
 
-// lives returns an error if m is not the incarnation that it was.
-func (m *machine) lives(as addr.Life) error {
+// goesOn returns an error if m is not the incarnation that it was.
+func (m *machine) goesOn(as addr.Incarnation) error {
 	st, err := m.status()
 	if err != nil {
 		return fmt.Errorf("%s: %w", m.name, err)
 	}
-	if lifeOf(st) != as {
-		return fmt.Errorf("%s lived as %v, and is now %v", m.name, as, lifeOf(st))
+	if incarnationOf(st) != as {
+		return fmt.Errorf("%s lived as %v, and is now %v", m.name, as, incarnationOf(st))
 	}
 	return nil
 }

@@ -50,8 +50,8 @@ type machine struct {
 	ended chan struct{} // closed when the process was waited for
 	spare bool          // an attack may stop or kill it: it is no honest node that must live on
 
-	mu   sync.Mutex // guards the fields below
-	live addr.Life  // as it was last found good
+	mu   sync.Mutex       // guards the fields below
+	live addr.Incarnation // as it was last found good
 	uuid addr.UUID
 }
 
@@ -254,8 +254,8 @@ func (f *fleet) agree(limit time.Duration) error {
 				return fmt.Errorf("%s: %w", m.name, err)
 			}
 			for _, o := range f.nodes {
-				if o.running() && !alive[o.life()] {
-					return fmt.Errorf("%s does not hold %s (%v) for alive", m.name, o.name, o.life())
+				if o.running() && !alive[o.incarnation()] {
+					return fmt.Errorf("%s does not hold %s (%v) for alive", m.name, o.name, o.incarnation())
 				}
 			}
 		}
@@ -273,8 +273,8 @@ func (f *fleet) check() error {
 			errs = append(errs, fmt.Errorf("%s died: %s", m.name, m.lastWords()))
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s does not answer: %w", m.name, err))
-		case lifeOf(st) != m.life():
-			errs = append(errs, fmt.Errorf("%s lived as %v and is now %v", m.name, m.life(), lifeOf(st)))
+		case incarnationOf(st) != m.incarnation():
+			errs = append(errs, fmt.Errorf("%s lived as %v and is now %v", m.name, m.incarnation(), incarnationOf(st)))
 		}
 	}
 	return errors.Join(errs...)
@@ -395,7 +395,7 @@ func (m *machine) joinedWithin(limit time.Duration) error {
 		}
 		uuid, err := addr.ParseUUID(st.Node)
 		m.mu.Lock()
-		m.live, m.uuid = lifeOf(st), uuid
+		m.live, m.uuid = incarnationOf(st), uuid
 		m.mu.Unlock()
 		return err
 	})
@@ -405,10 +405,12 @@ func (m *machine) joinedWithin(limit time.Duration) error {
 	return nil
 }
 
-func lifeOf(st daemon.Status) addr.Life { return addr.Life{Node: st.ID, Generation: st.Generation} }
+func incarnationOf(st daemon.Status) addr.Incarnation {
+	return addr.Incarnation{Node: st.ID, Generation: st.Generation}
+}
 
-// life returns the incarnation that the node had when it was last found good.
-func (m *machine) life() addr.Life {
+// incarnation returns the incarnation that the node had when it was last found good.
+func (m *machine) incarnation() addr.Incarnation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.live
@@ -456,12 +458,12 @@ func (m *machine) list() ([]daemon.NodeInfo, error) {
 }
 
 // alive returns the incarnations that the daemon does not hold for removed.
-func (m *machine) alive() (map[addr.Life]bool, error) {
+func (m *machine) alive() (map[addr.Incarnation]bool, error) {
 	all, err := m.list()
-	alive := map[addr.Life]bool{}
+	alive := map[addr.Incarnation]bool{}
 	for _, n := range all {
 		if n.State != "removed" {
-			alive[addr.Life{Node: n.ID, Generation: n.Generation}] = true
+			alive[addr.Incarnation{Node: n.ID, Generation: n.Generation}] = true
 		}
 	}
 	return alive, err

@@ -30,7 +30,7 @@ func grows(t *testing.T, limit int64, attack func()) {
 }
 
 // TestAnswersThatAreNeverRead asks for more and more answers on an operations
-// lane and reads none.
+// stream and reads none.
 func TestAnswersThatAreNeverRead(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
@@ -83,14 +83,14 @@ func TestReadsThatAreNeverTaken(t *testing.T) {
 	r.talk(a, b)
 }
 
-// TestControlLaneThatIsNeverRead: the answers on the control lane are bounded
+// TestControlStreamThatIsNeverRead: the answers on the control stream are bounded
 // too, and the link ends with a reason.
-func TestControlLaneThatIsNeverRead(t *testing.T) {
+func TestControlStreamThatIsNeverRead(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
-	life, self := hello().From, hello().To
+	incarnation, self := hello().From, hello().To
 	for name, frame := range map[string][]byte{
-		"probes": frames(wire.Probe{Nonce: 1, From: life, To: self}),
+		"probes": frames(wire.Probe{Nonce: 1, From: incarnation, To: self}),
 		"byes":   frames(wire.Bye{Reason: "bye"}),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,9 +109,9 @@ func TestControlLaneThatIsNeverRead(t *testing.T) {
 	r.talk(a, b)
 }
 
-// TestSecondMessageLane opens two message lanes of one connection, whose bytes
+// TestSecondMessageStream opens two message streams of one connection, whose bytes
 // would go to the same memory.
-func TestSecondMessageLane(t *testing.T) {
+func TestSecondMessageStream(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
 	for range 8 {
@@ -148,7 +148,7 @@ func TestMessagesBeyondCredit(t *testing.T) {
 	}
 	for {
 		if _, _, err := c.in.Next(); err != nil {
-			break // the victim's end of the operations lane
+			break // the victim's end of the operations stream
 		}
 	}
 	c.wantReset()
@@ -201,35 +201,35 @@ func TestLoweredCreditTakesNothingBack(t *testing.T) {
 	}
 }
 
-// openLanes is more than the 4096 lanes take that a peer may have, each at its two
+// openStreams is more than the 4096 streams take that a peer may have, each at its two
 // ends in this process, and much less than ten thousand would.
-const openLanes = 96 << 20
+const openStreams = 96 << 20
 
-// TestLanesThatSayNothing opens as many lanes as it may and begins a frame on
+// TestStreamsThatSayNothing opens as many streams as it may and begins a frame on
 // each. The link is the attacker's own; memory is bounded and is given back.
-func TestLanesThatSayNothing(t *testing.T) {
+func TestStreamsThatSayNothing(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
 	before := heap()
 	var l *badLink
-	grows(t, openLanes, func() {
+	grows(t, openStreams, func() {
 		l = r.link()
 		opened := 0
 		for ; opened < 10_000; opened++ {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			lane, err := l.sess.OpenLane(ctx)
+			stream, err := l.sess.OpenStream(ctx)
 			cancel()
 			if err != nil {
 				break
 			}
-			l.write(lane, []byte{byte(wire.TypeConnect), 0, 0})
+			l.write(stream, []byte{byte(wire.TypeConnect), 0, 0})
 		}
 		if opened < 1024 {
-			t.Errorf("%d lanes were open at once", opened)
+			t.Errorf("%d streams were open at once", opened)
 		}
 		r.talk(a, b)
 	})
-	l.forget() // the attacker's own memory for its lanes does not count
+	l.forget() // the attacker's own memory for its streams does not count
 	for limit := time.Now().Add(patience); heap()-before > 8<<20; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("%d KiB were not given back", (heap()-before)>>10)
@@ -249,13 +249,13 @@ func (l *badLink) forget() {
 	l.sess, l.ctrl = pastSession{}, nil
 }
 
-// TestTenThousandLanes opens lanes that are refused as fast as it can.
-func TestTenThousandLanes(t *testing.T) {
+// TestTenThousandStreams opens streams that are refused as fast as it can.
+func TestTenThousandStreams(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
 	_, port := r.listen(16) // whose application never accepts
 	l := r.link()
-	grows(t, openLanes, func() {
+	grows(t, openStreams, func() {
 		for i := range wire.ConnID(10_000) {
 			if l.sess.Err() != nil {
 				return
@@ -269,11 +269,11 @@ func TestTenThousandLanes(t *testing.T) {
 			case 2:
 				first = frames(wire.Connect{Conn: i, From: 9, To: port})
 			}
-			lane, err := l.sess.OpenLane(within(t))
+			stream, err := l.sess.OpenStream(within(t))
 			if err != nil {
 				return
 			}
-			l.write(lane, first)
+			l.write(stream, first)
 		}
 	})
 	if l.sess.Err() != nil { // the victim may have had enough, and says so
@@ -314,16 +314,16 @@ func TestDatagramFlood(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	life, self := hello().From, hello().To
+	incarnation, self := hello().From, hello().To
 	beats := [][]byte{
-		frames(wire.Heartbeat{Seq: 1, From: life, To: self}),
-		frames(wire.Heartbeat{Seq: 1, From: addr.Life{Node: honestID, Generation: 1}, To: self}),
-		frames(wire.Heartbeat{Seq: 1, From: self, To: life}),
-		frames(wire.HeartbeatAck{Seq: math.MaxUint64, Sent: math.MaxUint64, From: life, To: self}),
-		frames(wire.HeartbeatAck{Seq: 1, Sent: 1 << 62, From: life, To: self}),
-		frames(wire.HeartbeatAck{Seq: 1, From: addr.Life{Node: honestID, Generation: 1}, To: self}),
-		append(frames(wire.Heartbeat{From: life, To: self}), 0),
-		frames(wire.Heartbeat{From: life, To: self})[:63],
+		frames(wire.Heartbeat{Seq: 1, From: incarnation, To: self}),
+		frames(wire.Heartbeat{Seq: 1, From: addr.Incarnation{Node: honestID, Generation: 1}, To: self}),
+		frames(wire.Heartbeat{Seq: 1, From: self, To: incarnation}),
+		frames(wire.HeartbeatAck{Seq: math.MaxUint64, Sent: math.MaxUint64, From: incarnation, To: self}),
+		frames(wire.HeartbeatAck{Seq: 1, Sent: 1 << 62, From: incarnation, To: self}),
+		frames(wire.HeartbeatAck{Seq: 1, From: addr.Incarnation{Node: honestID, Generation: 1}, To: self}),
+		append(frames(wire.Heartbeat{From: incarnation, To: self}), 0),
+		frames(wire.Heartbeat{From: incarnation, To: self})[:63],
 		frames(hello()),
 		nil,
 	}
@@ -367,7 +367,7 @@ func TestHalfAFrameHoldsUpNobody(t *testing.T) {
 }
 
 // TestRandomBytesInsideALink writes noise, and frames with one byte changed,
-// on every kind of lane. Whatever comes of it, the victim serves the others.
+// on every kind of stream. Whatever comes of it, the victim serves the others.
 func TestRandomBytesInsideALink(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
@@ -405,16 +405,16 @@ func TestRandomBytesInsideALink(t *testing.T) {
 		case 0:
 			l.say(noise())
 		default:
-			lane, err := l.sess.OpenLane(within(t))
+			stream, err := l.sess.OpenStream(within(t))
 			if err != nil {
 				if !errors.Is(err, transport.ErrClosed) {
 					t.Fatal(err)
 				}
 				continue
 			}
-			l.write(lane, noise())
+			l.write(stream, noise())
 			if random.IntN(2) == 0 {
-				lane.Close()
+				stream.Close()
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func broken(t wire.Type, flags uint8, reserved uint16, n uint32) []byte {
 }
 
 // TestFramesThatBreakTheRules sends frames that no conforming peer sends on an
-// operations lane. The connection is cut off; the link's other connection, and
+// operations stream. The connection is cut off; the link's other connection, and
 // the other node's, go on.
 func TestFramesThatBreakTheRules(t *testing.T) {
 	r := newRig(t)
@@ -37,56 +37,56 @@ func TestFramesThatBreakTheRules(t *testing.T) {
 	l := r.link()
 	const page = rma.PageSize
 	for name, bytes := range map[string][]byte{
-		"first operation is 2":             frames(wire.Signal{Op: 2}),
-		"operation 0":                      frames(wire.Signal{}),
-		"operation twice":                  frames(wire.Signal{Op: 1}, wire.Signal{Op: 1}),
-		"operation left out":               frames(wire.Signal{Op: 1}, wire.Atomic{Op: 3, Kind: 1, Width: 8}),
-		"last operation number":            frames(wire.Read{Op: math.MaxUint64, Length: 1}),
-		"another operation inside a write": append(append(frames(wire.Write{Op: 1, Length: 1}), 0), frames(wire.Signal{Op: 2})...),
-		"done beyond what was begun":       frames(wire.Done{Op: 1}),
-		"done of everything":               frames(wire.Done{Op: math.MaxUint64}),
-		"fail of nothing":                  frames(wire.Fail{Op: 1, Code: status.Access}),
-		"result of nothing":                frames(wire.Result{Op: 1}),
-		"data of nothing":                  append(frames(wire.ReadData{Op: 1, Length: 1, Last: true}), 0),
-		"registered nothing":               frames(wire.Registered{}),
-		"unregistered nothing":             frames(wire.Unregistered{}),
-		"marked nothing":                   frames(wire.Marked{Request: 1}),
-		"waited for nothing":               frames(wire.Waited{Request: 1}),
-		"signaled nothing":                 frames(wire.PeerSignaled{Request: 1}),
-		"window of no bytes":               frames(wire.Register{Prot: 1}),
-		"window at odd offset":             frames(wire.Register{Offset: 1, Length: page, Prot: 1}),
-		"window of odd length":             frames(wire.Register{Length: page + 1, Prot: 1}),
-		"window of unknown protection":     frames(wire.Register{Length: page, Prot: 4}),
-		"window beyond the space":          frames(wire.Register{Offset: math.MaxInt64 &^ (page - 1), Length: page, Prot: 1}),
-		"window that overflows":            frames(wire.Register{Offset: math.MaxUint64 &^ (page - 1), Length: 2 * page, Prot: 1}),
-		"window of everything, shifted":    frames(wire.Register{Offset: page, Length: math.MaxInt64 &^ (page - 1), Prot: 1}),
-		"overlapping windows":              frames(wire.Register{Length: 2 * page, Prot: 1}, wire.Register{Offset: page, Length: page, Prot: 1}),
-		"the same window twice":            frames(wire.Register{Length: page, Prot: 1}, wire.Register{Length: page, Prot: 1}),
-		"withdrawal of no window":          frames(wire.Unregister{Length: page}),
-		"withdrawal of half a window":      frames(wire.Register{Length: 2 * page, Prot: 1}, wire.Unregister{Length: page}),
-		"close of unsent bytes":            frames(wire.Close{Sent: math.MaxUint64}),
-		"close twice":                      frames(wire.Close{}, wire.Close{}),
-		"hello on an operations lane":      frames(hello()),
-		"accept on an operations lane":     frames(wire.Accept{Peer: 1, Conn: 1}),
-		"bye on an operations lane":        frames(wire.Bye{}),
-		"heartbeat on an operations lane":  frames(wire.Heartbeat{}),
-		"unknown type":                     broken(200, 0, 0, 0),
-		"type 0":                           broken(0, 0, 0, 0),
-		"undefined flag":                   broken(wire.TypeWrite, 0x80, 0, 20),
-		"reserved bits":                    broken(wire.TypeDone, 0, 1, 8),
-		"body of 4 GiB":                    broken(wire.TypeWrite, 0, 0, math.MaxUint32),
-		"body one too long":                broken(wire.TypeDone, 0, 0, 9),
-		"body one too short":               broken(wire.TypeDone, 0, 0, 7),
-		"path one byte too short":          broken(wire.TypePath, 0, 0, 47),
-		"path with an undefined flag":      broken(wire.TypePath, 0x80, 0, 48),
-		"RMA path one byte too short":      broken(wire.TypeRMAPath, 0, 0, 47),
-		"RMA path with an undefined flag":  broken(wire.TypeRMAPath, 0x80, 0, 48),
-		"no path with an undefined flag":   broken(wire.TypeNoPath, 0x80, 0, 2),
-		"no path for a reason of 64 KiB":   broken(wire.TypeNoPath, 0, 0, 65538),
-		"passed one byte too long":         broken(wire.TypeRMAPassed, 0, 0, 9),
-		"payload of 4 GiB":                 frames(wire.Write{Op: 1, Length: math.MaxUint32}),
-		"payload one too long":             frames(wire.Write{Op: 1, Length: wire.MaxPayload + 1}),
-		"payload of nothing":               frames(wire.Write{Op: 1}),
+		"first operation is 2":              frames(wire.Signal{Op: 2}),
+		"operation 0":                       frames(wire.Signal{}),
+		"operation twice":                   frames(wire.Signal{Op: 1}, wire.Signal{Op: 1}),
+		"operation left out":                frames(wire.Signal{Op: 1}, wire.Atomic{Op: 3, Kind: 1, Width: 8}),
+		"last operation number":             frames(wire.Read{Op: math.MaxUint64, Length: 1}),
+		"another operation inside a write":  append(append(frames(wire.Write{Op: 1, Length: 1}), 0), frames(wire.Signal{Op: 2})...),
+		"done beyond what was begun":        frames(wire.Done{Op: 1}),
+		"done of everything":                frames(wire.Done{Op: math.MaxUint64}),
+		"fail of nothing":                   frames(wire.Fail{Op: 1, Code: status.Access}),
+		"result of nothing":                 frames(wire.Result{Op: 1}),
+		"data of nothing":                   append(frames(wire.ReadData{Op: 1, Length: 1, Last: true}), 0),
+		"registered nothing":                frames(wire.Registered{}),
+		"unregistered nothing":              frames(wire.Unregistered{}),
+		"marked nothing":                    frames(wire.Marked{Request: 1}),
+		"waited for nothing":                frames(wire.Waited{Request: 1}),
+		"signaled nothing":                  frames(wire.PeerSignaled{Request: 1}),
+		"window of no bytes":                frames(wire.Register{Prot: 1}),
+		"window at odd offset":              frames(wire.Register{Offset: 1, Length: page, Prot: 1}),
+		"window of odd length":              frames(wire.Register{Length: page + 1, Prot: 1}),
+		"window of unknown protection":      frames(wire.Register{Length: page, Prot: 4}),
+		"window beyond the space":           frames(wire.Register{Offset: math.MaxInt64 &^ (page - 1), Length: page, Prot: 1}),
+		"window that overflows":             frames(wire.Register{Offset: math.MaxUint64 &^ (page - 1), Length: 2 * page, Prot: 1}),
+		"window of everything, shifted":     frames(wire.Register{Offset: page, Length: math.MaxInt64 &^ (page - 1), Prot: 1}),
+		"overlapping windows":               frames(wire.Register{Length: 2 * page, Prot: 1}, wire.Register{Offset: page, Length: page, Prot: 1}),
+		"the same window twice":             frames(wire.Register{Length: page, Prot: 1}, wire.Register{Length: page, Prot: 1}),
+		"withdrawal of no window":           frames(wire.Unregister{Length: page}),
+		"withdrawal of half a window":       frames(wire.Register{Length: 2 * page, Prot: 1}, wire.Unregister{Length: page}),
+		"close of unsent bytes":             frames(wire.Close{Sent: math.MaxUint64}),
+		"close twice":                       frames(wire.Close{}, wire.Close{}),
+		"hello on an operations stream":     frames(hello()),
+		"accept on an operations stream":    frames(wire.Accept{Peer: 1, Conn: 1}),
+		"bye on an operations stream":       frames(wire.Bye{}),
+		"heartbeat on an operations stream": frames(wire.Heartbeat{}),
+		"unknown type":                      broken(200, 0, 0, 0),
+		"type 0":                            broken(0, 0, 0, 0),
+		"undefined flag":                    broken(wire.TypeWrite, 0x80, 0, 20),
+		"reserved bits":                     broken(wire.TypeDone, 0, 1, 8),
+		"body of 4 GiB":                     broken(wire.TypeWrite, 0, 0, math.MaxUint32),
+		"body one too long":                 broken(wire.TypeDone, 0, 0, 9),
+		"body one too short":                broken(wire.TypeDone, 0, 0, 7),
+		"path one byte too short":           broken(wire.TypePath, 0, 0, 47),
+		"path with an undefined flag":       broken(wire.TypePath, 0x80, 0, 48),
+		"RMA path one byte too short":       broken(wire.TypeRMAPath, 0, 0, 47),
+		"RMA path with an undefined flag":   broken(wire.TypeRMAPath, 0x80, 0, 48),
+		"no path with an undefined flag":    broken(wire.TypeNoPath, 0x80, 0, 2),
+		"no path for a reason of 64 KiB":    broken(wire.TypeNoPath, 0, 0, 65538),
+		"passed one byte too long":          broken(wire.TypeRMAPassed, 0, 0, 9),
+		"payload of 4 GiB":                  frames(wire.Write{Op: 1, Length: math.MaxUint32}),
+		"payload one too long":              frames(wire.Write{Op: 1, Length: wire.MaxPayload + 1}),
+		"payload of nothing":                frames(wire.Write{Op: 1}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := l.on(t).connect(1 << 20)
@@ -95,7 +95,7 @@ func TestFramesThatBreakTheRules(t *testing.T) {
 			c.victim.Close()
 		})
 	}
-	t.Run("lane ends inside a payload", func(t *testing.T) {
+	t.Run("stream ends inside a payload", func(t *testing.T) {
 		c := l.on(t).connect(1 << 20)
 		c.tell(append(frames(wire.Write{Op: 1, Length: wire.MaxPayload, Last: true}), make([]byte, 100)...))
 		c.ops.Close()
@@ -105,9 +105,9 @@ func TestFramesThatBreakTheRules(t *testing.T) {
 	r.talk(a, b)
 }
 
-// TestControlLaneThatBreaksTheRules: a control lane is the link's, so that the
+// TestControlStreamThatBreaksTheRules: a control stream is the link's, so that the
 // link ends, with a reason.
-func TestControlLaneThatBreaksTheRules(t *testing.T) {
+func TestControlStreamThatBreaksTheRules(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
 	for name, bytes := range map[string][]byte{
@@ -136,17 +136,17 @@ func TestControlLaneThatBreaksTheRules(t *testing.T) {
 	r.talk(a, b)
 }
 
-// TestLanesThatBreakTheRules begins lanes with frames that begin none.
-func TestLanesThatBreakTheRules(t *testing.T) {
+// TestStreamsThatBreakTheRules begins streams with frames that begin none.
+func TestStreamsThatBreakTheRules(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
 	for name, first := range map[string][]byte{
-		"second control lane": frames(hello()),
-		"an operation":        frames(wire.Signal{Op: 1}),
-		"a heartbeat":         frames(wire.Heartbeat{}),
-		"garbage":             broken(99, 9, 9, 9),
-		"connect from port 0": frames(wire.Connect{Conn: 1, To: 5}),
-		"connect to port 0":   frames(wire.Connect{Conn: 1, From: 5}),
+		"second control stream": frames(hello()),
+		"an operation":          frames(wire.Signal{Op: 1}),
+		"a heartbeat":           frames(wire.Heartbeat{}),
+		"garbage":               broken(99, 9, 9, 9),
+		"connect from port 0":   frames(wire.Connect{Conn: 1, To: 5}),
+		"connect to port 0":     frames(wire.Connect{Conn: 1, From: 5}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := r.on(t).link()
@@ -157,17 +157,17 @@ func TestLanesThatBreakTheRules(t *testing.T) {
 	r.talk(a, b)
 }
 
-// TestLanesOfStrangers: a lane of a connection that the victim does not have is
+// TestStreamsOfStrangers: a stream of a connection that the victim does not have is
 // canceled, and is no reason to end the link; a connection of another link is
 // not to be had.
-func TestLanesOfStrangers(t *testing.T) {
+func TestStreamsOfStrangers(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends() // the victim's names of connections begin at 1 on each link
 	l := r.link()
 	for _, id := range []wire.ConnID{0, 1, 2, 1 << 40, math.MaxUint64} {
 		for _, first := range [][]byte{frames(wire.Accept{Peer: id, Conn: 9, Limit: 1}), frames(wire.Stream{Peer: id})} {
-			lane := l.open(append(first, "stray bytes"...))
-			wantCanceled(t, lane)
+			stream := l.open(append(first, "stray bytes"...))
+			wantCanceled(t, stream)
 		}
 	}
 	l.say(frames(wire.Refuse{Peer: 1, Code: status.Refused}, wire.Refuse{Peer: math.MaxUint64, Code: status.Refused}))
@@ -187,15 +187,15 @@ func readNow(t *testing.T, ep attach.Endpoint, p []byte) int {
 	return n
 }
 
-// wantCanceled writes until the victim does not want the lane any more.
-func wantCanceled(t *testing.T, lane transport.SendLane) {
+// wantCanceled writes until the victim does not want the stream any more.
+func wantCanceled(t *testing.T, stream transport.SendStream) {
 	t.Helper()
 	deadline, _ := within(t).Deadline()
-	lane.SetWriteDeadline(deadline)
+	stream.SetWriteDeadline(deadline)
 	for p := make([]byte, 32<<10); ; {
-		if _, err := lane.Write(p); err != nil {
+		if _, err := stream.Write(p); err != nil {
 			if err := within(t).Err(); err != nil {
-				t.Error("the victim keeps a lane of nobody")
+				t.Error("the victim keeps a stream of nobody")
 			}
 			return
 		}

@@ -20,7 +20,7 @@ func TestGossipMakesNoHost(t *testing.T) {
 	for _, uuid := range []addr.UUID{c.evilID.Node, {0xFF}} {
 		g, err := gossip.Start(gossip.Config{Cluster: c.id, UUID: uuid, Epoch: math.MaxUint64, Keys: c.keyring.Keys(), Bind: "127.0.0.1:0",
 			Seeds: []string{c.host.Status().Gossip}, Log: zerolog.Nop(),
-			Meta: gossip.Meta{Life: addr.Life{Generation: math.MaxUint32}, Term: math.MaxUint64, Host: true, Serving: true,
+			Meta: gossip.Meta{Incarnation: addr.Incarnation{Generation: math.MaxUint32}, Term: math.MaxUint64, Host: true, Serving: true,
 				Addresses: []string{"127.0.0.1:9"}, Providers: []string{"quic"}}})
 		if err != nil {
 			t.Fatal(err)

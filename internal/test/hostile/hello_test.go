@@ -28,20 +28,20 @@ func testLies(t *testing.T, r *rig) {
 		close  uint64
 		reason string
 	}{
-		"uuid of another":    {func(h *wire.Hello) { h.FromUUID = nodeUUID(honestID) }, status.Access, transport.CodeWrongCluster, nodeUUID(evilID).String()},
-		"ID of another":      {func(h *wire.Hello) { h.From = addr.Life{Node: honestID, Generation: 1}; h.FromEpoch = 1 }, status.Access, transport.CodeWrongCluster, "leased to"},
-		"the host":           {func(h *wire.Hello) { h.From.Node = addr.Host }, status.Access, transport.CodeWrongCluster, "host certificate"},
-		"the victim":         {func(h *wire.Hello) { h.From = addr.Life{Node: victimID, Generation: 1} }, status.NoDevice, transport.CodeIDMismatch, "node table"},
-		"reserved ID":        {func(h *wire.Hello) { h.From.Node = addr.NoNode }, status.NoDevice, transport.CodeIDMismatch, "node table"},
-		"old generation":     {func(h *wire.Hello) { h.From.Generation-- }, status.Reset, transport.CodeFenced, "is over"},
-		"generation 0":       {func(h *wire.Hello) { h.From.Generation = 0 }, status.Reset, transport.CodeFenced, "is over"},
-		"future generation":  {func(h *wire.Hello) { h.From.Generation = math.MaxUint32 }, status.NoDevice, transport.CodeIDMismatch, "node table"},
-		"other epoch":        {func(h *wire.Hello) { h.FromEpoch++ }, status.Reset, transport.CodeFenced, "started again"},
-		"other cluster":      {func(h *wire.Hello) { h.Cluster[3]++ }, status.Access, transport.CodeWrongCluster, clusterID.String()},
-		"for another life":   {func(h *wire.Hello) { h.To.Generation++ }, status.NoDevice, transport.CodeIDMismatch, "is not here"},
-		"for another node":   {func(h *wire.Hello) { h.To.Node = honestID }, status.NoDevice, transport.CodeIDMismatch, "is not here"},
-		"versions to come":   {func(h *wire.Hello) { h.VersionMin, h.VersionMax = 700, 900 }, status.Version, transport.CodeVersion, "700 to 900"},
-		"versions long gone": {func(h *wire.Hello) { h.VersionMin, h.VersionMax = 0, 0 }, status.Version, transport.CodeVersion, "0 to 0"},
+		"uuid of another":         {func(h *wire.Hello) { h.FromUUID = nodeUUID(honestID) }, status.Access, transport.CodeWrongCluster, nodeUUID(evilID).String()},
+		"ID of another":           {func(h *wire.Hello) { h.From = addr.Incarnation{Node: honestID, Generation: 1}; h.FromEpoch = 1 }, status.Access, transport.CodeWrongCluster, "leased to"},
+		"the host":                {func(h *wire.Hello) { h.From.Node = addr.Host }, status.Access, transport.CodeWrongCluster, "host certificate"},
+		"the victim":              {func(h *wire.Hello) { h.From = addr.Incarnation{Node: victimID, Generation: 1} }, status.NoDevice, transport.CodeIDMismatch, "node table"},
+		"reserved ID":             {func(h *wire.Hello) { h.From.Node = addr.NoNode }, status.NoDevice, transport.CodeIDMismatch, "node table"},
+		"old generation":          {func(h *wire.Hello) { h.From.Generation-- }, status.Reset, transport.CodeFenced, "is over"},
+		"generation 0":            {func(h *wire.Hello) { h.From.Generation = 0 }, status.Reset, transport.CodeFenced, "is over"},
+		"future generation":       {func(h *wire.Hello) { h.From.Generation = math.MaxUint32 }, status.NoDevice, transport.CodeIDMismatch, "node table"},
+		"other epoch":             {func(h *wire.Hello) { h.FromEpoch++ }, status.Reset, transport.CodeFenced, "started again"},
+		"other cluster":           {func(h *wire.Hello) { h.Cluster[3]++ }, status.Access, transport.CodeWrongCluster, clusterID.String()},
+		"for another incarnation": {func(h *wire.Hello) { h.To.Generation++ }, status.NoDevice, transport.CodeIDMismatch, "is not here"},
+		"for another node":        {func(h *wire.Hello) { h.To.Node = honestID }, status.NoDevice, transport.CodeIDMismatch, "is not here"},
+		"versions to come":        {func(h *wire.Hello) { h.VersionMin, h.VersionMax = 700, 900 }, status.Version, transport.CodeVersion, "700 to 900"},
+		"versions long gone":      {func(h *wire.Hello) { h.VersionMin, h.VersionMax = 0, 0 }, status.Version, transport.CodeVersion, "0 to 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -49,7 +49,7 @@ func testLies(t *testing.T, r *rig) {
 			c.lie(&lie)
 			sess := r.dial()
 			defer sess.Close(transport.CodeOK, "")
-			ctrl, err := sess.OpenLane(within(t))
+			ctrl, err := sess.OpenStream(within(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,11 +72,11 @@ func testLies(t *testing.T, r *rig) {
 // end does not overtake it.
 func checkRefusal(t *testing.T, sess transport.Session, code status.Code, reason string) {
 	t.Helper()
-	lane, err := sess.AcceptLane(within(t))
+	stream, err := sess.AcceptStream(within(t))
 	if err != nil {
 		return
 	}
-	head, body, err := wire.NewReader(lane).Next()
+	head, body, err := wire.NewReader(stream).Next()
 	if err != nil || head.Type != wire.TypeHelloRefuse {
 		t.Fatalf("answered with %v, %v", head.Type, err)
 	}
@@ -115,14 +115,14 @@ func TestOpeningsThatAreNone(t *testing.T) {
 				t.Parallel()
 				sess := r.dial()
 				defer sess.Close(transport.CodeOK, "")
-				lane, err := sess.OpenLane(within(t))
+				stream, err := sess.OpenStream(within(t))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := lane.Write(append(first, make([]byte, 64)...)[:max(len(first), 8)]); err != nil {
+				if _, err := stream.Write(append(first, make([]byte, 64)...)[:max(len(first), 8)]); err != nil {
 					t.Fatal(err)
 				}
-				lane.Close()
+				stream.Close()
 				wantClosed(t, sess, transport.CodeProtocol)
 			})
 		}

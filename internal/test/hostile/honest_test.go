@@ -82,7 +82,7 @@ func (w *witness) serve(n *fabric.Node, m *machine, to []*machine) {
 	defer cancel()
 	cancelEvents := n.OnEvent(func(ev fabric.Event) {
 		if ev.Kind == fabric.NodeRemoved {
-			w.removed(m, addr.Life{Node: ev.Node, Generation: ev.Generation}, ev.Reason)
+			w.removed(m, addr.Incarnation{Node: ev.Node, Generation: ev.Generation}, ev.Reason)
 		}
 	})
 	defer cancelEvents()
@@ -129,14 +129,14 @@ func echo(ctx context.Context, ep *fabric.Endpoint) {
 // the connection is counted, and a new one made.
 func (w *witness) talk(ctx context.Context, n *fabric.Node, from, to *machine) {
 	for ctx.Err() == nil {
-		c, err := n.DialAddr(ctx, fabric.Addr{Node: to.life().Node, Port: talkPort})
+		c, err := n.DialAddr(ctx, fabric.Addr{Node: to.incarnation().Node, Port: talkPort})
 		if err != nil {
 			w.rest(50 * time.Millisecond)
 			continue
 		}
 		err = w.exchange(ctx, c.Endpoint())
 		c.Close()
-		if ctx.Err() == nil && n.Life() == from.life() {
+		if ctx.Err() == nil && n.Incarnation() == from.incarnation() {
 			w.reset(from, to, err)
 		}
 	}
@@ -178,11 +178,11 @@ func (w *witness) reset(from, to *machine, err error) {
 }
 
 // removed takes note of an honest incarnation that at was told the end of.
-func (w *witness) removed(at *machine, life addr.Life, why string) {
+func (w *witness) removed(at *machine, incarnation addr.Incarnation, why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range w.all {
-		if m.life() == life && !w.excused[m] && !w.excused[at] {
+		if m.incarnation() == incarnation && !w.excused[m] && !w.excused[at] {
 			w.removals = append(w.removals, fmt.Sprintf("%s saw the removal of %s: %s", at.name, m.name, why))
 		}
 	}

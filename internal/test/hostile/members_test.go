@@ -20,7 +20,7 @@ func (c *cluster) greeting() control.Hello {
 		From: control.End{UUID: c.evilID.Node, Epoch: 1}}
 }
 
-// join is how it asks for a life.
+// join is how it asks for an incarnation.
 func (c *cluster) joining() verdict.Join {
 	return verdict.Join{Identity: says(c.evilID.Node, 1, "evil", "127.0.0.1:9")}
 }
@@ -46,8 +46,8 @@ func (c *cluster) session() *raw {
 	return r
 }
 
-// admitted opens a control session on which the bad node has a life.
-func (c *cluster) admitted() (*raw, addr.Life) {
+// admitted opens a control session on which the bad node has an incarnation.
+func (c *cluster) admitted() (*raw, addr.Incarnation) {
 	c.t.Helper()
 	r := c.session()
 	r.say(c.joining())
@@ -55,7 +55,7 @@ func (c *cluster) admitted() (*raw, addr.Life) {
 	if kind != frameGrant {
 		c.t.Fatalf("the host answers a good JOIN with frame %d %q", kind, body)
 	}
-	return r, addr.Life{Node: addr.NodeID(binary.BigEndian.Uint16(body[8:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[10:]))}
+	return r, addr.Incarnation{Node: addr.NodeID(binary.BigEndian.Uint16(body[8:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[10:]))}
 }
 
 // alive checks that the host serves and that nodes live.
@@ -67,9 +67,9 @@ func (c *cluster) alive(nodes ...*daemon.Daemon) {
 	default:
 	}
 	for _, n := range nodes {
-		self := n.Self().Life
-		if self != c.lives[n] {
-			c.t.Errorf("%s lives as %v, want its first life %v", n.Status().Name, self, c.lives[n])
+		self := n.Self().Incarnation
+		if self != c.incarnations[n] {
+			c.t.Errorf("%s lives as %v, want its first incarnation %v", n.Status().Name, self, c.incarnations[n])
 		}
 		for _, x := range c.host.Nodes().Nodes {
 			if x.ID == self.Node && x.State != "alive" && x.State != "suspect" {
@@ -128,8 +128,8 @@ func TestClaimsOnTheControlPort(t *testing.T) {
 func TestControlMessagesThatAreNotOurs(t *testing.T) {
 	c := newCluster(t)
 	one := c.start(c.node("one"))
-	victim, host := one.Self().Life, c.host.Self().Life
-	entry := verdict.Entry{Node: verdict.Node{Life: victim, Identity: verdict.Identity{UUID: addr.UUID{1}}, State: verdict.Removed}, Reason: verdict.ReasonCrashed}
+	victim, host := one.Self().Incarnation, c.host.Self().Incarnation
+	entry := verdict.Entry{Node: verdict.Node{Incarnation: victim, Identity: verdict.Identity{UUID: addr.UUID{1}}, State: verdict.Removed}, Reason: verdict.ReasonCrashed}
 	foreign := c.joining()
 	foreign.UUID = addr.UUID{1}
 	other := c.joining()
@@ -137,14 +137,14 @@ func TestControlMessagesThatAreNotOurs(t *testing.T) {
 	for name, m := range map[string]verdict.Message{
 		"a table":                 verdict.Table{Term: math.MaxUint64, Version: 9, First: true, Last: true, Entries: []verdict.Entry{entry}},
 		"a delta":                 verdict.Delta{Term: math.MaxUint64, Version: 9, Entries: []verdict.Entry{entry}},
-		"a verdict":               verdict.RemovedLife{Term: math.MaxUint64, Version: 9, Life: victim, Reason: verdict.ReasonCrashed},
-		"a grant":                 verdict.Grant{Term: math.MaxUint64, Life: victim},
+		"a verdict":               verdict.RemovedIncarnation{Term: math.MaxUint64, Version: 9, Incarnation: victim, Reason: verdict.ReasonCrashed},
+		"a grant":                 verdict.Grant{Term: math.MaxUint64, Incarnation: victim},
 		"a refusal":               verdict.Refused{Term: 1, Code: verdict.RefusedFenced},
-		"a check":                 verdict.Check{Nonce: 1, Contact: verdict.Contact{Life: victim}},
+		"a check":                 verdict.Check{Nonce: 1, Contact: verdict.Contact{Incarnation: victim}},
 		"a pong":                  verdict.Pong{Term: math.MaxUint64},
 		"a join of another":       foreign,
 		"a join of another start": other,
-		"a resume of another":     verdict.Resume{Identity: foreign.Identity, Life: victim},
+		"a resume of another":     verdict.Resume{Identity: foreign.Identity, Incarnation: victim},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := c.session()
@@ -157,24 +157,24 @@ func TestControlMessagesThatAreNotOurs(t *testing.T) {
 	}
 	t.Run("about others", func(t *testing.T) {
 		r, self := c.admitted()
-		for _, life := range []addr.Life{victim, host, {Node: 999, Generation: 1}} {
-			r.say(verdict.Leave{Life: life})
-			r.say(verdict.Ack{Life: life})
+		for _, incarnation := range []addr.Incarnation{victim, host, {Node: 999, Generation: 1}} {
+			r.say(verdict.Leave{Incarnation: incarnation})
+			r.say(verdict.Ack{Incarnation: incarnation})
 			for e := range verdict.Evidence(16) {
-				r.say(verdict.Report{About: life, Evidence: e})
+				r.say(verdict.Report{About: incarnation, Evidence: e})
 			}
 			for nonce := range uint64(64) {
-				r.say(verdict.CheckResult{Nonce: nonce, Target: life, Reached: nonce%2 == 0})
+				r.say(verdict.CheckResult{Nonce: nonce, Target: incarnation, Reached: nonce%2 == 0})
 			}
-			r.say(verdict.Ping{Life: life, Nonce: 1, Version: math.MaxUint64})
+			r.say(verdict.Ping{Incarnation: incarnation, Nonce: 1, Version: math.MaxUint64})
 		}
-		r.say(verdict.Leave{Life: self}) // behind which all the others have been heard
+		r.say(verdict.Leave{Incarnation: self}) // behind which all the others have been heard
 		for {
 			kind, body := r.until(frameRemoved, frameClose)
 			if kind != frameRemoved {
 				t.Fatalf("frame %d %q instead of our own end", kind, body)
 			}
-			if told := (addr.Life{Node: addr.NodeID(binary.BigEndian.Uint16(body[16:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[18:]))}); told == self {
+			if told := (addr.Incarnation{Node: addr.NodeID(binary.BigEndian.Uint16(body[16:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[18:]))}); told == self {
 				break
 			} else if told == victim {
 				t.Error("the word of one member removed another")
@@ -189,11 +189,11 @@ func TestControlMessagesThatAreNotOurs(t *testing.T) {
 func TestLeasesThatAreNot(t *testing.T) {
 	c := newCluster(t)
 	one := c.start(c.node("one"))
-	for name, life := range map[string]addr.Life{"the host's": {Generation: 1}, "another node's": one.Self().Life, "nobody's": {Node: 77, Generation: 3}} {
+	for name, incarnation := range map[string]addr.Incarnation{"the host's": {Generation: 1}, "another node's": one.Self().Incarnation, "nobody's": {Node: 77, Generation: 3}} {
 		t.Run(name, func(t *testing.T) {
 			for _, lease := range [][]byte{nil, []byte("a lease"), bytes.Repeat([]byte{0xff}, verdict.MaxLease)} {
 				r := c.session()
-				r.say(verdict.Resume{Identity: c.joining().Identity, Life: life, Lease: lease})
+				r.say(verdict.Resume{Identity: c.joining().Identity, Incarnation: incarnation, Lease: lease})
 				if kind, _ := r.until(frameGrant, frameRefused, frameClose); kind == frameGrant || kind == 0 {
 					t.Errorf("a resume with a lease of %d bytes is answered with frame %d", len(lease), kind)
 				}
@@ -294,7 +294,7 @@ func TestTermsAreNotTakenOnTrust(t *testing.T) {
 	one := c.start(c.node("one"))
 	join := c.joining()
 	join.Term = math.MaxUint64
-	for _, m := range []verdict.Message{join, verdict.Resume{Identity: join.Identity, Life: addr.Life{Node: 9, Generation: 9}, Term: math.MaxUint64}} {
+	for _, m := range []verdict.Message{join, verdict.Resume{Identity: join.Identity, Incarnation: addr.Incarnation{Node: 9, Generation: 9}, Term: math.MaxUint64}} {
 		r := c.session()
 		r.say(m)
 		r.until(frameGrant, frameRefused, frameClose)

@@ -243,7 +243,7 @@ func TestFloodOfAsksForPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := addr.Addr{Node: c.lives[member].Node, Port: port}
+	to := addr.Addr{Node: c.incarnations[member].Node, Port: port}
 	polite, err := dialApp(t, c.host.Status().Socket).Open()
 	if err != nil {
 		t.Fatal(err)

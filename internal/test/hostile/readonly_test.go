@@ -246,7 +246,7 @@ func windowPeer(t *testing.T, socket string) (ep attach.Endpoint, off int64, own
 	if err != nil {
 		t.Fatal(err)
 	}
-	self := s.Self().Life
+	self := s.Self().Incarnation
 	if _, err := ep.Connect(within(t), addr.Addr{Node: self.Node, Port: port}); err != nil {
 		t.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func newRig(t *testing.T) *rig {
 		{r.victim, honestID, 1, honest.Addr()}, {r.victim, evilID, evilGeneration, r.evil.Addr()},
 		{r.honest, victimID, 1, victim.Addr()}, {r.honest, evilID, evilGeneration, r.evil.Addr()},
 	} {
-		p.at.NodeUp(engine.Peer{Life: addr.Life{Node: p.id, Generation: p.gen}, UUID: nodeUUID(p.id), Epoch: uint64(p.gen),
+		p.at.NodeUp(engine.Peer{Incarnation: addr.Incarnation{Node: p.id, Generation: p.gen}, UUID: nodeUUID(p.id), Epoch: uint64(p.gen),
 			Addresses: []string{p.addr}})
 	}
 	r.app = r.victim.NewSession(attach.Credentials{UID: 1000})
@@ -151,7 +151,7 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 func (r *rig) engine(id addr.NodeID, p *quic.Provider) *engine.Node {
 	n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop(), DialTimeout: 300 * time.Millisecond,
 		SilenceBound: silenceBound, Fence: silenceBound, Paths: &engine.PathNetwork{Dial: r.dialData, Max: rigPaths}})
-	n.SetSelf(engine.Self{Self: attach.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
+	n.SetSelf(engine.Self{Self: attach.Self{Cluster: clusterID, Incarnation: addr.Incarnation{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 	return n
 }
 
@@ -249,8 +249,8 @@ func (r *rig) talk(a, b attach.Endpoint) {
 // hello returns the HELLO that the bad node would send if it were good.
 func hello() wire.Hello {
 	return wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Cluster: clusterID, Term: 1,
-		From: addr.Life{Node: evilID, Generation: evilGeneration}, FromUUID: nodeUUID(evilID), FromEpoch: evilGeneration,
-		To: addr.Life{Node: victimID, Generation: 1}}
+		From: addr.Incarnation{Node: evilID, Generation: evilGeneration}, FromUUID: nodeUUID(evilID), FromEpoch: evilGeneration,
+		To: addr.Incarnation{Node: victimID, Generation: 1}}
 }
 
 // dial returns an authenticated session that has said nothing.
@@ -268,7 +268,7 @@ func (r *rig) dial() transport.Session {
 type badLink struct {
 	r    *rig
 	sess transport.Session
-	ctrl transport.SendLane
+	ctrl transport.SendStream
 	conn wire.ConnID // the last one used
 	mu   sync.Mutex  // orders writes to ctrl
 	work sync.WaitGroup
@@ -281,7 +281,7 @@ func (r *rig) link() *badLink {
 	return l
 }
 
-// unreadLink is link without a reader of the control lane, which it
+// unreadLink is link without a reader of the control stream, which it
 // returns.
 func (r *rig) unreadLink() (*badLink, *wire.Reader) {
 	r.t.Helper()
@@ -328,12 +328,12 @@ func (r *rig) dialedLink() *badLink {
 	return l
 }
 
-// greet says h on a control lane, which it opens, and returns the victim's and its first
+// greet says h on a control stream, which it opens, and returns the victim's and its first
 // frame.
 func (l *badLink) greet(h wire.Hello) (*wire.Reader, wire.Header, []byte) {
 	r := l.r
 	r.t.Helper()
-	ctrl, err := l.sess.OpenLane(within(r.t))
+	ctrl, err := l.sess.OpenStream(within(r.t))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -347,25 +347,25 @@ func (l *badLink) greet(h wire.Hello) (*wire.Reader, wire.Header, []byte) {
 	return l.accept()
 }
 
-// write writes to a lane of the bad node. That the victim has cut it off is for
+// write writes to a stream of the bad node. That the victim has cut it off is for
 // the test to judge.
-func (l *badLink) write(lane transport.SendLane, p []byte) { _, _ = lane.Write(p) }
+func (l *badLink) write(stream transport.SendStream, p []byte) { _, _ = stream.Write(p) }
 
-// say writes to the control lane.
+// say writes to the control stream.
 func (l *badLink) say(p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.write(l.ctrl, p)
 }
 
-// accept returns the next lane that the victim opens, and its first frame.
+// accept returns the next stream that the victim opens, and its first frame.
 func (l *badLink) accept() (*wire.Reader, wire.Header, []byte) {
 	l.r.t.Helper()
-	lane, err := l.sess.AcceptLane(within(l.r.t))
+	stream, err := l.sess.AcceptStream(within(l.r.t))
 	if err != nil {
 		l.r.t.Fatal(err)
 	}
-	in := wire.NewReader(lane)
+	in := wire.NewReader(stream)
 	h, body, err := in.Next()
 	if err != nil {
 		l.r.t.Fatal(err)
@@ -397,21 +397,21 @@ func (l *badLink) answerBeats() {
 	}
 }
 
-// open opens a lane that begins with first.
-func (l *badLink) open(first []byte) transport.SendLane {
+// open opens a stream that begins with first.
+func (l *badLink) open(first []byte) transport.SendStream {
 	l.r.t.Helper()
-	lane, err := l.sess.OpenLane(within(l.r.t))
+	stream, err := l.sess.OpenStream(within(l.r.t))
 	if err != nil {
 		l.r.t.Fatal(err)
 	}
-	l.write(lane, first)
-	return lane
+	l.write(stream, first)
+	return stream
 }
 
 // A badConn is a connection of the bad node to an endpoint of the victim.
 type badConn struct {
 	*badLink
-	ops    transport.SendLane
+	ops    transport.SendStream
 	in     *wire.Reader // the victim's operations
 	peer   wire.ConnID  // the victim's name of it
 	limit  uint64       // of message bytes that the victim takes
@@ -447,11 +447,11 @@ func (l *badLink) connect(limit uint64) *badConn {
 	return c
 }
 
-// tell writes to the operations lane.
+// tell writes to the operations stream.
 func (c *badConn) tell(p []byte) { c.write(c.ops, p) }
 
-// messages opens a message lane.
-func (c *badConn) messages() transport.SendLane {
+// messages opens a message stream.
+func (c *badConn) messages() transport.SendStream {
 	return c.open(wire.Stream{Peer: c.peer}.AppendTo(nil))
 }
 

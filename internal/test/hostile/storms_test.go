@@ -69,13 +69,13 @@ func TestSilentSessionsOfOneMember(t *testing.T) {
 			}
 			n := engine.Start(engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()})
 			defer n.Close()
-			n.SetSelf(engine.Self{Self: attach.Self{Cluster: clusterID, Life: addr.Life{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
+			n.SetSelf(engine.Self{Self: attach.Self{Cluster: clusterID, Incarnation: addr.Incarnation{Node: id, Generation: 1}}, UUID: nodeUUID(id), Epoch: 1, Term: 1})
 			nodes[id] = n
 		}
 		for at, n := range nodes {
 			for id := victimID; id <= evilID; id++ {
 				if id != at {
-					n.NodeUp(engine.Peer{Life: addr.Life{Node: id, Generation: 1}, UUID: nodeUUID(id), Epoch: 1, Addresses: []string{fmt.Sprint(id)}})
+					n.NodeUp(engine.Peer{Incarnation: addr.Incarnation{Node: id, Generation: 1}, UUID: nodeUUID(id), Epoch: 1, Addresses: []string{fmt.Sprint(id)}})
 				}
 			}
 		}

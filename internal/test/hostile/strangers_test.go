@@ -358,9 +358,9 @@ func TestStolenCA(t *testing.T) {
 				return
 			}
 			defer sess.Close(transport.CodeOK, "")
-			life := one.Self().Life
-			for _, h := range []wire.Hello{{From: life, FromEpoch: 1}, {From: addr.Life{Node: 7, Generation: 1}, FromEpoch: 1}} {
-				h.VersionMin, h.VersionMax, h.Cluster, h.FromUUID, h.To = wire.VersionMin, wire.VersionMax, c.id, x.node, c.host.Self().Life
+			incarnation := one.Self().Incarnation
+			for _, h := range []wire.Hello{{From: incarnation, FromEpoch: 1}, {From: addr.Incarnation{Node: 7, Generation: 1}, FromEpoch: 1}} {
+				h.VersionMin, h.VersionMax, h.Cluster, h.FromUUID, h.To = wire.VersionMin, wire.VersionMax, c.id, x.node, c.host.Self().Incarnation
 				if _, _, err := openLink(within(t), sess, wire.Lease{}.AppendTo(h.AppendTo(nil))); err == nil {
 					t.Errorf("the host takes a link of %v", h.From)
 				}

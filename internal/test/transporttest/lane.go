@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-func testLaneOrder(e *env) {
+func testStreamOrder(e *env) {
 	data := payload(3 << 20)
 	s := e.open()
 	sent := async(func() error {
@@ -49,7 +49,7 @@ func testEndAfterData(e *env) {
 	}
 }
 
-func testEmptyLane(e *env) {
+func testEmptyStream(e *env) {
 	e.open().Close()
 	e.wantEnd(e.accept(), nil)
 }
@@ -89,50 +89,50 @@ func testCancelAfterClose(e *env) {
 }
 
 func testSenderCancel(e *env) {
-	s, r := e.lane()
+	s, r := e.stream()
 	s.Cancel()
 	_, err := r.Read(make([]byte, 1))
-	e.wantError("read", err, transport.ErrLaneCanceled)
+	e.wantError("read", err, transport.ErrStreamCanceled)
 	_, err = s.Write([]byte("x"))
-	e.wantError("write", err, transport.ErrLaneCanceled)
+	e.wantError("write", err, transport.ErrStreamCanceled)
 	_, err = s.TryWrite([]byte("x"))
-	e.wantError("try write", err, transport.ErrLaneCanceled)
+	e.wantError("try write", err, transport.ErrStreamCanceled)
 	s.Cancel()
 	r.Cancel()
-	e.lane() // the session lives
+	e.stream() // the session lives
 }
 
 func testSenderCancelWakesWrite(e *env) {
-	s, _ := e.lane()
+	s, _ := e.stream()
 	e.fill(s)
 	blocked := async(func() error { _, err := s.Write(make([]byte, 1<<20)); return err })
 	s.Cancel()
-	e.wantError("blocked write", soon(e, "write", blocked), transport.ErrLaneCanceled)
+	e.wantError("blocked write", soon(e, "write", blocked), transport.ErrStreamCanceled)
 }
 
 func testReaderCancel(e *env) {
-	s, r := e.lane()
+	s, r := e.stream()
 	e.fill(s)
 	blocked := async(func() error { _, err := s.Write(make([]byte, 1<<20)); return err })
 	r.Cancel()
-	e.wantError("blocked write", soon(e, "write", blocked), transport.ErrLaneCanceled)
+	e.wantError("blocked write", soon(e, "write", blocked), transport.ErrStreamCanceled)
 	_, err := s.Write([]byte("x"))
-	e.wantError("later write", err, transport.ErrLaneCanceled)
+	e.wantError("later write", err, transport.ErrStreamCanceled)
 	_, err = r.Read(make([]byte, 1))
-	e.wantError("read", err, transport.ErrLaneCanceled)
+	e.wantError("read", err, transport.ErrStreamCanceled)
 	r.Cancel()
 	s.Cancel()
 }
 
 func testReaderCancelWakesRead(e *env) {
-	_, r := e.lane()
+	_, r := e.stream()
 	blocked := async(func() error { _, err := r.Read(make([]byte, 1)); return err })
 	r.Cancel()
-	e.wantError("blocked read", soon(e, "read", blocked), transport.ErrLaneCanceled)
+	e.wantError("blocked read", soon(e, "read", blocked), transport.ErrStreamCanceled)
 }
 
 func testReadDeadline(e *env) {
-	s, r := e.lane()
+	s, r := e.stream()
 	blocked := async(func() error { _, err := r.Read(make([]byte, 1)); return err })
 	r.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 	e.wantError("blocked read", soon(e, "read", blocked), os.ErrDeadlineExceeded)
@@ -144,11 +144,11 @@ func testReadDeadline(e *env) {
 }
 
 func testWriteDeadline(e *env) {
-	s, r := e.lane()
+	s, r := e.stream()
 	took := e.fill(s)
 	blocked := async(func() error { _, err := s.Write(make([]byte, 1)); return err })
 	s.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-	// The write may still fit into the buffers of the provider's lane.
+	// The write may still fit into the buffers of the provider's stream.
 	if err := soon(e, "write", blocked); err == nil {
 		took++
 	} else {
@@ -182,11 +182,11 @@ func testTryWrite(e *env) {
 			break
 		}
 		if took > 1<<20 {
-			e.Fatal("a lane that nobody reads takes more than 1 GiB")
+			e.Fatal("a stream that nobody reads takes more than 1 GiB")
 		}
 	}
 	if took == 0 {
-		e.Fatal("an empty lane takes nothing")
+		e.Fatal("an empty stream takes nothing")
 	}
 	r := e.accept()
 	for i := range took {
@@ -205,7 +205,7 @@ func testTryWrite(e *env) {
 			break
 		}
 		if err != nil || e.ctx.Err() != nil {
-			e.Fatalf("no room after the reader drained the lane: %v", err)
+			e.Fatalf("no room after the reader drained the stream: %v", err)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -214,7 +214,7 @@ func testTryWrite(e *env) {
 }
 
 func testIndependence(e *env) {
-	full, _ := e.lane()
+	full, _ := e.stream()
 	e.fill(full)
 	data := payload(4 << 20)
 	s := e.open()
@@ -225,25 +225,25 @@ func testIndependence(e *env) {
 	})
 	e.wantEnd(e.accept(), data)
 	if err := soon(e, "write", sent); err != nil {
-		e.Errorf("write beside a full lane: %v", err)
+		e.Errorf("write beside a full stream: %v", err)
 	}
 	full.Cancel()
 }
 
-func testManyLanes(e *env) {
+func testManyStreams(e *env) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	count := e.pair.MaxLanes
+	count := e.pair.MaxStreams
 	for i := range count {
 		all.Go(func() {
-			s, err := e.a.OpenLane(e.ctx)
+			s, err := e.a.OpenStream(e.ctx)
 			if err != nil {
-				e.Errorf("open lane %d: %v", i, err)
+				e.Errorf("open stream %d: %v", i, err)
 				return
 			}
 			defer s.Close()
 			if _, err := s.Write(binary.BigEndian.AppendUint32(nil, uint32(i))); err != nil {
-				e.Errorf("write on lane %d: %v", i, err)
+				e.Errorf("write on stream %d: %v", i, err)
 			}
 		})
 	}
@@ -256,12 +256,12 @@ func testManyLanes(e *env) {
 		seen[binary.BigEndian.Uint32(got)] = true
 	}
 	if len(seen) != count {
-		e.Errorf("%d of %d lanes arrived", len(seen), count)
+		e.Errorf("%d of %d streams arrived", len(seen), count)
 	}
 }
 
-func testLanesInOrder(e *env) {
-	count := e.pair.MaxLanes
+func testStreamsInOrder(e *env) {
+	count := e.pair.MaxStreams
 	for i := range count {
 		s := e.open()
 		e.write(s, []byte{byte(i)})
@@ -279,15 +279,15 @@ func testLanesInOrder(e *env) {
 		slices.Sort(seen)
 	}
 	if !bytes.Equal(seen, want) {
-		e.Errorf("lanes arrived as %d, want %d", seen, want)
+		e.Errorf("streams arrived as %d, want %d", seen, want)
 	}
 }
 
-func testLaneCredit(e *env) {
-	for i := range 3 * e.pair.MaxLanes {
-		s, err := e.a.OpenLane(e.ctx)
+func testStreamCredit(e *env) {
+	for i := range 3 * e.pair.MaxStreams {
+		s, err := e.a.OpenStream(e.ctx)
 		if err != nil {
-			e.Fatalf("lane %d of limit %d: %v", i, e.pair.MaxLanes, err)
+			e.Fatalf("stream %d of limit %d: %v", i, e.pair.MaxStreams, err)
 		}
 		e.write(s, []byte("x"))
 		s.Close()
@@ -295,30 +295,30 @@ func testLaneCredit(e *env) {
 	}
 }
 
-func testLaneLimit(e *env) {
-	var open []transport.SendLane
-	for range e.pair.MaxLanes {
+func testStreamLimit(e *env) {
+	var open []transport.SendStream
+	for range e.pair.MaxStreams {
 		s := e.open()
 		e.write(s, []byte("x"))
 		open = append(open, s)
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err := e.a.OpenLane(ctx)
+	_, err := e.a.OpenStream(ctx)
 	e.wantError("open beyond the limit", err, context.DeadlineExceeded)
-	waiting := async(func() error { _, err := e.a.OpenLane(e.ctx); return err })
+	waiting := async(func() error { _, err := e.a.OpenStream(e.ctx); return err })
 	open[0].Close()
 	e.wantEnd(e.accept(), []byte("x"))
-	if err := soon(e, "open lane", waiting); err != nil {
-		e.Errorf("open after a lane ended: %v", err)
+	if err := soon(e, "open stream", waiting); err != nil {
+		e.Errorf("open after a stream ended: %v", err)
 	}
 }
 
-func testCanceledLaneCredit(e *env) {
-	for i := range 3 * e.pair.MaxLanes {
-		s, err := e.a.OpenLane(e.ctx)
+func testCanceledStreamCredit(e *env) {
+	for i := range 3 * e.pair.MaxStreams {
+		s, err := e.a.OpenStream(e.ctx)
 		if err != nil {
-			e.Fatalf("lane %d of limit %d: %v", i, e.pair.MaxLanes, err)
+			e.Fatalf("stream %d of limit %d: %v", i, e.pair.MaxStreams, err)
 		}
 		e.write(s, []byte("x"))
 		e.accept().Cancel()

@@ -31,7 +31,7 @@ func testIdentities(e *env) {
 
 func testDialBothWays(e *env) {
 	e.a, e.b = e.connect(e.pair.B, e.pair.A)
-	s, r := e.lane()
+	s, r := e.stream()
 	s.Close()
 	e.wantEnd(r, nil)
 }
@@ -61,8 +61,8 @@ func testAcceptContext(e *env) {
 	defer cancel()
 	_, err := e.pair.B.Accept(ctx)
 	e.wantError("accept", err, context.DeadlineExceeded)
-	_, err = e.b.AcceptLane(ctx)
-	e.wantError("accept lane", err, context.DeadlineExceeded)
+	_, err = e.b.AcceptStream(ctx)
+	e.wantError("accept stream", err, context.DeadlineExceeded)
 	_, err = e.b.ReceiveDatagram(ctx)
 	e.wantError("receive datagram", err, context.DeadlineExceeded)
 	if err := e.b.Err(); err != nil {

@@ -25,15 +25,15 @@ type Pair struct {
 	// IDA and IDB are the identities that their certificates prove.
 	IDA, IDB transport.Identity
 
-	// MaxLanes is the limit of open lanes that both were configured with.
+	// MaxStreams is the limit of open streams that both were configured with.
 	// Keep it below 100, so that the suite can reach it.
-	MaxLanes int
+	MaxStreams int
 
 	// Nowhere is an address without a listener.
 	Nowhere string
 
-	// Overtake: a lane may arrive before one that was opened before it,
-	// as where faults delay each lane by itself.
+	// Overtake: a stream may arrive before one that was opened before it,
+	// as where faults delay each stream by itself.
 	Overtake bool
 }
 
@@ -73,9 +73,9 @@ var cases = []struct {
 	{"closing a provider tells its peers", testProviderCloseReachesPeers},
 	{"64 simultaneous dials succeed", testDialStorm},
 
-	{"a lane keeps the order of its bytes", testLaneOrder},
+	{"a stream keeps the order of its bytes", testStreamOrder},
 	{"the end comes after the data", testEndAfterData},
-	{"a closed empty lane is seen", testEmptyLane},
+	{"a closed empty stream is seen", testEmptyStream},
 	{"write copies", testWriteCopies},
 	{"writing after close fails", testWriteAfterClose},
 	{"cancel after close loses nothing", testCancelAfterClose},
@@ -86,12 +86,12 @@ var cases = []struct {
 	{"read deadlines", testReadDeadline},
 	{"write deadlines", testWriteDeadline},
 	{"try write takes all or nothing", testTryWrite},
-	{"an unread lane does not stop another", testIndependence},
-	{"many lanes at once", testManyLanes},
-	{"lanes are accepted in the order in which they were begun", testLanesInOrder},
-	{"finished lanes make room for new ones", testLaneCredit},
-	{"open lane waits at the limit", testLaneLimit},
-	{"canceled lanes make room for new ones", testCanceledLaneCredit},
+	{"an unread stream does not stop another", testIndependence},
+	{"many streams at once", testManyStreams},
+	{"streams are accepted in the order in which they were begun", testStreamsInOrder},
+	{"finished streams make room for new ones", testStreamCredit},
+	{"open stream waits at the limit", testStreamLimit},
+	{"canceled streams make room for new ones", testCanceledStreamCredit},
 
 	{"datagrams arrive", testDatagrams},
 	{"datagrams are bounded in size", testDatagramSize},
@@ -149,28 +149,28 @@ func (e *env) connect(from, to transport.Provider) (dialed, accepted transport.S
 	return dialed, r.s
 }
 
-// open opens a lane from A to B.
-func (e *env) open() transport.SendLane {
+// open opens a stream from A to B.
+func (e *env) open() transport.SendStream {
 	e.Helper()
-	l, err := e.a.OpenLane(e.ctx)
+	l, err := e.a.OpenStream(e.ctx)
 	if err != nil {
-		e.Fatalf("open lane: %v", err)
+		e.Fatalf("open stream: %v", err)
 	}
 	return l
 }
 
-// accept accepts a lane at B.
-func (e *env) accept() transport.RecvLane {
+// accept accepts a stream at B.
+func (e *env) accept() transport.RecvStream {
 	e.Helper()
-	l, err := e.b.AcceptLane(e.ctx)
+	l, err := e.b.AcceptStream(e.ctx)
 	if err != nil {
-		e.Fatalf("accept lane: %v", err)
+		e.Fatalf("accept stream: %v", err)
 	}
 	return l
 }
 
-// lane returns both ends of a lane from A to B, on which "hello" was sent.
-func (e *env) lane() (transport.SendLane, transport.RecvLane) {
+// stream returns both ends of a stream from A to B, on which "hello" was sent.
+func (e *env) stream() (transport.SendStream, transport.RecvStream) {
 	e.Helper()
 	s := e.open()
 	e.write(s, []byte("hello"))
@@ -179,7 +179,7 @@ func (e *env) lane() (transport.SendLane, transport.RecvLane) {
 	return s, r
 }
 
-func (e *env) write(l transport.SendLane, p []byte) {
+func (e *env) write(l transport.SendStream, p []byte) {
 	e.Helper()
 	if n, err := l.Write(p); n != len(p) || err != nil {
 		e.Fatalf("write of %d bytes: %d, %v", len(p), n, err)
@@ -187,7 +187,7 @@ func (e *env) write(l transport.SendLane, p []byte) {
 }
 
 // want reads exactly p.
-func (e *env) want(l transport.RecvLane, p []byte) {
+func (e *env) want(l transport.RecvStream, p []byte) {
 	e.Helper()
 	got := make([]byte, len(p))
 	if n, err := io.ReadFull(l, got); err != nil {
@@ -199,7 +199,7 @@ func (e *env) want(l transport.RecvLane, p []byte) {
 }
 
 // wantEnd reads to the end and expects exactly p.
-func (e *env) wantEnd(l transport.RecvLane, p []byte) {
+func (e *env) wantEnd(l transport.RecvStream, p []byte) {
 	e.Helper()
 	got, err := io.ReadAll(l)
 	if err != nil {
@@ -258,7 +258,7 @@ func payload(n int) []byte {
 }
 
 // fill writes to l until it takes no more, and returns how much it took.
-func (e *env) fill(l transport.SendLane) int {
+func (e *env) fill(l transport.SendStream) int {
 	e.Helper()
 	total := 0
 	chunk := make([]byte, 64<<10)
@@ -271,7 +271,7 @@ func (e *env) fill(l transport.SendLane) int {
 			return total
 		}
 		if total > 1<<30 {
-			e.Fatal("a lane that nobody reads takes more than 1 GiB")
+			e.Fatal("a stream that nobody reads takes more than 1 GiB")
 		}
 	}
 }

@@ -48,8 +48,8 @@ func testDatagramFlood(e *env) {
 			e.Fatalf("send: %v", err)
 		}
 	}
-	// Lanes are not queued behind the rest of the flood.
-	e.lane()
+	// Streams are not queued behind the rest of the flood.
+	e.stream()
 	arrived := 0
 	for {
 		if err := e.a.SendDatagram([]byte("last")); err != nil {
@@ -81,10 +81,10 @@ func testCloseReason(e *env) {
 	e.wantClose("closer", e.a.Err(), here)
 	e.wantClose("peer", e.b.Err(), there)
 	e.wantClose("datagram", e.b.SendDatagram([]byte("x")), there)
-	_, err := e.b.OpenLane(e.ctx)
-	e.wantClose("open lane", err, there)
-	_, err = e.a.AcceptLane(e.ctx)
-	e.wantClose("accept lane", err, here)
+	_, err := e.b.OpenStream(e.ctx)
+	e.wantClose("open stream", err, there)
+	_, err = e.a.AcceptStream(e.ctx)
+	e.wantClose("accept stream", err, here)
 }
 
 func testFirstCloseDecides(e *env) {
@@ -106,14 +106,14 @@ func testLongReason(e *env) {
 }
 
 func testCloseWakes(e *env) {
-	full, unread := e.lane()
+	full, unread := e.stream()
 	e.fill(full)
-	_, empty := e.lane()
+	_, empty := e.stream()
 	blocked := map[string]<-chan error{
 		"write":    async(func() error { _, err := full.Write(make([]byte, 1<<20)); return err }),
 		"read":     async(func() error { _, err := empty.Read(make([]byte, 1)); return err }),
-		"accept":   async(func() error { _, err := e.b.AcceptLane(e.ctx); return err }),
-		"accept A": async(func() error { _, err := e.a.AcceptLane(e.ctx); return err }),
+		"accept":   async(func() error { _, err := e.b.AcceptStream(e.ctx); return err }),
+		"accept A": async(func() error { _, err := e.a.AcceptStream(e.ctx); return err }),
 		"datagram": async(func() error { _, err := e.b.ReceiveDatagram(e.ctx); return err }),
 	}
 	time.Sleep(time.Millisecond) // most of them wait by now
@@ -135,7 +135,7 @@ func testCloseWakes(e *env) {
 			break
 		}
 		if time.Now().After(deadline) {
-			e.Fatal("a lane of a closed session never ends")
+			e.Fatal("a stream of a closed session never ends")
 		}
 	}
 }

@@ -44,28 +44,28 @@ type duplex struct {
 // Duplex returns an end that reads from r and writes to w.
 func Duplex(r io.Reader, w io.Writer) io.ReadWriter { return duplex{r, w} }
 
-// Lanes returns the two ends of a lane in each direction of a session from pa to
+// Streams returns the two ends of a stream in each direction of a session from pa to
 // pb.
-func Lanes(b testing.TB, pa, pb transport.Provider) (here, there io.ReadWriter) {
+func Streams(b testing.TB, pa, pb transport.Provider) (here, there io.ReadWriter) {
 	b.Helper()
 	from, to := Connect(b, pa, pb)
-	out, in := Lane(b, from, to)
-	back, answer := Lane(b, to, from)
+	out, in := Stream(b, from, to)
+	back, answer := Stream(b, to, from)
 	return duplex{answer, out}, duplex{in, back}
 }
 
-// Lane returns the ends of a lane that a byte has gone through.
-func Lane(b testing.TB, from, to transport.Session) (transport.SendLane, transport.RecvLane) {
+// Stream returns the ends of a stream that a byte has gone through.
+func Stream(b testing.TB, from, to transport.Session) (transport.SendStream, transport.RecvStream) {
 	b.Helper()
 	ctx := context.Background()
-	out, err := from.OpenLane(ctx)
+	out, err := from.OpenStream(ctx)
 	if err == nil {
 		_, err = out.Write([]byte{1})
 	}
 	if err != nil {
 		b.Fatal(err)
 	}
-	in, err := to.AcceptLane(ctx)
+	in, err := to.AcceptStream(ctx)
 	if err == nil {
 		_, err = in.Read(make([]byte, 1))
 	}

@@ -1,7 +1,7 @@
 // Package mem is the transport provider inside one process: the loopback path
 // of a node, and the network of clusters in tests.
 //
-// A lane is a bounded ring under a lock: a write copies in, a read copies out,
+// A stream is a bounded ring under a lock: a write copies in, a read copies out,
 // neither allocates once the ring has grown. There are no goroutines; delay is
 // a time at which bytes become visible to a reader, so that everything runs in
 // a testing/synctest bubble.
@@ -28,17 +28,17 @@ type Config struct {
 	Seed uint64
 
 	// Delay is the time in flight of all that passes between two providers;
-	// Jitter adds a uniform share of itself. Lanes stay in order, datagrams
+	// Jitter adds a uniform share of itself. Streams stay in order, datagrams
 	// overtake each other. A hub that delays allocates in steady state.
 	Delay, Jitter time.Duration
 
-	// LaneBuffer is how many bytes one lane holds for its reader, rounded up
+	// StreamBuffer is how many bytes one stream holds for its reader, rounded up
 	// to a power of two; a Write beyond it waits. 0: 256 KiB.
-	LaneBuffer int
+	StreamBuffer int
 
-	// MaxLanes bounds the open lanes of one session in one direction, as
+	// MaxStreams bounds the open streams of one session in one direction, as
 	// those of the other providers. 0: 32768.
-	MaxLanes int
+	MaxStreams int
 
 	// DialTimeout bounds a Dial over a cut path. 0: 2 s.
 	DialTimeout time.Duration
@@ -49,12 +49,12 @@ type Config struct {
 
 // withDefaults returns c with every zero resolved.
 func (c Config) withDefaults() *Config {
-	if c.LaneBuffer <= 0 {
-		c.LaneBuffer = 256 << 10
+	if c.StreamBuffer <= 0 {
+		c.StreamBuffer = 256 << 10
 	}
-	c.LaneBuffer = powerOfTwo(c.LaneBuffer)
-	if c.MaxLanes <= 0 {
-		c.MaxLanes = 32768
+	c.StreamBuffer = powerOfTwo(c.StreamBuffer)
+	if c.MaxStreams <= 0 {
+		c.MaxStreams = 32768
 	}
 	if c.DialTimeout <= 0 {
 		c.DialTimeout = 2 * time.Second
@@ -105,7 +105,7 @@ func NewHub(cfg Config) *Hub {
 }
 
 // Provider adds a provider at address that proves id to its peers. Where one
-// was killed silently, its old peers now see a reset: the next life answers
+// was killed silently, its old peers now see a reset: the next incarnation answers
 // them.
 func (h *Hub) Provider(address string, id transport.Identity) (*Provider, error) {
 	h.mu.Lock()
@@ -132,7 +132,7 @@ func (h *Hub) Provider(address string, id transport.Identity) (*Provider, error)
 }
 
 // Cut stops all traffic between the addresses a and b, in both directions:
-// lanes stall, datagrams vanish, dials hang; sessions end after the idle
+// streams stall, datagrams vanish, dials hang; sessions end after the idle
 // timeout.
 func (h *Hub) Cut(a, b string) {
 	h.mu.Lock()

@@ -10,13 +10,13 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// firstBuffer is the size at which a lane's buffer starts; it doubles, as the
-// reader lags, up to Config.LaneBuffer.
+// firstBuffer is the size at which a stream's buffer starts; it doubles, as the
+// reader lags, up to Config.StreamBuffer.
 const firstBuffer = 4 << 10
 
-// A lane is one direction of bytes from one session to its peer. Its two ends
-// are *sendLane and *recvLane, the same memory under two method sets.
-type lane struct {
+// A stream is one direction of bytes from one session to its peer. Its two ends
+// are *sendStream and *recvStream, the same memory under two method sets.
+type stream struct {
 	from, to *session
 	readable chan struct{} // holds a token when something changed for the reader
 	writable chan struct{} // the same for the writer
@@ -39,10 +39,10 @@ type lane struct {
 	sendErr    error // the end of the session from
 	recvErr    error // the end of the session to
 
-	announced bool // the peer's AcceptLane knows it
+	announced bool // the peer's AcceptStream knows it
 	accepted  bool
 	eof       bool // the reader has seen the end
-	released  bool // the place among the open lanes is given back
+	released  bool // the place among the open streams is given back
 }
 
 // A mark is the time due at which the bytes before upTo become visible.
@@ -58,23 +58,23 @@ type event struct {
 	due              time.Time
 }
 
-// sendLane and recvLane are the two ends of a lane.
+// sendStream and recvStream are the two ends of a stream.
 type (
-	sendLane lane
-	recvLane lane
+	sendStream stream
+	recvStream stream
 )
 
-func newLane(from, to *session) *lane {
-	return &lane{
+func newStream(from, to *session) *stream {
+	return &stream{
 		from: from, to: to,
 		readable: make(chan struct{}, 1),
 		writable: make(chan struct{}, 1),
 	}
 }
 
-// Write copies p into the lane's buffer, waiting for room.
-func (s *sendLane) Write(p []byte) (int, error) {
-	l := (*lane)(s)
+// Write copies p into the stream's buffer, waiting for room.
+func (s *sendStream) Write(p []byte) (int, error) {
+	l := (*stream)(s)
 	done := 0
 	for {
 		n, until, err := l.write(p[done:], false)
@@ -88,21 +88,21 @@ func (s *sendLane) Write(p []byte) (int, error) {
 	}
 }
 
-// TryWrite copies all of p into the lane's buffer if it fits now.
-func (s *sendLane) TryWrite(p []byte) (bool, error) {
-	n, _, err := (*lane)(s).write(p, true)
+// TryWrite copies all of p into the stream's buffer if it fits now.
+func (s *sendStream) TryWrite(p []byte) (bool, error) {
+	n, _, err := (*stream)(s).write(p, true)
 	return err == nil && n == len(p), err
 }
 
 // write takes as much of p as there is room for, or with whole all or nothing.
 // If it took nothing, it returns when at the latest to look again, zero for
 // never.
-func (l *lane) write(p []byte, whole bool) (n int, until time.Time, err error) {
+func (l *stream) write(p []byte, whole bool) (n int, until time.Time, err error) {
 	l.mu.Lock()
 	now := l.now(l.writeDeadline)
 	if err := l.writeError(now); err != nil {
 		l.mu.Unlock()
-		if err == transport.ErrLaneCanceled {
+		if err == transport.ErrStreamCanceled {
 			l.from.forget(l)
 		}
 		return 0, time.Time{}, err
@@ -113,7 +113,7 @@ func (l *lane) write(p []byte, whole bool) (n int, until time.Time, err error) {
 	}
 	if n == 0 {
 		until = l.writeDeadline
-		if !l.from.path.cut() { // Heal wakes the lanes
+		if !l.from.path.cut() { // Heal wakes the streams
 			until = earlier(until, l.recvCancel.due)
 		}
 		l.mu.Unlock()
@@ -128,8 +128,8 @@ func (l *lane) write(p []byte, whole bool) (n int, until time.Time, err error) {
 }
 
 // unlockNews unlocks l.mu and wakes the reader. The first call announces
-// the lane to the receiving session.
-func (l *lane) unlockNews() {
+// the stream to the receiving session.
+func (l *stream) unlockNews() {
 	announce := !l.announced
 	l.announced = true
 	l.mu.Unlock()
@@ -140,12 +140,12 @@ func (l *lane) unlockNews() {
 }
 
 // writeError returns why no byte can be written at now. l.mu is held.
-func (l *lane) writeError(now time.Time) error {
+func (l *stream) writeError(now time.Time) error {
 	switch {
 	case l.sendErr != nil:
 		return l.sendErr
 	case l.sendCancel.happened || l.seen(l.recvCancel, now):
-		return transport.ErrLaneCanceled
+		return transport.ErrStreamCanceled
 	case l.fin.happened:
 		return transport.ErrClosed
 	case !l.writeDeadline.IsZero() && !now.Before(l.writeDeadline):
@@ -154,9 +154,9 @@ func (l *lane) writeError(now time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements transport.SendLane.
-func (s *sendLane) SetWriteDeadline(t time.Time) error {
-	l := (*lane)(s)
+// SetWriteDeadline implements transport.SendStream.
+func (s *sendStream) SetWriteDeadline(t time.Time) error {
+	l := (*stream)(s)
 	l.mu.Lock()
 	l.writeDeadline = t
 	l.mu.Unlock()
@@ -165,8 +165,8 @@ func (s *sendLane) SetWriteDeadline(t time.Time) error {
 }
 
 // Close lets the reader see io.EOF after all written bytes.
-func (s *sendLane) Close() error {
-	l := (*lane)(s)
+func (s *sendStream) Close() error {
+	l := (*stream)(s)
 	l.mu.Lock()
 	if l.sendErr != nil || l.sendCancel.happened || l.fin.happened {
 		err := l.sendErr
@@ -179,13 +179,13 @@ func (s *sendLane) Close() error {
 }
 
 // Cancel drops bytes not yet read and wakes both ends.
-func (s *sendLane) Cancel() {
-	l := (*lane)(s)
+func (s *sendStream) Cancel() {
+	l := (*stream)(s)
 	l.cancel(&l.sendCancel, &l.fin.happened, l.from, l.to)
 }
 
 // cancel makes how happen for its end, own, unless that is over.
-func (l *lane) cancel(how *event, over *bool, own, other *session) {
+func (l *stream) cancel(how *event, over *bool, own, other *session) {
 	l.mu.Lock()
 	if how.happened || *over {
 		l.mu.Unlock()
@@ -202,9 +202,9 @@ func (l *lane) cancel(how *event, over *bool, own, other *session) {
 	l.release()
 }
 
-// Read copies out of the lane's buffer, waiting for at least one byte.
-func (r *recvLane) Read(p []byte) (int, error) {
-	l := (*lane)(r)
+// Read copies out of the stream's buffer, waiting for at least one byte.
+func (r *recvStream) Read(p []byte) (int, error) {
+	l := (*stream)(r)
 	for {
 		n, until, err := l.read(p)
 		if n > 0 || err != nil || len(p) == 0 {
@@ -215,12 +215,12 @@ func (r *recvLane) Read(p []byte) (int, error) {
 }
 
 // read is the counterpart of write.
-func (l *lane) read(p []byte) (n int, until time.Time, err error) {
+func (l *stream) read(p []byte) (n int, until time.Time, err error) {
 	l.mu.Lock()
 	now := l.now(l.readDeadline)
 	if err := l.readError(now); err != nil {
 		l.mu.Unlock()
-		if err == transport.ErrLaneCanceled {
+		if err == transport.ErrStreamCanceled {
 			l.to.forget(l)
 		}
 		return 0, time.Time{}, err
@@ -245,23 +245,23 @@ func (l *lane) read(p []byte) (n int, until time.Time, err error) {
 }
 
 // readError returns why no byte can be read at now. l.mu is held.
-func (l *lane) readError(now time.Time) error {
+func (l *stream) readError(now time.Time) error {
 	switch {
 	case l.eof:
 		return io.EOF
 	case l.recvErr != nil:
 		return l.recvErr
 	case l.recvCancel.happened || l.seen(l.sendCancel, now):
-		return transport.ErrLaneCanceled
+		return transport.ErrStreamCanceled
 	case !l.readDeadline.IsZero() && !now.Before(l.readDeadline):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
 }
 
-// SetReadDeadline implements transport.RecvLane.
-func (r *recvLane) SetReadDeadline(t time.Time) error {
-	l := (*lane)(r)
+// SetReadDeadline implements transport.RecvStream.
+func (r *recvStream) SetReadDeadline(t time.Time) error {
+	l := (*stream)(r)
 	l.mu.Lock()
 	l.readDeadline = t
 	l.mu.Unlock()
@@ -270,13 +270,13 @@ func (r *recvLane) SetReadDeadline(t time.Time) error {
 }
 
 // Cancel drops bytes that have arrived and wakes both ends.
-func (r *recvLane) Cancel() {
-	l := (*lane)(r)
+func (r *recvStream) Cancel() {
+	l := (*stream)(r)
 	l.cancel(&l.recvCancel, &l.eof, l.to, l.from)
 }
 
-// fail ends the lane at the side of s, whose session has ended with err.
-func (l *lane) fail(s *session, err error) {
+// fail ends the stream at the side of s, whose session has ended with err.
+func (l *stream) fail(s *session, err error) {
 	l.mu.Lock()
 	if s == l.from {
 		l.sendErr = err
@@ -288,9 +288,9 @@ func (l *lane) fail(s *session, err error) {
 	l.wake()
 }
 
-// release gives the lane's place among the open lanes back, once it has ended
-// and the peer does not have it in its queue of lanes to accept.
-func (l *lane) release() {
+// release gives the stream's place among the open streams back, once it has ended
+// and the peer does not have it in its queue of streams to accept.
+func (l *stream) release() {
 	l.mu.Lock()
 	ended := l.eof || l.sendCancel.happened || l.recvCancel.happened
 	if l.released || !ended || l.announced && !l.accepted {
@@ -303,9 +303,9 @@ func (l *lane) release() {
 	<-l.from.slots
 }
 
-// arrived reports whether AcceptLane may return the lane at now, else when it
+// arrived reports whether AcceptStream may return the stream at now, else when it
 // will, zero for unknown.
-func (l *lane) arrived(now time.Time) (bool, time.Time) {
+func (l *stream) arrived(now time.Time) (bool, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.visible(now) > 0 || l.seen(l.fin, now) || l.seen(l.sendCancel, now) {
@@ -315,13 +315,13 @@ func (l *lane) arrived(now time.Time) (bool, time.Time) {
 }
 
 // wake wakes both ends.
-func (l *lane) wake() {
+func (l *stream) wake() {
 	notify(l.readable)
 	notify(l.writable)
 }
 
 // now reads the clock if anything depends on it. l.mu is held.
-func (l *lane) now(deadline time.Time) time.Time {
+func (l *stream) now(deadline time.Time) time.Time {
 	if deadline.IsZero() && !l.from.path.slow() {
 		return time.Time{}
 	}
@@ -329,7 +329,7 @@ func (l *lane) now(deadline time.Time) time.Time {
 }
 
 // eventNow returns an event that happens now. l.mu is held.
-func (l *lane) eventNow() event {
+func (l *stream) eventNow() event {
 	path := l.from.path
 	if !path.slow() {
 		return event{happened: true, prompt: !path.cut()}
@@ -337,9 +337,9 @@ func (l *lane) eventNow() event {
 	return event{happened: true, due: l.notBefore(time.Now().Add(path.flight()))}
 }
 
-// notBefore keeps the order of the lane: no byte becomes visible before those
+// notBefore keeps the order of the stream: no byte becomes visible before those
 // sent earlier.
-func (l *lane) notBefore(due time.Time) time.Time {
+func (l *stream) notBefore(due time.Time) time.Time {
 	if k := len(l.marks); k > 0 && due.Before(l.marks[k-1].due) {
 		return l.marks[k-1].due
 	}
@@ -347,12 +347,12 @@ func (l *lane) notBefore(due time.Time) time.Time {
 }
 
 // seen reports whether the other end sees e at now.
-func (l *lane) seen(e event, now time.Time) bool {
+func (l *stream) seen(e event, now time.Time) bool {
 	return e.prompt || e.happened && !l.from.path.cut() && !now.Before(e.due)
 }
 
 // visible returns how many bytes the reader may have at now. l.mu is held.
-func (l *lane) visible(now time.Time) int {
+func (l *stream) visible(now time.Time) int {
 	if l.from.path.cut() {
 		return 0
 	}
@@ -370,9 +370,9 @@ func (l *lane) visible(now time.Time) int {
 }
 
 // due returns when something in flight becomes visible, zero if nothing is.
-func (l *lane) due() time.Time {
+func (l *stream) due() time.Time {
 	if l.from.path.cut() {
-		return time.Time{} // Heal wakes the lanes
+		return time.Time{} // Heal wakes the streams
 	}
 	t := earlier(l.sendCancel.due, l.fin.due)
 	if len(l.marks) > 0 {
@@ -382,10 +382,10 @@ func (l *lane) due() time.Time {
 }
 
 // room returns how many bytes fit.
-func (l *lane) room() int { return l.from.cfg.LaneBuffer - int(l.w-l.r) }
+func (l *stream) room() int { return l.from.cfg.StreamBuffer - int(l.w-l.r) }
 
 // put appends p, which fits, to the ring.
-func (l *lane) put(p []byte) {
+func (l *stream) put(p []byte) {
 	if need := int(l.w-l.r) + len(p); need > len(l.buf) {
 		l.grow(need)
 	}
@@ -396,7 +396,7 @@ func (l *lane) put(p []byte) {
 }
 
 // get takes len(p) bytes from the ring.
-func (l *lane) get(p []byte) {
+func (l *stream) get(p []byte) {
 	at := int(l.r) & (len(l.buf) - 1)
 	k := copy(p, l.buf[at:])
 	copy(p[k:], l.buf)
@@ -409,7 +409,7 @@ func (l *lane) get(p []byte) {
 }
 
 // grow makes the ring hold need bytes, at least one.
-func (l *lane) grow(need int) {
+func (l *stream) grow(need int) {
 	buf := make([]byte, max(firstBuffer, powerOfTwo(need)))
 	for i := l.r; i < l.w; { // at most two pieces
 		from, to := int(i)&(len(l.buf)-1), int(i)&(len(buf)-1)

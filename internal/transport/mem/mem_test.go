@@ -37,18 +37,18 @@ func pair(t *testing.T, cfg Config) (*Hub, *Provider, *Provider) {
 func conformance(t *testing.T, cfg Config) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Pair {
 		_, a, b := pair(t, cfg)
-		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: cfg.MaxLanes, Nowhere: "c"}
+		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: cfg.MaxStreams, Nowhere: "c"}
 	})
 }
 
-func TestConformance(t *testing.T) { conformance(t, Config{MaxLanes: 16}) }
+func TestConformance(t *testing.T) { conformance(t, Config{MaxStreams: 16}) }
 
 func TestConformanceWithDelay(t *testing.T) {
-	conformance(t, Config{MaxLanes: 16, Seed: 1, Delay: time.Millisecond, Jitter: 3 * time.Millisecond})
+	conformance(t, Config{MaxStreams: 16, Seed: 1, Delay: time.Millisecond, Jitter: 3 * time.Millisecond})
 }
 
 func TestConformanceWithJitterAlone(t *testing.T) {
-	conformance(t, Config{MaxLanes: 16, Seed: 1, Jitter: time.Millisecond})
+	conformance(t, Config{MaxStreams: 16, Seed: 1, Jitter: time.Millisecond})
 }
 
 // connect returns both ends of a session from a to b.
@@ -69,7 +69,7 @@ func TestDelayIsTheTimeInFlight(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		_, a, b := pair(t, Config{Delay: 5 * time.Millisecond})
 		sa, sb := connect(t, a, b)
-		s, r := transporttest.Lane(t, sa, sb)
+		s, r := transporttest.Stream(t, sa, sb)
 		start := time.Now()
 		s.Write([]byte("x"))
 		r.Read(make([]byte, 1))
@@ -83,13 +83,13 @@ func TestCutStallsAndHealCatchesUp(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
-		s, r := transporttest.Lane(t, sa, sb)
+		s, r := transporttest.Stream(t, sa, sb)
 		h.Cut("b", "a")
 		s.Write([]byte("late"))
 		s.Close()
 		got := make(chan string, 1)
 		go func() { p, _ := io.ReadAll(r); got <- string(p) }()
-		canceled, _ := sa.OpenLane(t.Context())
+		canceled, _ := sa.OpenStream(t.Context())
 		canceled.Write([]byte("x"))
 		sa.SendDatagram([]byte("lost"))
 		time.Sleep(time.Second)
@@ -102,8 +102,8 @@ func TestCutStallsAndHealCatchesUp(t *testing.T) {
 		if p := <-got; p != "late" {
 			t.Errorf("read %q after Heal, want what was written", p)
 		}
-		if _, err := sb.AcceptLane(t.Context()); err != nil {
-			t.Errorf("lane opened during the cut: %v", err)
+		if _, err := sb.AcceptStream(t.Context()); err != nil {
+			t.Errorf("stream opened during the cut: %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -117,7 +117,7 @@ func TestCancelDuringCutReachesTheReaderAfterHeal(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
-		s, r := transporttest.Lane(t, sa, sb)
+		s, r := transporttest.Stream(t, sa, sb)
 		h.Cut("a", "b")
 		done := make(chan error, 1)
 		go func() { _, err := r.Read(make([]byte, 1)); done <- err }()
@@ -127,17 +127,17 @@ func TestCancelDuringCutReachesTheReaderAfterHeal(t *testing.T) {
 			t.Fatal("the cancel crossed a cut path")
 		}
 		h.HealAll()
-		if err := <-done; !errors.Is(err, transport.ErrLaneCanceled) {
-			t.Errorf("read: %v, want ErrLaneCanceled", err)
+		if err := <-done; !errors.Is(err, transport.ErrStreamCanceled) {
+			t.Errorf("read: %v, want ErrStreamCanceled", err)
 		}
 	})
 }
 
 func TestWriterSleepsWhileACancelIsStuckInACut(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		h, a, b := pair(t, Config{Delay: 5 * time.Millisecond, LaneBuffer: 16})
+		h, a, b := pair(t, Config{Delay: 5 * time.Millisecond, StreamBuffer: 16})
 		sa, sb := connect(t, a, b)
-		s, r := transporttest.Lane(t, sa, sb)
+		s, r := transporttest.Stream(t, sa, sb)
 		done := make(chan error, 1)
 		go func() { _, err := s.Write(make([]byte, 100)); done <- err }()
 		synctest.Wait()
@@ -148,8 +148,8 @@ func TestWriterSleepsWhileACancelIsStuckInACut(t *testing.T) {
 			t.Fatal("the cancel crossed a cut path")
 		}
 		h.HealAll()
-		if err := <-done; !errors.Is(err, transport.ErrLaneCanceled) {
-			t.Errorf("write: %v, want ErrLaneCanceled", err)
+		if err := <-done; !errors.Is(err, transport.ErrStreamCanceled) {
+			t.Errorf("write: %v, want ErrStreamCanceled", err)
 		}
 	})
 }
@@ -248,7 +248,7 @@ func TestKillInSilence(t *testing.T) {
 	})
 }
 
-func TestTheNextLifeResetsWhatTheSilentOneLeft(t *testing.T) {
+func TestTheNextIncarnationResetsWhatTheSilentOneLeft(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		sa, _ := connect(t, a, b)
@@ -267,7 +267,7 @@ func TestPair(t *testing.T) {
 	if sa.Peer() != idB || sb.Peer() != idA {
 		t.Errorf("peers are %v and %v", sa.Peer(), sb.Peer())
 	}
-	s, r := transporttest.Lane(t, sa, sb)
+	s, r := transporttest.Stream(t, sa, sb)
 	s.Close()
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("read: %v, want EOF", err)
@@ -278,7 +278,7 @@ func TestPair(t *testing.T) {
 
 func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	sa, sb := Pair(idA, idB)
-	s, r := transporttest.Lane(t, sa, sb)
+	s, r := transporttest.Stream(t, sa, sb)
 	p := make([]byte, 64<<10)
 	step := func() {
 		if _, err := s.Write(p); err != nil {
@@ -299,7 +299,7 @@ func TestEndedSessionsAreForgotten(t *testing.T) {
 		h, a, b := pair(t, Config{})
 		for range 10 {
 			sa, sb := connect(t, a, b)
-			transporttest.Lane(t, sa, sb)
+			transporttest.Stream(t, sa, sb)
 			sa.Close(transport.CodeOK, "")
 			<-sb.Done()
 		}
@@ -311,8 +311,8 @@ func TestEndedSessionsAreForgotten(t *testing.T) {
 
 func BenchmarkPingPong(b *testing.B) {
 	sa, sb := Pair(idA, idB)
-	out, in := transporttest.Lane(b, sa, sb)
-	back, answer := transporttest.Lane(b, sb, sa)
+	out, in := transporttest.Stream(b, sa, sb)
+	back, answer := transporttest.Stream(b, sb, sa)
 	go func() {
 		p := make([]byte, 64)
 		for {
@@ -333,7 +333,7 @@ func BenchmarkPingPong(b *testing.B) {
 
 func BenchmarkBulk(b *testing.B) {
 	sa, sb := Pair(idA, idB)
-	out, in := transporttest.Lane(b, sa, sb)
+	out, in := transporttest.Stream(b, sa, sb)
 	go io.Copy(io.Discard, struct{ io.Reader }{in})
 	p := make([]byte, 1<<20)
 	b.SetBytes(int64(len(p)))

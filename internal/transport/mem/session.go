@@ -27,17 +27,17 @@ type session struct {
 	peerID    transport.Identity
 	local     string
 	remote    string
-	slots     chan struct{} // one token per lane that this end has opened
+	slots     chan struct{} // one token per stream that this end has opened
 	datagrams chan []byte
 	flying    atomic.Int32  // datagrams in flight to here
-	arrival   chan struct{} // holds a token when AcceptLane should check the queue
+	arrival   chan struct{} // holds a token when AcceptStream should check the queue
 	done      chan struct{}
 	onEnd     func(*session) // notifies the hub; nil for a pair without hub
 
-	mu    sync.Mutex // guards the fields below; taken before a lane's mu
-	err   *transport.CloseError
-	lanes map[*lane]struct{} // both directions, until they have ended
-	queue []*lane            // announced, not accepted; at most cfg.MaxLanes
+	mu      sync.Mutex // guards the fields below; taken before a stream's mu
+	err     *transport.CloseError
+	streams map[*stream]struct{} // both directions, until they have ended
+	queue   []*stream            // announced, not accepted; at most cfg.MaxStreams
 }
 
 // newSessions returns the two ends of an association over p.
@@ -58,60 +58,60 @@ func newSession(cfg *Config, p *path, here, there endpoint) *session {
 	return &session{
 		cfg: cfg, path: p,
 		peerID: there.id, local: here.address, remote: there.address,
-		slots:     make(chan struct{}, cfg.MaxLanes),
+		slots:     make(chan struct{}, cfg.MaxStreams),
 		datagrams: make(chan []byte, datagramQueue),
 		arrival:   make(chan struct{}, 1),
 		done:      make(chan struct{}),
-		lanes:     make(map[*lane]struct{}),
+		streams:   make(map[*stream]struct{}),
 	}
 }
 
-// OpenLane implements transport.Session.
-func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+// OpenStream implements transport.Session.
+func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
 		select {
 		case s.slots <- struct{}{}:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("open lane: %w", ctx.Err())
+			return nil, fmt.Errorf("open stream: %w", ctx.Err())
 		case <-s.done:
 			return nil, s.Err()
 		}
 	}
-	l := newLane(s, s.peer)
+	l := newStream(s, s.peer)
 	if err := s.remember(l); err != nil {
 		<-s.slots
 		return nil, err
 	}
 	if err := s.peer.remember(l); err != nil {
-		// The peer has ended and that news is under way: the lane will have no
+		// The peer has ended and that news is under way: the stream will have no
 		// reader, and it fails here when the news arrives.
 		l.fail(s.peer, err)
 	}
-	return (*sendLane)(l), nil
+	return (*sendStream)(l), nil
 }
 
-// remember adds l to the lanes that fail when s ends.
-func (s *session) remember(l *lane) error {
+// remember adds l to the streams that fail when s ends.
+func (s *session) remember(l *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return s.err
 	}
-	s.lanes[l] = struct{}{}
+	s.streams[l] = struct{}{}
 	return nil
 }
 
-// forget removes a lane that has ended.
-func (s *session) forget(l *lane) {
+// forget removes a stream that has ended.
+func (s *session) forget(l *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.lanes, l)
+	delete(s.streams, l)
 }
 
-// announce queues a lane that the peer has begun to write.
-func (s *session) announce(l *lane) {
+// announce queues a stream that the peer has begun to write.
+func (s *session) announce(l *stream) {
 	s.mu.Lock()
 	if s.err == nil {
 		s.queue = append(s.queue, l)
@@ -120,17 +120,17 @@ func (s *session) announce(l *lane) {
 	notify(s.arrival)
 }
 
-// AcceptLane implements transport.Session.
-func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+// AcceptStream implements transport.Session.
+func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
 	var timer *time.Timer
 	for {
-		l, until, err := s.nextLane()
+		l, until, err := s.nextStream()
 		if err != nil {
 			return nil, err
 		}
 		if l != nil {
 			l.release() // it may have been canceled while it waited
-			return (*recvLane)(l), nil
+			return (*recvStream)(l), nil
 		}
 		var due <-chan time.Time
 		if !until.IsZero() {
@@ -142,7 +142,7 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 		case <-due:
 		case <-s.done:
 		case <-ctx.Done():
-			err = fmt.Errorf("accept lane: %w", ctx.Err())
+			err = fmt.Errorf("accept stream: %w", ctx.Err())
 		}
 		if timer != nil {
 			timer.Stop()
@@ -153,10 +153,10 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 	}
 }
 
-// nextLane takes the next lane if it has arrived, or returns the time at which it will. Lanes
+// nextStream takes the next stream if it has arrived, or returns the time at which it will. Streams
 // are accepted in the order in which they were begun, as QUIC's streams are,
-// however long the first bytes of each take: the first one is the control lane.
-func (s *session) nextLane() (*lane, time.Time, error) {
+// however long the first bytes of each take: the first one is the control stream.
+func (s *session) nextStream() (*stream, time.Time, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -288,18 +288,18 @@ func (s *session) tellPeer() {
 	}
 }
 
-// healed delivers the close and the lanes' bytes that the cut has held back.
+// healed delivers the close and the streams' bytes that the cut has held back.
 func (s *session) healed() {
 	s.tellPeer()
 	notify(s.arrival)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for l := range s.lanes {
+	for l := range s.streams {
 		l.wake()
 	}
 }
 
-// end ends this side with why and fails its lanes. It reports whether it was
+// end ends this side with why and fails its streams. It reports whether it was
 // the first to do so.
 func (s *session) end(why *transport.CloseError) bool {
 	s.mu.Lock()
@@ -308,11 +308,11 @@ func (s *session) end(why *transport.CloseError) bool {
 		return false
 	}
 	s.err = why
-	lanes := s.lanes
-	s.lanes, s.queue = nil, nil
+	streams := s.streams
+	s.streams, s.queue = nil, nil
 	close(s.done)
 	s.mu.Unlock()
-	for l := range lanes {
+	for l := range streams {
 		l.fail(s, why)
 	}
 	if s.onEnd != nil {

@@ -37,7 +37,7 @@ func layered(b *testing.B) (here, there io.ReadWriter) {
 		b.Cleanup(func() { p.Close() })
 		return p
 	}
-	return transporttest.Lanes(b, open(cfgA), open(cfgB))
+	return transporttest.Streams(b, open(cfgA), open(cfgB))
 }
 
 // raw returns the same of quic-go alone, with one unidirectional stream each

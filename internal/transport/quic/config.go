@@ -1,5 +1,5 @@
 // Package quic is the transport provider over QUIC: one UDP socket, one QUIC
-// connection per session, one unidirectional stream per lane.
+// connection per session, one unidirectional stream per stream.
 //
 // A session exists only after both sides have verified each other. TLS 1.3 alone does not ensure
 // that: a client's handshake is complete before the server has verified the client's certificate.
@@ -8,18 +8,18 @@
 //
 // # Flow control and memory
 //
-// Lanes share the connection's window. The peer can make this side hold at most
-// Config.ConnectionWindow unread bytes per session, and at most Config.StreamWindow in one lane
+// Streams share the connection's window. The peer can make this side hold at most
+// Config.ConnectionWindow unread bytes per session, and at most Config.StreamWindow in one stream
 // that is never read: a stream's window grows, up to MaxStreamWindow, only as far as its reader
-// reads. With the defaults 32 lanes may be full and unread before they block the others. The user
-// of sessions stays below that with its own credit: it reads every lane into bounded buffers.
+// reads. With the defaults 32 streams may be full and unread before they block the others. The user
+// of sessions stays below that with its own credit: it reads every stream into bounded buffers.
 // Memory is used only for bytes that have arrived; a window allocates none.
 //
-// Lanes cost memory before their first byte: one packet of the peer that names its last lane makes
-// quic-go open all lanes before it, less than 1 KiB each, and they stay until they were accepted
-// and ended. With the default of Config.MaxLanes that is 32 MiB for one session with an
+// Streams cost memory before their first byte: one packet of the peer that names its last stream makes
+// quic-go open all streams before it, less than 1 KiB each, and they stay until they were accepted
+// and ended. With the default of Config.MaxStreams that is 32 MiB for one session with an
 // authenticated peer, half of the bytes that Config.ConnectionWindow permits anyway. The acceptor
-// of lanes bounds those without a first frame; the engine permits 1024.
+// of streams bounds those without a first frame; the engine permits 1024.
 //
 // # Flapping paths
 //
@@ -74,15 +74,15 @@ type Config struct {
 	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s
 	IdleTimeout      time.Duration // silence after which a session ends. 0: 5 s
 
-	StreamWindow     uint64 // unread bytes of a lane. 0: 2 MiB
-	MaxStreamWindow  uint64 // the same while the lane is read fast. 0: 8 MiB
-	ConnectionWindow uint64 // unread bytes of all lanes. 0: 64 MiB
+	StreamWindow     uint64 // unread bytes of a stream. 0: 2 MiB
+	MaxStreamWindow  uint64 // the same while the stream is read fast. 0: 8 MiB
+	ConnectionWindow uint64 // unread bytes of all streams. 0: 64 MiB
 
-	// MaxLanes bounds the open lanes of a peer towards this node, in one session. A lane counts
+	// MaxStreams bounds the open streams of a peer towards this node, in one session. A stream counts
 	// until it was read to its end or canceled. A connection of the fabric takes two in each
 	// direction: the default suffices for 10,000, and for as many more that have not ended yet. 0:
 	// 32768.
-	MaxLanes int
+	MaxStreams int
 
 	// MaxHandshakes bounds the incoming handshakes in progress, including sessions that wait for
 	// Accept; further ones are refused. Beyond 16, or a quarter of it, peers must first prove their
@@ -117,9 +117,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.StreamWindow = cmp.Or(c.StreamWindow, 2<<20)
 	c.MaxStreamWindow = cmp.Or(c.MaxStreamWindow, max(8<<20, c.StreamWindow))
 	c.ConnectionWindow = cmp.Or(c.ConnectionWindow, max(64<<20, c.MaxStreamWindow))
-	c.MaxLanes = cmp.Or(c.MaxLanes, 32768)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 32768)
 	c.MaxHandshakes = cmp.Or(c.MaxHandshakes, 256)
-	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1 {
+	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.MaxStreams < 1 || c.MaxHandshakes < 1 {
 		return c, errors.New("quic: timeouts and limits must be positive")
 	}
 	return c, nil
@@ -134,8 +134,8 @@ func (c *Config) quicConfig() *quicgo.Config {
 		MaxStreamReceiveWindow:         c.MaxStreamWindow,
 		InitialConnectionReceiveWindow: c.ConnectionWindow,
 		MaxConnectionReceiveWindow:     c.ConnectionWindow,
-		MaxIncomingStreams:             -1, // lanes have one direction
-		MaxIncomingUniStreams:          int64(c.MaxLanes),
+		MaxIncomingStreams:             -1, // streams have one direction
+		MaxIncomingUniStreams:          int64(c.MaxStreams),
 		EnableDatagrams:                true,
 		// No keep-alive: its packets are too small to be answered with a
 		// stateless reset. Heartbeats are datagrams, sent from above.

@@ -82,15 +82,15 @@ func handshakeError(e *quicgo.TransportError) *transport.CloseError {
 	return c
 }
 
-// laneError translates an error of a stream's method; it keeps io.EOF and
+// streamError translates an error of a stream's method; it keeps io.EOF and
 // deadlines.
-func laneError(err error) error {
+func streamError(err error) error {
 	var canceled *quicgo.StreamError
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return os.ErrDeadlineExceeded
 	case errors.As(err, &canceled):
-		return transport.ErrLaneCanceled
+		return transport.ErrStreamCanceled
 	case errors.Is(err, quicgo.ErrStreamClosed):
 		return transport.ErrClosed
 	}

@@ -17,7 +17,7 @@ import (
 
 const hostA, hostB = "10.0.0.1", "10.0.0.2"
 
-// A busySession is a session whose ends send a heartbeat now and then, and whose lanes, while it
+// A busySession is a session whose ends send a heartbeat now and then, and whose streams, while it
 // pours, have more to send than the network carries, in both directions.
 type busySession struct {
 	t     *testing.T
@@ -36,11 +36,11 @@ func newBusySession(t *testing.T, a, b transport.Session) *busySession {
 	ctx, stop := context.WithCancel(t.Context())
 	s.stop = stop
 	for i := range s.ends {
-		lane, err := s.ends[i].OpenLane(ctx)
+		stream, err := s.ends[i].OpenStream(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.all.Go(func() { s.write(ctx, lane) })
+		s.all.Go(func() { s.write(ctx, stream) })
 		s.all.Go(func() { s.read(ctx, s.ends[1-i]) })
 		s.all.Go(func() { s.beat(ctx, s.ends[i]) })
 		s.all.Go(func() { s.hear(ctx, i) })
@@ -48,25 +48,25 @@ func newBusySession(t *testing.T, a, b transport.Session) *busySession {
 	return s
 }
 
-func (s *busySession) write(ctx context.Context, lane transport.SendLane) {
-	defer lane.Cancel()
-	defer context.AfterFunc(ctx, lane.Cancel)()
+func (s *busySession) write(ctx context.Context, stream transport.SendStream) {
+	defer stream.Cancel()
+	defer context.AfterFunc(ctx, stream.Cancel)()
 	for p := make([]byte, 64<<10); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		if !s.pours.Load() {
 			continue
 		}
-		if _, err := lane.Write(p); err != nil {
+		if _, err := stream.Write(p); err != nil {
 			return
 		}
 	}
 }
 
 func (s *busySession) read(ctx context.Context, end transport.Session) {
-	lane, err := end.AcceptLane(ctx)
+	stream, err := end.AcceptStream(ctx)
 	if err != nil {
 		return
 	}
-	_, _ = io.Copy(io.Discard, lane) // until it is canceled
+	_, _ = io.Copy(io.Discard, stream) // until it is canceled
 }
 
 func (s *busySession) beat(ctx context.Context, end transport.Session) {
@@ -89,7 +89,7 @@ func (s *busySession) hear(ctx context.Context, i int) {
 	}
 }
 
-// fill is the time before and after the beginning of a cut in which the lanes have more to send
+// fill is the time before and after the beginning of a cut in which the streams have more to send
 // than the network carries: the congestion windows are full then, and a longer time changes only
 // the length of the test.
 const fill = 20 * time.Millisecond

@@ -258,7 +258,7 @@ func sendConfirmation(conn *quicgo.Conn) error {
 }
 
 // receiveConfirmation reads the peer's first stream to its end, so that it no longer counts as a
-// lane.
+// stream.
 func receiveConfirmation(ctx context.Context, conn *quicgo.Conn) error {
 	stream, err := conn.AcceptUniStream(ctx)
 	if err != nil {

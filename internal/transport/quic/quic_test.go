@@ -21,7 +21,7 @@ const (
 	addrA   = "10.0.0.1:7000"
 	addrB   = "10.0.0.2:7000"
 	nowhere = "10.0.0.3:7000"
-	lanes   = 16
+	streams = 16
 )
 
 var idA, idB = transporttest.NodeID(1), transporttest.NodeID(2)
@@ -57,7 +57,7 @@ func start(t testing.TB, net *netsim.Network, address string, cfg Config) *Provi
 func simulated(t testing.TB, net *netsim.Network) (a, b *Provider) {
 	ca := transporttest.NewAuthority(t)
 	cfgA, cfgB := member(ca, idA), member(ca, idB)
-	cfgA.MaxLanes, cfgB.MaxLanes = lanes, lanes
+	cfgA.MaxStreams, cfgB.MaxStreams = streams, streams
 	return start(t, net, addrA, cfgA), start(t, net, addrB, cfgB)
 }
 
@@ -66,7 +66,7 @@ func conformance(t *testing.T, rules netsim.Rules) {
 		net := netsim.New(1)
 		net.SetDefaultRules(rules)
 		a, b := simulated(t, net)
-		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: nowhere}
+		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: streams, Nowhere: nowhere}
 	})
 }
 
@@ -79,7 +79,7 @@ func TestConformanceOnSockets(t *testing.T) {
 		ca := transporttest.NewAuthority(t)
 		a := listen(t, member(ca, idA))
 		b := listen(t, member(ca, idB))
-		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: transporttest.DeadAddress(t)}
+		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: streams, Nowhere: transporttest.DeadAddress(t)}
 	})
 }
 
@@ -87,7 +87,7 @@ func TestConformanceOnSockets(t *testing.T) {
 func listen(t testing.TB, cfg Config) *Provider {
 	t.Helper()
 	cfg.Address = "127.0.0.1:0"
-	cfg.MaxLanes = lanes
+	cfg.MaxStreams = streams
 	cfg.HandshakeTimeout = 5 * time.Second // 64 of them at once take more than one on a machine that others keep busy
 	p, err := New(cfg)
 	if err != nil {

@@ -40,10 +40,10 @@ func (l *logBuffer) String() string {
 
 func TestRefusedPeersLearnWhy(t *testing.T) {
 	refusing := func(tls.ConnectionState) (transport.Identity, error) {
-		return transport.Identity{}, errors.New("life 7 was removed")
+		return transport.Identity{}, errors.New("incarnation 7 was removed")
 	}
 	fenced := func(tls.ConnectionState) (transport.Identity, error) {
-		return transport.Identity{}, &transport.CloseError{Code: transport.CodeFenced, Reason: "life 7 was removed"}
+		return transport.Identity{}, &transport.CloseError{Code: transport.CodeFenced, Reason: "incarnation 7 was removed"}
 	}
 	for _, c := range []struct {
 		name           string
@@ -86,13 +86,13 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 		{
 			"the accepter refuses the identity",
 			func(_, _ *transporttest.Authority, _, accepter *Config) { accepter.Identify = refusing },
-			"life 7 was removed", "life 7 was removed",
+			"incarnation 7 was removed", "incarnation 7 was removed",
 			transport.CloseError{Remote: true, Code: transport.CodeWrongCluster},
 		},
 		{
 			"the dialer refuses the identity",
 			func(_, _ *transporttest.Authority, dialer, _ *Config) { dialer.Identify = fenced },
-			"life 7 was removed", "life 7 was removed",
+			"incarnation 7 was removed", "incarnation 7 was removed",
 			transport.CloseError{Code: transport.CodeFenced},
 		},
 	} {
@@ -283,7 +283,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"no client TLS":    func(c *Config) { c.Address = "127.0.0.1:0"; c.ClientTLS = nil },
 		"no identify":      func(c *Config) { c.Address = "127.0.0.1:0"; c.Identify = nil },
 		"negative timeout": func(c *Config) { c.Address = "127.0.0.1:0"; c.IdleTimeout = -1 },
-		"negative lanes":   func(c *Config) { c.Address = "127.0.0.1:0"; c.MaxLanes = -1 },
+		"negative streams": func(c *Config) { c.Address = "127.0.0.1:0"; c.MaxStreams = -1 },
 	} {
 		cfg := good
 		change(&cfg)

@@ -69,7 +69,7 @@ func outlives(t *testing.T, failure error) {
 	t.Cleanup(func() { a.Close() })
 	b := start(t, network, addrB, member(ca, idB))
 	sa, sb := sessionOf(t, a, b)
-	out, err := sa.OpenLane(t.Context())
+	out, err := sa.OpenStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func outlives(t *testing.T, failure error) {
 		}
 	}
 	write(want[:1000])
-	in, err := sb.AcceptLane(t.Context())
+	in, err := sb.AcceptStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,22 +56,22 @@ func (s *session) pump() {
 	}
 }
 
-// OpenLane implements transport.Session.
-func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+// OpenStream implements transport.Session.
+func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) {
 	stream, err := s.conn.OpenUniStreamSync(ctx)
 	if err != nil {
-		return nil, s.waitError(ctx, "open lane", err)
+		return nil, s.waitError(ctx, "open stream", err)
 	}
-	return &sendLane{stream: stream}, nil
+	return &sendStream{stream: stream}, nil
 }
 
-// AcceptLane implements transport.Session.
-func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+// AcceptStream implements transport.Session.
+func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
 	stream, err := s.conn.AcceptUniStream(ctx)
 	if err != nil {
-		return nil, s.waitError(ctx, "accept lane", err)
+		return nil, s.waitError(ctx, "accept stream", err)
 	}
-	return &recvLane{stream}, nil
+	return &recvStream{stream}, nil
 }
 
 // Traffic implements transport.Session.

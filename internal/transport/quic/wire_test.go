@@ -26,7 +26,7 @@ const delay = 5 * time.Millisecond
 
 // restarted returns a session from A to a B that has since crashed and come
 // back at the same address with the same reset key.
-func restarted(t *testing.T) (transport.Session, transport.SendLane) {
+func restarted(t *testing.T) (transport.Session, transport.SendStream) {
 	t.Helper()
 	ca := transporttest.NewAuthority(t)
 	cfgB := member(ca, idB)
@@ -36,16 +36,16 @@ func restarted(t *testing.T) (transport.Session, transport.SendLane) {
 	a := start(t, sim, addrA, member(ca, idA))
 	b := start(t, sim, addrB, cfgB)
 	sa, _ := transporttest.Connect(t, a, b)
-	lane, err := sa.OpenLane(t.Context())
+	stream, err := sa.OpenStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	lane.Write([]byte("settle"))
+	stream.Write([]byte("settle"))
 	time.Sleep(100 * time.Millisecond) // acknowledgements of the handshake
 	sim.Crash("10.0.0.2")
 	b.Close()
 	start(t, sim, addrB, cfgB)
-	return sa, lane
+	return sa, stream
 }
 
 func TestHeartbeatToARestartedPeerResets(t *testing.T) {
@@ -68,9 +68,9 @@ func TestHeartbeatToARestartedPeerResets(t *testing.T) {
 
 func TestTinyPacketsToARestartedPeerTimeOut(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		sa, lane := restarted(t)
+		sa, stream := restarted(t)
 		began := time.Now()
-		lane.Write([]byte("x")) // as small on the wire as a keep-alive
+		stream.Write([]byte("x")) // as small on the wire as a keep-alive
 		<-sa.Done()
 		var got *transport.CloseError
 		if !errors.As(sa.Err(), &got) || !got.Timeout {
@@ -139,7 +139,7 @@ func TestBytesAreExactOverABadNetwork(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 4 {
 			all.Go(func() {
-				s, err := sa.OpenLane(t.Context())
+				s, err := sa.OpenStream(t.Context())
 				if err != nil {
 					t.Error(err)
 					return
@@ -151,7 +151,7 @@ func TestBytesAreExactOverABadNetwork(t *testing.T) {
 			})
 		}
 		for range 4 {
-			r, err := sb.AcceptLane(t.Context())
+			r, err := sb.AcceptStream(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -202,9 +202,9 @@ func TestTheWireShowsNothing(t *testing.T) {
 		b := start(t, sim, addrB, cfgB)
 		sa, sb := transporttest.Connect(t, a, b)
 		secret := []byte("a payload that must not be seen")
-		lane, _ := sa.OpenLane(t.Context())
-		lane.Write(secret)
-		r, err := sb.AcceptLane(t.Context())
+		stream, _ := sa.OpenStream(t.Context())
+		stream.Write(secret)
+		r, err := sb.AcceptStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,17 +254,17 @@ func TestTrafficIsWhatTheWireSees(t *testing.T) {
 		})
 		a, b := simulated(t, sim)
 		sa, sb := transporttest.Connect(t, a, b)
-		lane, err := sa.OpenLane(t.Context())
+		stream, err := sa.OpenStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := lane.Write(noise(1, 1<<20)); err != nil {
+		if _, err := stream.Write(noise(1, 1<<20)); err != nil {
 			t.Fatal(err)
 		}
-		if err := lane.Close(); err != nil {
+		if err := stream.Close(); err != nil {
 			t.Fatal(err)
 		}
-		r, err := sb.AcceptLane(t.Context())
+		r, err := sb.AcceptStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,26 +283,26 @@ func TestTrafficIsWhatTheWireSees(t *testing.T) {
 	})
 }
 
-func TestPausedAcceptKeepsLanes(t *testing.T) {
+func TestPausedAcceptKeepsStreams(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		a, b := simulated(t, netsim.New(1))
 		sa, err := a.Dial(t.Context(), addrB)
 		if err != nil {
 			t.Fatal(err)
 		}
-		lane, err := sa.OpenLane(t.Context())
+		stream, err := sa.OpenStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		lane.Write([]byte("early"))
-		lane.Close()
+		stream.Write([]byte("early"))
+		stream.Close()
 		sa.SendDatagram([]byte("early too"))
 		time.Sleep(time.Second)
 		sb, err := b.Accept(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := sb.AcceptLane(t.Context())
+		r, err := sb.AcceptStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func TestDecodersStayInTheirBudget(t *testing.T) {
 			}
 		})
 		budget.HoldTimes(t, "frames of yamux", p, 64, func(p []byte) {
-			c := muxConn{lanesMax: maxLanes, lanes: make(map[uint32]*waiting)}
+			c := muxConn{streamsMax: maxStreams, streams: make(map[uint32]*waiting)}
 			_ = c.follow(p)
 		})
 	}

@@ -1,11 +1,11 @@
 // Package stream is the transport provider over TCP, for networks that block UDP: a session is one
-// TCP connection with TLS, and each of its lanes is a yamux stream in it.
+// TCP connection with TLS, and each of its streams is a yamux stream in it.
 //
 // A connection begins with a TLS handshake in which both ends present certificates, and a HELLO
 // from each. Then yamux starts. The dialer opens its first stream, which carries both ends' control
-// frames: datagrams, the number of lanes that are over, and the reason of the session's end. Every
-// further stream is a lane, used in one direction: its writer opens it, its reader closes the other
-// half at once. A lane that ends is closed, a canceled one is reset.
+// frames: datagrams, the number of streams that are over, and the reason of the session's end. Every
+// further stream is a stream, used in one direction: its writer opens it, its reader closes the other
+// half at once. A stream that ends is closed, a canceled one is reset.
 //
 // # Without TLS
 //
@@ -16,8 +16,8 @@
 //
 // # Memory
 //
-// A peer makes this side hold at most Config.LaneWindow bytes of a lane. While its session has
-// Config.SessionWindow unread bytes, no more are read from the connection. A lane with bytes to
+// A peer makes this side hold at most Config.StreamWindow bytes of a stream. While its session has
+// Config.SessionWindow unread bytes, no more are read from the connection. A stream with bytes to
 // write has a buffer of 64 KiB, the connection a queue of 64 frames of as many bytes.
 package stream
 
@@ -39,11 +39,11 @@ import (
 // ALPN is the protocol's name in the TLS handshake.
 const ALPN = "fabricd-stream/1"
 
-// Bounds of the windows, in bytes, and of the lanes.
+// Bounds of the windows, in bytes, and of the streams.
 const (
-	minWindow = 256 << 10 // yamux's initial window
-	maxWindow = 1 << 30
-	maxLanes  = 1 << 16
+	minWindow  = 256 << 10 // yamux's initial window
+	maxWindow  = 1 << 30
+	maxStreams = 1 << 16
 )
 
 // Config configures a provider. ServerTLS, ClientTLS, Identify and one of
@@ -73,19 +73,19 @@ type Config struct {
 
 	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s
 
-	// LaneWindow is the largest number of unread bytes of a lane, reached if it proves to need
-	// them: a lane begins with 256 KiB, the least. 0: 8 MiB, the bytes in flight on a path with a
+	// StreamWindow is the largest number of unread bytes of a stream, reached if it proves to need
+	// them: a stream begins with 256 KiB, the least. 0: 8 MiB, the bytes in flight on a path with a
 	// round trip of 25 ms at 2.5 Gbit/s.
-	LaneWindow int
-	// SessionWindow is the largest number of unread bytes of all lanes; from 256 KiB to 1 GiB. 0:
+	StreamWindow int
+	// SessionWindow is the largest number of unread bytes of all streams; from 256 KiB to 1 GiB. 0:
 	// 64 MiB.
 	SessionWindow int
 
-	// MaxLanes bounds the open lanes of a peer towards this node, in one session. A lane counts
+	// MaxStreams bounds the open streams of a peer towards this node, in one session. A stream counts
 	// until it was read to its end or canceled. A connection of the fabric takes two in each
 	// direction: the default suffices for 10,000, and for as many more that have not ended yet. At
 	// most 65536. 0: 32768.
-	MaxLanes int
+	MaxStreams int
 
 	// MaxHandshakes bounds the incoming handshakes in progress; further ones are closed. As many
 	// more sessions may wait for Accept. Peers that are not Known hold at most a quarter of it per
@@ -122,17 +122,17 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 2*time.Second)
-	c.LaneWindow = cmp.Or(c.LaneWindow, 8<<20)
+	c.StreamWindow = cmp.Or(c.StreamWindow, 8<<20)
 	c.SessionWindow = cmp.Or(c.SessionWindow, 64<<20)
-	c.MaxLanes = cmp.Or(c.MaxLanes, 32768)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 32768)
 	c.MaxHandshakes = cmp.Or(c.MaxHandshakes, 256)
 	switch {
-	case c.HandshakeTimeout < 0 || c.MaxLanes < 1 || c.MaxHandshakes < 1:
+	case c.HandshakeTimeout < 0 || c.MaxStreams < 1 || c.MaxHandshakes < 1:
 		return c, errors.New("tcp: timeouts and limits must be positive")
-	case c.LaneWindow < minWindow || c.SessionWindow < minWindow || c.LaneWindow > maxWindow || c.SessionWindow > maxWindow:
+	case c.StreamWindow < minWindow || c.SessionWindow < minWindow || c.StreamWindow > maxWindow || c.SessionWindow > maxWindow:
 		return c, errors.New("tcp: windows must be from 256 KiB to 1 GiB")
-	case c.MaxLanes > maxLanes:
-		return c, errors.New("tcp: at most 65536 lanes")
+	case c.MaxStreams > maxStreams:
+		return c, errors.New("tcp: at most 65536 streams")
 	}
 	return c, nil
 }

@@ -54,33 +54,33 @@ const (
 	muxSYN      = 1 // flag: the stream is new
 	controlID   = 1 // the first stream of the dialer
 	frameCost   = 64
-	sendBacklog = 256 // lanes that the peer has not acknowledged yet
+	sendBacklog = 256 // streams that the peer has not acknowledged yet
 )
 
 // A muxConn is the connection below yamux. It parses the incoming frames and enforces the peer's
-// number of lanes; it stops reading while too many bytes are unread. yamux has neither limit for a
+// number of streams; it stops reading while too many bytes are unread. yamux has neither limit for a
 // whole session.
 type muxConn struct {
-	net.Conn              // TLS, or raw
-	raw      *meteredConn // below TLS
-	window   int          // bytes
-	lanesMax int
-	ended    <-chan struct{} // closed when the session has ended
+	net.Conn                // TLS, or raw
+	raw        *meteredConn // below TLS
+	window     int          // bytes
+	streamsMax int
+	ended      <-chan struct{} // closed when the session has ended
 
 	head [muxHeader]byte
 	have int    // bytes of head
 	skip uint32 // bytes of the frame still to be read
 
-	mu     sync.Mutex // guards the fields below
-	lanes  map[uint32]*waiting
-	unread int
-	room   chan struct{} // holds a token when unread has decreased
+	mu      sync.Mutex // guards the fields below
+	streams map[uint32]*waiting
+	unread  int
+	room    chan struct{} // holds a token when unread has decreased
 }
 
-// A waiting is the unread data of a lane, in bytes; cost is the overhead of its frames.
+// A waiting is the unread data of a stream, in bytes; cost is the overhead of its frames.
 type waiting struct {
 	bytes, cost int
-	lane        *recvLane // nil until it was accepted
+	stream      *recvStream // nil until it was accepted
 }
 
 // Read implements net.Conn for yamux.
@@ -142,13 +142,13 @@ func (c *muxConn) begin() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.head[3]&muxSYN != 0 && c.lanes[id] == nil {
-		if len(c.lanes) >= c.lanesMax {
-			return violation("more than %d lanes", c.lanesMax)
+	if c.head[3]&muxSYN != 0 && c.streams[id] == nil {
+		if len(c.streams) >= c.streamsMax {
+			return violation("more than %d streams", c.streamsMax)
 		}
-		c.lanes[id] = &waiting{}
+		c.streams[id] = &waiting{}
 	}
-	if w := c.lanes[id]; w != nil && c.skip > 0 {
+	if w := c.streams[id]; w != nil && c.skip > 0 {
 		w.bytes += int(c.skip)
 		w.cost += frameCost
 		c.unread += int(c.skip) + frameCost
@@ -156,11 +156,11 @@ func (c *muxConn) begin() error {
 	return nil
 }
 
-// took records that n bytes of a lane were read.
+// took records that n bytes of a stream were read.
 func (c *muxConn) took(id uint32, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.lanes[id]
+	w := c.streams[id]
 	if w == nil {
 		return
 	}
@@ -173,13 +173,13 @@ func (c *muxConn) took(id uint32, n int) {
 	c.signal()
 }
 
-// forget records that a lane is over. It reports whether it was not before.
+// forget records that a stream is over. It reports whether it was not before.
 func (c *muxConn) forget(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.lanes[id]
+	w := c.streams[id]
 	if w != nil {
-		delete(c.lanes, id)
+		delete(c.streams, id)
 		c.unread -= w.bytes + w.cost
 		c.signal()
 	}

@@ -13,9 +13,9 @@ import (
 // Frame types, numbers on the wire: never renumber or reuse one. HELLO, or CLOSE instead, comes
 // before yamux; the others, and CLOSE, on the control stream.
 const (
-	typeHello    = 1 // version from and to, plaintext, bytes; number of lanes the peer may have open, 4 bytes
+	typeHello    = 1 // version from and to, plaintext, bytes; number of streams the peer may have open, 4 bytes
 	typeClose    = 2 // code, 8 bytes; the reason
-	typeOver     = 3 // number of the peer's lanes that are over, 8 bytes
+	typeOver     = 3 // number of the peer's streams that are over, 8 bytes
 	typeDatagram = 4 // one datagram
 )
 
@@ -81,7 +81,7 @@ func parseClose(body []byte) *transport.CloseError {
 type hello struct {
 	from, to  uint8 // supported versions
 	plaintext bool
-	lanes     uint32 // lanes that the peer may have open
+	streams   uint32 // streams that the peer may have open
 }
 
 func (h hello) appendTo(b []byte) []byte {
@@ -89,14 +89,14 @@ func (h hello) appendTo(b []byte) []byte {
 	e.U8(h.from)
 	e.U8(h.to)
 	e.Bool(h.plaintext)
-	e.U32(h.lanes)
+	e.U32(h.streams)
 	return appendFrame(b, typeHello, e.Encoded())
 }
 
 func parseHello(body []byte) (hello, error) {
 	d := codec.From(body)
-	h := hello{from: d.U8(), to: d.U8(), plaintext: d.Bool(), lanes: d.U32()}
-	d.Require(h.from <= h.to && h.lanes > 0 && h.lanes <= maxLanes)
+	h := hello{from: d.U8(), to: d.U8(), plaintext: d.Bool(), streams: d.U32()}
+	d.Require(h.from <= h.to && h.streams > 0 && h.streams <= maxStreams)
 	if !d.Whole() {
 		return hello{}, fmt.Errorf("malformed HELLO % x", body)
 	}

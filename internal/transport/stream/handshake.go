@@ -35,7 +35,7 @@ func (p *Provider) establish(ctx context.Context, c net.Conn, dialed bool) (*ses
 		raw.records = false
 		inner = raw
 	}
-	s, err := newSession(ctx, p, raw, inner, dialed, peer.lanes)
+	s, err := newSession(ctx, p, raw, inner, dialed, peer.streams)
 	if err != nil {
 		return nil, explain(err)
 	}
@@ -54,7 +54,7 @@ func (p *Provider) greet(conn *tls.Conn) (id transport.Identity, peer hello, err
 	if id, err = p.cfg.Identify(state); err != nil {
 		return id, peer, refuse(conn, refusal(err))
 	}
-	own := hello{from: version, to: version, plaintext: p.cfg.Plaintext, lanes: uint32(p.cfg.MaxLanes)}
+	own := hello{from: version, to: version, plaintext: p.cfg.Plaintext, streams: uint32(p.cfg.MaxStreams)}
 	if _, err = conn.Write(own.appendTo(nil)); err != nil {
 		return id, peer, explain(err)
 	}

@@ -55,7 +55,7 @@ func hostile(t *testing.T, change func(*Config), f func(*rig)) {
 		ca := transporttest.NewAuthority(t)
 		r.member = member(ca, idA)
 		cfg := member(ca, idB)
-		cfg.MaxLanes, cfg.LaneWindow, cfg.SessionWindow = lanes, minWindow, 2*minWindow
+		cfg.MaxStreams, cfg.StreamWindow, cfg.SessionWindow = streams, minWindow, 2*minWindow
 		cfg.Log = zerolog.New(&r.log)
 		change(&cfg)
 		r.p = start(t, r.network, addrB, cfg)
@@ -87,7 +87,7 @@ func (r *rig) dial(secure bool) net.Conn {
 	return conn
 }
 
-var ownHello = hello{from: version, to: version, lanes: lanes}
+var ownHello = hello{from: version, to: version, streams: streams}
 
 // session opens a session with its control stream and returns both ends.
 func (r *rig) session(own hello) (net.Conn, *session) {
@@ -141,7 +141,7 @@ func TestPeersThatBreakTheProtocol(t *testing.T) {
 	control := func(p []byte) []byte { return muxBytes(0, controlID, p) }
 	number := func(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 	var many, whole []byte
-	for id := uint32(3); id <= 3+2*lanes; id += 2 {
+	for id := uint32(3); id <= 3+2*streams; id += 2 {
 		many = append(many, muxFrame(muxWindow, muxSYN, id, 0)...)
 	}
 	for range 5 {
@@ -151,21 +151,21 @@ func TestPeersThatBreakTheProtocol(t *testing.T) {
 		say  []byte
 		want string // part of the reason
 	}{
-		"garbage":                   {[]byte("GET / HTTP/1.1\r\n"), "version"},
-		"an unknown type":           {muxFrame(9, 0, 3, 0), "type"},
-		"too many lanes":            {many, "more than 16 lanes"},
-		"a lane of ours":            {muxFrame(muxWindow, muxSYN, 2, 0), "clients"},
-		"a lane twice":              {append(muxFrame(muxWindow, muxSYN, 3, 0), muxFrame(muxWindow, muxSYN, 3, 0)...), "duplicate"},
-		"an enormous frame":         {append(muxFrame(muxWindow, muxSYN, 3, 0), muxFrame(muxData, 0, 3, 1<<31)...), "window exceeded"},
-		"more than its window":      {append(muxFrame(muxWindow, muxSYN, 3, 0), whole...), "window exceeded"},
-		"a go away":                 {muxFrame(3, 0, 0, 1), "go away"},
-		"control: an unknown type":  {control([]byte{99, 0, 0}), "malformed"},
-		"control: a second hello":   {control(ownHello.appendTo(nil)), "type 1"},
-		"control: a long datagram":  {control([]byte{typeDatagram, 0xff, 0xff}), "malformed"},
-		"control: lanes of nobody":  {control(appendFrame(nil, typeOver, number(1))), "lanes are over"},
-		"control: its end":          {muxFrame(muxWindow, 4, controlID, 0), "reset"},
-		"control: its reset":        {muxFrame(muxWindow, 8, controlID, 0), "reset"},
-		"control: a negative count": {control(appendFrame(nil, typeOver, number(1<<63))), "lanes are over"},
+		"garbage":                    {[]byte("GET / HTTP/1.1\r\n"), "version"},
+		"an unknown type":            {muxFrame(9, 0, 3, 0), "type"},
+		"too many streams":           {many, "more than 16 streams"},
+		"a stream of ours":           {muxFrame(muxWindow, muxSYN, 2, 0), "clients"},
+		"a stream twice":             {append(muxFrame(muxWindow, muxSYN, 3, 0), muxFrame(muxWindow, muxSYN, 3, 0)...), "duplicate"},
+		"an enormous frame":          {append(muxFrame(muxWindow, muxSYN, 3, 0), muxFrame(muxData, 0, 3, 1<<31)...), "window exceeded"},
+		"more than its window":       {append(muxFrame(muxWindow, muxSYN, 3, 0), whole...), "window exceeded"},
+		"a go away":                  {muxFrame(3, 0, 0, 1), "go away"},
+		"control: an unknown type":   {control([]byte{99, 0, 0}), "malformed"},
+		"control: a second hello":    {control(ownHello.appendTo(nil)), "type 1"},
+		"control: a long datagram":   {control([]byte{typeDatagram, 0xff, 0xff}), "malformed"},
+		"control: streams of nobody": {control(appendFrame(nil, typeOver, number(1))), "streams are over"},
+		"control: its end":           {muxFrame(muxWindow, 4, controlID, 0), "reset"},
+		"control: its reset":         {muxFrame(muxWindow, 8, controlID, 0), "reset"},
+		"control: a negative count":  {control(appendFrame(nil, typeOver, number(1<<63))), "streams are over"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hostile(t, func(*Config) {}, func(r *rig) {
@@ -184,15 +184,15 @@ func TestPeersThatBreakTheProtocol(t *testing.T) {
 	}
 }
 
-// TestLanesOfNobodyComeAndGo: lanes that are opened and dropped at once, more than
+// TestStreamsOfNobodyComeAndGo: streams that are opened and dropped at once, more than
 // there may be, leave nothing.
-func TestLanesOfNobodyComeAndGo(t *testing.T) {
+func TestStreamsOfNobodyComeAndGo(t *testing.T) {
 	hostile(t, func(*Config) {}, func(r *rig) {
 		c, s := r.session(ownHello)
 		go io.Copy(io.Discard, c)
 		for id := uint32(3); id < 3+2*1000; id += 2 {
 			r.write(c, append(muxBytes(muxSYN, id, []byte("x")), muxFrame(muxWindow, 8, id, 0)...))
-			l, err := s.AcceptLane(r.Context())
+			l, err := s.AcceptStream(r.Context())
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -201,20 +201,20 @@ func TestLanesOfNobodyComeAndGo(t *testing.T) {
 		synctest.Wait()
 		s.conn.mu.Lock()
 		defer s.conn.mu.Unlock()
-		if s.Err() != nil || len(s.conn.lanes) != 0 || s.conn.unread != 0 || s.mux.NumStreams() != 1 {
-			r.Errorf("%d lanes with %d bytes, %d streams: %v", len(s.conn.lanes), s.conn.unread, s.mux.NumStreams(), s.Err())
+		if s.Err() != nil || len(s.conn.streams) != 0 || s.conn.unread != 0 || s.mux.NumStreams() != 1 {
+			r.Errorf("%d streams with %d bytes, %d streams: %v", len(s.conn.streams), s.conn.unread, s.mux.NumStreams(), s.Err())
 		}
 	})
 }
 
-// TestWhatNobodyReadsIsBounded: a peer fills all its lanes with as small frames as it
+// TestWhatNobodyReadsIsBounded: a peer fills all its streams with as small frames as it
 // can, and no more is read than the session may hold.
 func TestWhatNobodyReadsIsBounded(t *testing.T) {
 	hostile(t, func(*Config) {}, func(r *rig) {
 		c, s := r.session(ownHello)
 		go io.Copy(io.Discard, c)
 		go func() { // ends with the session
-			for id := uint32(3); id < 3+2*lanes; id += 2 {
+			for id := uint32(3); id < 3+2*streams; id += 2 {
 				all := muxFrame(muxWindow, muxSYN, id, 0)
 				for range 2000 {
 					all = append(all, muxBytes(0, id, []byte("x"))...)
@@ -248,7 +248,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 				r.Fatal(err)
 			}
 		}
-		l, err := s.OpenLane(r.Context())
+		l, err := s.OpenStream(r.Context())
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -318,7 +318,7 @@ func TestSlowHandshakes(t *testing.T) {
 
 func TestRefusedPeersLearnWhy(t *testing.T) {
 	fenced := func(tls.ConnectionState) (transport.Identity, error) {
-		return transport.Identity{}, &transport.CloseError{Code: transport.CodeFenced, Reason: "life 7 was removed"}
+		return transport.Identity{}, &transport.CloseError{Code: transport.CodeFenced, Reason: "incarnation 7 was removed"}
 	}
 	for _, c := range []struct {
 		name   string
@@ -340,10 +340,10 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 		}, "unknown authority", transport.CloseError{Code: transport.CodeWrongCluster}},
 		{"the accepter refuses the dialer", func(_, _ *transporttest.Authority, _, accepter *Config) {
 			accepter.Identify = fenced
-		}, "life 7 was removed", transport.CloseError{Remote: true, Code: transport.CodeFenced}},
+		}, "incarnation 7 was removed", transport.CloseError{Remote: true, Code: transport.CodeFenced}},
 		{"the dialer refuses the accepter", func(_, _ *transporttest.Authority, dialer, _ *Config) {
 			dialer.Identify = fenced
-		}, "life 7 was removed", transport.CloseError{Code: transport.CodeFenced}},
+		}, "incarnation 7 was removed", transport.CloseError{Code: transport.CodeFenced}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {

@@ -11,17 +11,17 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A recvLane is the reading end of a lane.
-type recvLane struct {
+// A recvStream is the reading end of a stream.
+type recvStream struct {
 	s        *session
 	stream   *yamux.Stream
 	canceled atomic.Bool
 }
 
-// Read implements transport.RecvLane.
-func (l *recvLane) Read(p []byte) (int, error) {
+// Read implements transport.RecvStream.
+func (l *recvStream) Read(p []byte) (int, error) {
 	if l.canceled.Load() {
-		return 0, transport.ErrLaneCanceled
+		return 0, transport.ErrStreamCanceled
 	}
 	if len(p) == 0 {
 		return 0, nil
@@ -33,9 +33,9 @@ func (l *recvLane) Read(p []byte) (int, error) {
 	}
 	switch {
 	case l.canceled.Load():
-		return 0, transport.ErrLaneCanceled
+		return 0, transport.ErrStreamCanceled
 	case err == io.EOF:
-		l.s.laneOver(l.stream.StreamID())
+		l.s.streamOver(l.stream.StreamID())
 		return 0, io.EOF
 	case l.s.Err() != nil:
 		return 0, l.s.Err()
@@ -45,25 +45,25 @@ func (l *recvLane) Read(p []byte) (int, error) {
 		return 0, l.s.why()
 	}
 	l.canceled.Store(true) // by the writer
-	l.s.laneOver(l.stream.StreamID())
-	return 0, transport.ErrLaneCanceled
+	l.s.streamOver(l.stream.StreamID())
+	return 0, transport.ErrStreamCanceled
 }
 
-// SetReadDeadline implements transport.RecvLane. yamux loses the credit of bytes that it returns
-// after the deadline, if they are half of the lane's window: use a deadline only on a lane that has
+// SetReadDeadline implements transport.RecvStream. yamux loses the credit of bytes that it returns
+// after the deadline, if they are half of the stream's window: use a deadline only on a stream that has
 // just begun.
-func (l *recvLane) SetReadDeadline(t time.Time) error {
+func (l *recvStream) SetReadDeadline(t time.Time) error {
 	if l.s.Err() != nil {
 		return nil // finish has set one
 	}
 	return l.stream.SetReadDeadline(t)
 }
 
-// Cancel implements transport.RecvLane.
-func (l *recvLane) Cancel() {
+// Cancel implements transport.RecvStream.
+func (l *recvStream) Cancel() {
 	if l.canceled.Swap(true) {
 		return
 	}
-	l.s.laneOver(l.stream.StreamID())
+	l.s.streamOver(l.stream.StreamID())
 	l.s.spawn(func() { _ = l.stream.Reset() }) // may block on the connection
 }

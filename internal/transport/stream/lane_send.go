@@ -10,16 +10,16 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// laneBuffer is how many bytes a lane accepts without waiting: with yamux's header a frame of its
+// streamBuffer is how many bytes a stream accepts without waiting: with yamux's header a frame of its
 // largest size.
-const laneBuffer = 64<<10 - muxHeader
+const streamBuffer = 64<<10 - muxHeader
 
-// buffers belong to lanes that have bytes to write.
-var buffers = sync.Pool{New: func() any { return new([laneBuffer]byte) }}
+// buffers belong to streams that have bytes to write.
+var buffers = sync.Pool{New: func() any { return new([streamBuffer]byte) }}
 
-// A sendLane is the writing end of a lane. Write and TryWrite fill buf; while it holds bytes, a
+// A sendStream is the writing end of a stream. Write and TryWrite fill buf; while it holds bytes, a
 // goroutine passes them to yamux, whose calls block on the connection.
-type sendLane struct {
+type sendStream struct {
 	s      *session
 	stream *yamux.Stream
 	room   chan struct{} // holds a token when a Write should retry
@@ -32,12 +32,12 @@ type sendLane struct {
 	deadline time.Time
 }
 
-func newSendLane(s *session, stream *yamux.Stream) *sendLane {
-	return &sendLane{s: s, stream: stream, room: make(chan struct{}, 1)}
+func newSendStream(s *session, stream *yamux.Stream) *sendStream {
+	return &sendStream{s: s, stream: stream, room: make(chan struct{}, 1)}
 }
 
-// Write implements transport.SendLane.
-func (l *sendLane) Write(p []byte) (n int, err error) {
+// Write implements transport.SendStream.
+func (l *sendStream) Write(p []byte) (n int, err error) {
 	for {
 		k, deadline, err := l.take(p[n:], false)
 		if n += k; err != nil || n == len(p) {
@@ -49,14 +49,14 @@ func (l *sendLane) Write(p []byte) (n int, err error) {
 	}
 }
 
-// TryWrite implements transport.SendLane.
-func (l *sendLane) TryWrite(p []byte) (bool, error) {
+// TryWrite implements transport.SendStream.
+func (l *sendStream) TryWrite(p []byte) (bool, error) {
 	n, _, err := l.take(p, true)
 	return err == nil && n == len(p), err
 }
 
 // take copies as many bytes of p into the buffer as fit; with all, all or nothing.
-func (l *sendLane) take(p []byte, all bool) (n int, deadline time.Time, err error) {
+func (l *sendStream) take(p []byte, all bool) (n int, deadline time.Time, err error) {
 	if err := l.s.Err(); err != nil {
 		return 0, deadline, err
 	}
@@ -64,17 +64,17 @@ func (l *sendLane) take(p []byte, all bool) (n int, deadline time.Time, err erro
 	defer l.mu.Unlock()
 	switch {
 	case l.canceled:
-		return 0, deadline, transport.ErrLaneCanceled
+		return 0, deadline, transport.ErrStreamCanceled
 	case l.closed:
 		return 0, deadline, transport.ErrClosed
 	case !all && !l.deadline.IsZero() && !time.Now().Before(l.deadline):
 		return 0, deadline, os.ErrDeadlineExceeded
-	case all && len(p) > laneBuffer-len(l.buf):
+	case all && len(p) > streamBuffer-len(l.buf):
 		return 0, deadline, nil
 	}
-	if n = min(len(p), laneBuffer-len(l.buf)); n > 0 {
+	if n = min(len(p), streamBuffer-len(l.buf)); n > 0 {
 		if l.buf == nil {
-			l.buf = buffers.Get().(*[laneBuffer]byte)[:0]
+			l.buf = buffers.Get().(*[streamBuffer]byte)[:0]
 		}
 		l.buf = append(l.buf, p[:n]...)
 		l.flushLocked()
@@ -83,7 +83,7 @@ func (l *sendLane) take(p []byte, all bool) (n int, deadline time.Time, err erro
 }
 
 // wait waits until take may succeed, or fail.
-func (l *sendLane) wait(deadline time.Time) error {
+func (l *sendStream) wait(deadline time.Time) error {
 	var late <-chan time.Time
 	if !deadline.IsZero() {
 		t := time.NewTimer(time.Until(deadline))
@@ -100,15 +100,15 @@ func (l *sendLane) wait(deadline time.Time) error {
 }
 
 // flushLocked ensures that a goroutine flushes. mu is held.
-func (l *sendLane) flushLocked() {
+func (l *sendStream) flushLocked() {
 	if !l.flushing {
 		l.flushing = true
 		l.s.spawn(l.flush)
 	}
 }
 
-// flush passes written bytes to yamux, and then the lane's end, if it was closed.
-func (l *sendLane) flush() {
+// flush passes written bytes to yamux, and then the stream's end, if it was closed.
+func (l *sendStream) flush() {
 	for {
 		l.mu.Lock()
 		buf := l.buf
@@ -128,7 +128,7 @@ func (l *sendLane) flush() {
 		l.mu.Unlock()
 		token(l.room)
 		_, err := l.stream.Write(buf)
-		buffers.Put((*[laneBuffer]byte)(buf[:laneBuffer]))
+		buffers.Put((*[streamBuffer]byte)(buf[:streamBuffer]))
 		if err != nil && l.s.mux.IsClosed() {
 			<-l.s.done
 		} else if err != nil { // by the reader
@@ -140,8 +140,8 @@ func (l *sendLane) flush() {
 	}
 }
 
-// SetWriteDeadline implements transport.SendLane.
-func (l *sendLane) SetWriteDeadline(t time.Time) error {
+// SetWriteDeadline implements transport.SendStream.
+func (l *sendStream) SetWriteDeadline(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deadline = t
@@ -149,8 +149,8 @@ func (l *sendLane) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// Close implements transport.SendLane.
-func (l *sendLane) Close() error {
+// Close implements transport.SendStream.
+func (l *sendStream) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed && !l.canceled {
@@ -160,8 +160,8 @@ func (l *sendLane) Close() error {
 	return nil
 }
 
-// Cancel implements transport.SendLane.
-func (l *sendLane) Cancel() {
+// Cancel implements transport.SendStream.
+func (l *sendStream) Cancel() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.canceled {

@@ -75,7 +75,7 @@ func TestPlaintextCoversTheConnection(t *testing.T) {
 					t.Errorf("%q was seen: %v", text, got)
 				}
 			}
-			hello := hello{from: version, to: version, plaintext: plaintext, lanes: lanes}
+			hello := hello{from: version, to: version, plaintext: plaintext, streams: streams}
 			if first.saw(hello.appendTo(nil)) {
 				t.Error("HELLO was seen")
 			}
@@ -83,10 +83,10 @@ func TestPlaintextCoversTheConnection(t *testing.T) {
 	}
 }
 
-// exchange sends text on a lane of its own.
+// exchange sends text on a stream of its own.
 func exchange(t *testing.T, from, to transport.Session, text []byte) {
 	t.Helper()
-	out, err := from.OpenLane(t.Context())
+	out, err := from.OpenStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func exchange(t *testing.T, from, to transport.Session, text []byte) {
 		t.Fatal(err)
 	}
 	out.Close()
-	in, err := to.AcceptLane(t.Context())
+	in, err := to.AcceptStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

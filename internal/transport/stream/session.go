@@ -28,7 +28,7 @@ const (
 )
 
 // A session is one connection with yamux on it. Its goroutines are run, which writes control
-// frames, one that reads them, one that accepts lanes, yamux's three, and one for each lane that is
+// frames, one that reads them, one that accepts streams, yamux's three, and one for each stream that is
 // being written or has just ended; run waits for all.
 type session struct {
 	p             *Provider
@@ -53,8 +53,8 @@ type session struct {
 	mu     sync.Mutex // guards the fields below
 	err    *transport.CloseError
 	out    outgoing
-	queue  laneQueue
-	places lanePlaces
+	queue  streamQueue
+	places streamPlaces
 }
 
 // outgoing are datagrams queued for writing.
@@ -63,33 +63,33 @@ type outgoing struct {
 	count  int
 }
 
-// A laneQueue holds the peer's lanes that are not accepted yet.
-type laneQueue struct {
-	lanes   []*recvLane
-	arrival chan struct{} // holds a token when AcceptLane should retry
+// A streamQueue holds the peer's streams that are not accepted yet.
+type streamQueue struct {
+	streams []*recvStream
+	arrival chan struct{} // holds a token when AcceptStream should retry
 }
 
-// lanePlaces bound the lanes that are open at once, each way.
-type lanePlaces struct {
-	over   uint64        // lanes of the peer that have ended
+// streamPlaces bound the streams that are open at once, each way.
+type streamPlaces struct {
+	over   uint64        // streams of the peer that have ended
 	told   uint64        // the part of over that was reported to the peer
-	opened uint64        // lanes opened by this side
+	opened uint64        // streams opened by this side
 	most   uint64        // limit of opened: the ended ones plus atPeer
-	atPeer uint64        // limit on lanes open at the peer
+	atPeer uint64        // limit on streams open at the peer
 	free   chan struct{} // closed and replaced when most grows
 }
 
 // newSession returns a session over inner, whose ends have exchanged hellos.
-func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Conn, dialed bool, lanes uint32) (*session, error) {
+func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Conn, dialed bool, streams uint32) (*session, error) {
 	s := &session{
 		p: p, local: raw.LocalAddr().String(), remote: raw.RemoteAddr().String(),
-		places:    lanePlaces{atPeer: uint64(lanes), most: uint64(lanes), free: make(chan struct{})},
-		datagrams: make(chan []byte, datagramQueue), queue: laneQueue{arrival: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
+		places:    streamPlaces{atPeer: uint64(streams), most: uint64(streams), free: make(chan struct{})},
+		datagrams: make(chan []byte, datagramQueue), queue: streamQueue{arrival: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done = s.ctx.Done()
-	s.conn = &muxConn{Conn: inner, raw: raw, window: p.cfg.SessionWindow, lanesMax: p.cfg.MaxLanes, ended: s.done,
-		lanes: make(map[uint32]*waiting), room: make(chan struct{}, 1)}
+	s.conn = &muxConn{Conn: inner, raw: raw, window: p.cfg.SessionWindow, streamsMax: p.cfg.MaxStreams, ended: s.done,
+		streams: make(map[uint32]*waiting), room: make(chan struct{}, 1)}
 	err := s.begin(ctx, dialed)
 	if err != nil {
 		s.hangUp()
@@ -105,8 +105,8 @@ func (s *session) begin(ctx context.Context, dialed bool) (err error) {
 	cfg.LogOutput = io.Discard
 	cfg.ConnectionWriteTimeout = writeTimeout
 	cfg.AcceptBacklog = sendBacklog
-	cfg.MaxIncomingStreams = 2 * maxLanes // see muxConn
-	cfg.MaxStreamWindowSize = uint32(s.p.cfg.LaneWindow)
+	cfg.MaxIncomingStreams = 2 * maxStreams // see muxConn
+	cfg.MaxStreamWindowSize = uint32(s.p.cfg.StreamWindow)
 	cfg.ReadBufSize = 16 << 10
 	if dialed {
 		if s.mux, err = yamux.Client(s.conn, cfg, nil); err == nil {
@@ -135,7 +135,7 @@ func (s *session) serve() {
 // run is the session's first goroutine and its last one: it writes control frames, and when the
 // session has ended it sends the peer a CLOSE and waits for all others.
 func (s *session) run() {
-	s.spawn(s.acceptLanes)
+	s.spawn(s.acceptStreams)
 	s.spawn(s.readControl)
 	var rest []byte
 	for s.ctx.Err() == nil {
@@ -219,24 +219,24 @@ func (s *session) panicked(err error, stack []byte) {
 	s.finish(&transport.CloseError{Code: transport.CodeProtocol, Reason: network.Bounded(err.Error())})
 }
 
-// acceptLanes queues the lanes that the peer opens, until yamux ends.
-func (s *session) acceptLanes() {
+// acceptStreams queues the streams that the peer opens, until yamux ends.
+func (s *session) acceptStreams() {
 	for {
 		stream, err := s.mux.AcceptStream()
 		if err != nil {
 			s.finish(closeError(err))
 			return
 		}
-		l := &recvLane{s: s, stream: stream}
+		l := &recvStream{s: s, stream: stream}
 		// The other direction is unused. An error is the end of the session.
 		_ = stream.CloseWrite()
 		s.conn.mu.Lock()
-		if w := s.conn.lanes[stream.StreamID()]; w != nil {
-			w.lane = l
+		if w := s.conn.streams[stream.StreamID()]; w != nil {
+			w.stream = l
 		}
 		s.conn.mu.Unlock()
 		s.mu.Lock()
-		s.queue.lanes = append(s.queue.lanes, l)
+		s.queue.streams = append(s.queue.streams, l)
 		s.mu.Unlock()
 		token(s.queue.arrival)
 	}
@@ -256,7 +256,7 @@ func (s *session) readControl() {
 	for {
 		kind, body, err := readFrame(s.control, buf)
 		if err != nil {
-			if !s.mux.IsClosed() { // else acceptLanes has the reason
+			if !s.mux.IsClosed() { // else acceptStreams has the reason
 				s.finish(closeError(err))
 			}
 			return
@@ -283,12 +283,12 @@ func (s *session) readControl() {
 	}
 }
 
-// peerEnded records how many lanes are over at the peer.
+// peerEnded records how many streams are over at the peer.
 func (s *session) peerEnded(count uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if count > s.places.opened || count+s.places.atPeer < s.places.most {
-		return violation("%d of %d lanes are over", count, s.places.opened)
+		return violation("%d of %d streams are over", count, s.places.opened)
 	}
 	s.places.most = count + s.places.atPeer
 	close(s.places.free)
@@ -296,8 +296,8 @@ func (s *session) peerEnded(count uint64) error {
 	return nil
 }
 
-// laneOver records that a lane of the peer is over.
-func (s *session) laneOver(id uint32) {
+// streamOver records that a stream of the peer is over.
+func (s *session) streamOver(id uint32) {
 	if !s.conn.forget(id) {
 		return
 	}
@@ -307,20 +307,20 @@ func (s *session) laneOver(id uint32) {
 	token(s.wake)
 }
 
-// OpenLane implements transport.Session.
-func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
+// OpenStream implements transport.Session.
+func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) {
 	if err := s.place(ctx); err != nil {
 		return nil, err
 	}
 	stream, err := s.mux.OpenStream(ctx)
 	if err == nil {
-		return newSendLane(s, stream), nil
+		return newSendStream(s, stream), nil
 	}
 	s.mu.Lock()
 	s.places.opened--
 	s.mu.Unlock()
 	if ctx.Err() != nil && !s.mux.IsClosed() {
-		return nil, fmt.Errorf("open lane: %w", ctx.Err())
+		return nil, fmt.Errorf("open stream: %w", ctx.Err())
 	}
 	if !s.mux.IsClosed() {
 		s.finish(closeError(err)) // no stream numbers are left
@@ -328,7 +328,7 @@ func (s *session) OpenLane(ctx context.Context) (transport.SendLane, error) {
 	return nil, s.why()
 }
 
-// place takes a place for a lane.
+// place takes a place for a stream.
 func (s *session) place(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -347,7 +347,7 @@ func (s *session) place(ctx context.Context) error {
 		case <-free:
 		case <-s.done:
 		case <-ctx.Done():
-			return fmt.Errorf("open lane: %w", ctx.Err())
+			return fmt.Errorf("open stream: %w", ctx.Err())
 		}
 	}
 }
@@ -358,18 +358,18 @@ func (s *session) why() error {
 	return s.Err()
 }
 
-// AcceptLane implements transport.Session.
-func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
+// AcceptStream implements transport.Session.
+func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
 	for {
 		if err := s.Err(); err != nil {
 			return nil, err
 		}
 		s.mu.Lock()
-		var l *recvLane
-		if len(s.queue.lanes) > 0 {
-			l, s.queue.lanes = s.queue.lanes[0], s.queue.lanes[1:]
+		var l *recvStream
+		if len(s.queue.streams) > 0 {
+			l, s.queue.streams = s.queue.streams[0], s.queue.streams[1:]
 		}
-		more := len(s.queue.lanes) > 0
+		more := len(s.queue.streams) > 0
 		s.mu.Unlock()
 		if more {
 			token(s.queue.arrival)
@@ -381,7 +381,7 @@ func (s *session) AcceptLane(ctx context.Context) (transport.RecvLane, error) {
 		case <-s.queue.arrival:
 		case <-s.done:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("accept lane: %w", ctx.Err())
+			return nil, fmt.Errorf("accept stream: %w", ctx.Err())
 		}
 	}
 }
@@ -458,7 +458,7 @@ func (s *session) finish(why *transport.CloseError) {
 	first := s.err == nil
 	if first {
 		s.err = why
-		s.queue.lanes, s.out.frames = nil, nil
+		s.queue.streams, s.out.frames = nil, nil
 	}
 	s.mu.Unlock()
 	if !first {
@@ -468,9 +468,9 @@ func (s *session) finish(why *transport.CloseError) {
 	_ = s.control.SetWriteDeadline(time.Now().Add(lingerTime))
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
-	for _, w := range s.conn.lanes {
-		if w.lane != nil {
-			_ = w.lane.stream.SetReadDeadline(longAgo) // wakes its Read
+	for _, w := range s.conn.streams {
+		if w.stream != nil {
+			_ = w.stream.stream.SetReadDeadline(longAgo) // wakes its Read
 		}
 	}
 }

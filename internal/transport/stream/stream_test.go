@@ -20,7 +20,7 @@ const (
 	addrA   = "10.0.0.1:7000"
 	addrB   = "10.0.0.2:7000"
 	nowhere = "10.0.0.3:7000"
-	lanes   = 16
+	streams = 16
 )
 
 var idA, idB = transporttest.NodeID(1), transporttest.NodeID(2)
@@ -69,7 +69,7 @@ func simulated(t testing.TB, network *netsim.Network, change func(*Config)) (a, 
 	ca := transporttest.NewAuthority(t)
 	cfgA, cfgB := member(ca, idA), member(ca, idB)
 	for _, cfg := range []*Config{&cfgA, &cfgB} {
-		cfg.MaxLanes = lanes
+		cfg.MaxStreams = streams
 		change(cfg)
 	}
 	return start(t, network, addrA, cfgA), start(t, network, addrB, cfgB)
@@ -80,7 +80,7 @@ var variants = map[string]func(*Config){
 	"tls":       func(*Config) {},
 	"plaintext": func(c *Config) { c.Plaintext = true },
 	"small windows": func(c *Config) {
-		c.LaneWindow, c.SessionWindow = minWindow, 2*minWindow
+		c.StreamWindow, c.SessionWindow = minWindow, 2*minWindow
 	},
 }
 
@@ -92,7 +92,7 @@ func TestConformance(t *testing.T) {
 				t.Cleanup(func() { network.Close() })
 				network.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond})
 				a, b := simulated(t, network, change)
-				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: nowhere}
+				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: streams, Nowhere: nowhere}
 			})
 		})
 	}
@@ -103,7 +103,7 @@ func TestConformanceOnSockets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.RunOnSockets(t, func(t *testing.T) transporttest.Pair {
 				a, b := onSockets(t, change)
-				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxLanes: lanes, Nowhere: transporttest.DeadAddress(t)}
+				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: streams, Nowhere: transporttest.DeadAddress(t)}
 			})
 		})
 	}
@@ -116,7 +116,7 @@ func onSockets(t testing.TB, change func(*Config)) (a, b *Provider) {
 	open := func(id transport.Identity) *Provider {
 		cfg := member(ca, id)
 		cfg.Address = "127.0.0.1:0"
-		cfg.MaxLanes = lanes
+		cfg.MaxStreams = streams
 		cfg.HandshakeTimeout = 10 * time.Second // 64 of them at once, on a machine that others keep busy
 		change(&cfg)
 		p, err := New(cfg)

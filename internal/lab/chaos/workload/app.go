@@ -26,15 +26,15 @@ const (
 
 // An App is one application of a run.
 type App struct {
-	c      Config
-	log    *Log
-	calls  *calls
-	graves *graves
-	nonces atomic.Uint64                                   // counts the nonces given out
-	lives  func(context.Context) ([]history.Member, error) // the node's live lives
-	busy   atomic.Int32                                    // goroutines that begin calls
-	slow   atomic.Int64                                    // messages per second that are received on each connection; 0: all
-	anew   chan struct{}                                   // holds a token when the session is to end and another to begin
+	c            Config
+	log          *Log
+	calls        *calls
+	graves       *graves
+	nonces       atomic.Uint64                                   // counts the nonces given out
+	incarnations func(context.Context) ([]history.Member, error) // the node's live lives
+	busy         atomic.Int32                                    // goroutines that begin calls
+	slow         atomic.Int64                                    // messages per second that are received on each connection; 0: all
+	anew         chan struct{}                                   // holds a token when the session is to end and another to begin
 	// resting is closed when nothing more is to begin.
 	resting chan struct{}
 
@@ -69,7 +69,7 @@ func Run(ctx context.Context, c Config) error {
 func newApp(c Config, log *Log) *App {
 	a := &App{c: c, log: log, calls: newCalls(log), anew: make(chan struct{}, 1), resting: make(chan struct{})}
 	a.graves = &graves{log: log}
-	a.lives = a.table
+	a.incarnations = a.table
 	a.waiting = c.expected()
 	return a
 }

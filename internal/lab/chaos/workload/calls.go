@@ -80,9 +80,9 @@ func (c *calls) writeSlow() {
 	c.writeOpen(func(o *openCall) bool { return o.Began <= limit })
 }
 
-// writeTo writes the calls that are under way towards a life whose removal is about to
+// writeTo writes the calls that are under way towards an incarnation whose removal is about to
 // be reported: they should have failed.
-func (c *calls) writeTo(peer fabric.Life) {
+func (c *calls) writeTo(peer fabric.Incarnation) {
 	c.writeOpen(func(o *openCall) bool { return o.Peer == peer })
 }
 

@@ -42,14 +42,14 @@ func (v env) Alloc(n int) (load.Memory, error) {
 	return mem, nil
 }
 
-// newEnd returns an end that has not greeted the other one yet. The life is asked for
+// newEnd returns an end that has not greeted the other one yet. The incarnation is asked for
 // after the connection was made, and the connection used after it was asked for: so it
 // is the connection's.
 func (s *session) newEnd(conn *fabric.Conn, kind load.Kind) *end {
 	e := &end{s: s, conn: conn, ep: conn.Endpoint(), load: load.NewEnd(env{s.app, s.node}, &s.app.c.Plan, kind)}
 	e.ctx, e.cancel = context.WithCancel(s.ctx)
 	peer := conn.RemoteAddr().(fabric.Addr)
-	e.load.Local, e.load.Peer = s.node.Life(), peer.Node
+	e.load.Local, e.load.Peer = s.node.Incarnation(), peer.Node
 	e.load.LocalPort, e.load.RemotePort = conn.LocalAddr().(fabric.Addr).Port, peer.Port
 	return e
 }
@@ -283,7 +283,7 @@ func (e *end) end(o *openCall, n int, status string) {
 	e.load.Note(status)
 }
 
-// probe makes a call towards a life whose removal was just reported to the application:
+// probe makes a call towards an incarnation whose removal was just reported to the application:
 // it has to fail.
 func (e *end) probe() {
 	call := e.begun("fence_mark", true)

@@ -85,7 +85,7 @@ func (f *Flood) connect(ctx context.Context) error {
 
 func (f *Flood) dial(ctx context.Context) error {
 	for ; f.Conns < floodConns; f.Conns++ {
-		there, err := f.node.DialAddr(ctx, fabric.Addr{Node: f.node.Life().Node, Port: floodPort})
+		there, err := f.node.DialAddr(ctx, fabric.Addr{Node: f.node.Incarnation().Node, Port: floodPort})
 		if errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ECONNREFUSED) {
 			return nil
 		}

@@ -21,7 +21,7 @@ const (
 	idlePort fabric.Port = 2051
 
 	lookEvery  = 20 * time.Millisecond  // at the words that signals are stored in
-	careEvery  = 100 * time.Millisecond // for slow calls and for the own life
+	careEvery  = 100 * time.Millisecond // for slow calls and for the own incarnation
 	scanEvery  = 2 * time.Second        // of windows in use
 	settleTime = 20 * time.Millisecond  // without an event, before a view is taken
 )
@@ -38,15 +38,15 @@ type session struct {
 	tries  int           // viewTries
 	told   atomic.Uint64 // events so far
 	abrupt atomic.Bool   // it ends without a lull
-	// viewDue: the node has a life for which no view was written. The life gets no events
+	// viewDue: the node has an incarnation for which no view was written. The incarnation gets no events
 	// of nodes that the node knew before, so events alone do not show the live nodes.
 	viewDue atomic.Bool
 
-	lives sync.Mutex // held while the own life is looked at and written
+	incarnations sync.Mutex // held while the own incarnation is looked at and written
 
-	mu   sync.Mutex // guards the fields below
-	life fabric.Life
-	ends map[*end]struct{} // connected now
+	mu          sync.Mutex // guards the fields below
+	incarnation fabric.Incarnation
+	ends        map[*end]struct{} // connected now
 }
 
 func newSession(a *App, n *fabric.Node) *session {
@@ -89,10 +89,10 @@ func (s *session) run(ctx context.Context) {
 	_ = s.node.Close()
 }
 
-// settle waits until the node has a life, begins to listen to events and writes
+// settle waits until the node has an incarnation, begins to listen to events and writes
 // the first view.
 func (s *session) settle() bool {
-	for s.place() == (fabric.Life{}) {
+	for s.place() == (fabric.Incarnation{}) {
 		if !Wait(s.over, settleTime) {
 			return false
 		}
@@ -102,18 +102,18 @@ func (s *session) settle() bool {
 	return s.view()
 }
 
-// place asks for the node's life; the zero life while it has none.
-func (s *session) place() fabric.Life {
-	life := s.node.Life()
-	if life.Generation == 0 {
-		life = fabric.Life{}
+// place asks for the node's incarnation; the zero incarnation while it has none.
+func (s *session) place() fabric.Incarnation {
+	incarnation := s.node.Incarnation()
+	if incarnation.Generation == 0 {
+		incarnation = fabric.Incarnation{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life == (fabric.Life{}) {
-		s.life = life
+	if s.incarnation == (fabric.Incarnation{}) {
+		s.incarnation = incarnation
 	}
-	return life
+	return incarnation
 }
 
 // view writes the live nodes as this application's node has them, in a moment in which
@@ -129,7 +129,7 @@ func (s *session) view() bool {
 		if err != nil {
 			return false // the fabricd is gone
 		}
-		live, err := s.app.lives(s.ctx)
+		live, err := s.app.incarnations(s.ctx)
 		if err != nil || s.told.Load() != before || !sameIDs(ids, live) {
 			continue
 		}
@@ -150,18 +150,18 @@ func sameIDs(ids []fabric.NodeID, live []history.Member) bool {
 		return false
 	}
 	for _, m := range live {
-		if !slices.Contains(ids, m.Life.Node) {
+		if !slices.Contains(ids, m.Incarnation.Node) {
 			return false
 		}
 	}
 	return true
 }
 
-// current returns the life that the session has last seen its node in.
-func (s *session) current() fabric.Life {
+// current returns the incarnation that the session has last seen its node in.
+func (s *session) current() fabric.Incarnation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.life
+	return s.incarnation
 }
 
 // talk starts everything that this application does.
@@ -264,32 +264,32 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 // event is the handler of node events. Its records are in the log before it returns.
 func (s *session) event(ev fabric.Event) {
 	s.told.Add(1)
-	s.checkLife() // the event is for the life that the node has now
-	life := fabric.Life{Node: ev.Node, Generation: ev.Generation}
-	r := &history.Event{What: history.EventAdded, Observer: s.current(), Subject: life, Reason: ev.Reason}
+	s.checkIncarnation() // the event is for the incarnation that the node has now
+	incarnation := fabric.Incarnation{Node: ev.Node, Generation: ev.Generation}
+	r := &history.Event{What: history.EventAdded, Observer: s.current(), Subject: incarnation, Reason: ev.Reason}
 	if ev.Kind == fabric.NodeAdded {
 		s.app.log.Put(r)
 		return
 	}
 	r.What = history.EventRemoved
-	ends := s.towards(life)
+	ends := s.towards(incarnation)
 	for _, e := range ends {
 		e.flush()
 	}
-	s.app.calls.writeTo(life)
+	s.app.calls.writeTo(incarnation)
 	s.app.log.Put(r)
 	for _, e := range ends {
 		e.probe()
 	}
 }
 
-// towards returns the ends that are connected to a life.
-func (s *session) towards(life fabric.Life) []*end {
+// towards returns the ends that are connected to an incarnation.
+func (s *session) towards(incarnation fabric.Incarnation) []*end {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var found []*end
 	for e := range s.ends {
-		if e.load.Remote == life {
+		if e.load.Remote == incarnation {
 			found = append(found, e)
 		}
 	}
@@ -320,14 +320,14 @@ func (s *session) watchSignals() {
 	}
 }
 
-// care writes slow calls, watches the own life, and scans windows.
+// care writes slow calls, watches the own incarnation, and scans windows.
 func (s *session) care() {
 	defer s.app.calls.writeSlow()
 	scanned := time.Now()
 	s.app.every(careEvery, s.over, func() {
 		s.app.calls.writeSlow()
 		s.app.graves.tend()
-		s.checkLife()
+		s.checkIncarnation()
 		if s.viewDue.Swap(false) {
 			s.view()
 		}
@@ -357,26 +357,26 @@ func (s *session) graceOf() time.Duration {
 	}
 }
 
-// checkLife writes it down when the node has lost its life or has another one,
+// checkIncarnation writes it down when the node has lost its incarnation or has another one,
 // for which a view is due then.
-func (s *session) checkLife() {
-	s.lives.Lock()
-	defer s.lives.Unlock()
-	now := s.node.Life()
+func (s *session) checkIncarnation() {
+	s.incarnations.Lock()
+	defer s.incarnations.Unlock()
+	now := s.node.Incarnation()
 	if now.Generation == 0 {
-		now = fabric.Life{}
+		now = fabric.Incarnation{}
 	}
 	old := s.current()
 	if now == old || !s.on() {
 		return
 	}
 	s.mu.Lock()
-	s.life = now
+	s.incarnation = now
 	s.mu.Unlock()
-	if old != (fabric.Life{}) {
+	if old != (fabric.Incarnation{}) {
 		s.app.log.Put(&history.Event{What: history.EventReset, Observer: old, Subject: old})
 	}
-	if now != (fabric.Life{}) {
+	if now != (fabric.Incarnation{}) {
 		s.app.log.Put(&history.Event{What: history.EventSelf, Observer: now, Subject: now})
 		s.viewDue.Store(true)
 	}

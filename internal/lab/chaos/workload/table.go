@@ -62,7 +62,7 @@ func liveIn(text []byte) ([]history.Member, error) {
 	var live []history.Member
 	for _, n := range t.Nodes {
 		if n.State != "removed" {
-			live = append(live, history.Member{Life: fabric.Life{Node: n.ID, Generation: n.Generation}})
+			live = append(live, history.Member{Incarnation: fabric.Incarnation{Node: n.ID, Generation: n.Generation}})
 		}
 	}
 	return live, nil

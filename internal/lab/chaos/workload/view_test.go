@@ -65,11 +65,11 @@ func (t *tap) views(tb testing.TB) (all []*history.View) {
 	return all
 }
 
-// TestANewLifeHasAView gives a node another life, which the handler of an event
+// TestANewIncarnationHasAView gives a node another incarnation, which the handler of an event
 // notices, and not the goroutine that looks all the time. The nodes that live on get no
 // new events, so a view has to list them; and it stays due until the node's table
 // agrees with its IDs.
-func TestANewLifeHasAView(t *testing.T) {
+func TestANewIncarnationHasAView(t *testing.T) {
 	const nodes, i = 3, 1
 	c := fabrictest.NewCluster(t, nodes)
 	zero, err := Monotonic()
@@ -83,12 +83,12 @@ func TestANewLifeHasAView(t *testing.T) {
 	log := newTap()
 	a := newApp(Config{Slot: i, Run: 1, Seed: 7}, NewLog(log, history.App(i, 1), clock))
 	const tries = 3
-	var asked atomic.Int32 // for the table of the new life, which has it late
-	a.lives = func(context.Context) (all []history.Member, err error) {
+	var asked atomic.Int32 // for the table of the new incarnation, which has it late
+	a.incarnations = func(context.Context) (all []history.Member, err error) {
 		for j := range nodes {
-			all = append(all, history.Member{Life: c.Node(j).Life()})
+			all = append(all, history.Member{Incarnation: c.Node(j).Incarnation()})
 		}
-		if all[i].Life.Generation > 1 && asked.Add(1) <= 2*tries {
+		if all[i].Incarnation.Generation > 1 && asked.Add(1) <= 2*tries {
 			return all[:i], nil
 		}
 		return all, nil
@@ -100,16 +100,16 @@ func TestANewLifeHasAView(t *testing.T) {
 		t.Fatal("the session does not settle")
 	}
 	if got := log.views(t); len(got) != 1 || len(got[0].Live) != nodes {
-		t.Fatalf("views of the first life: %v", got)
+		t.Fatalf("views of the first incarnation: %v", got)
 	}
 	c.Evict(i)
-	s.checkLife() // as the handler of an event does
+	s.checkIncarnation() // as the handler of an event does
 	s.wg.Go(s.care)
 	defer s.wg.Wait()
 	defer close(s.over)
 	got := log.await(t, 2)
-	if v := got[1]; len(got) != 2 || len(v.Live) != nodes || v.Observer != c.Node(i).Life() {
-		t.Errorf("the view of the new life: %+v", got[1:])
+	if v := got[1]; len(got) != 2 || len(v.Live) != nodes || v.Observer != c.Node(i).Incarnation() {
+		t.Errorf("the view of the new incarnation: %+v", got[1:])
 	}
 	if n := asked.Load(); n <= 2*tries {
 		t.Errorf("it was written after %d looks, of which the first %d contradict it", n, 2*tries)

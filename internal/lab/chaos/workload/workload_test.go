@@ -31,7 +31,7 @@ func TestApplicationsTalk(t *testing.T) {
 	}
 	live := func(context.Context) (all []history.Member, err error) {
 		for i := range nodes {
-			all = append(all, history.Member{Life: c.Node(i).Life()})
+			all = append(all, history.Member{Incarnation: c.Node(i).Incarnation()})
 		}
 		return all, nil
 	}
@@ -47,7 +47,7 @@ func TestApplicationsTalk(t *testing.T) {
 			}
 		}
 		a := newApp(cfg, NewLog(&logs[i], history.App(i, 1), clock))
-		a.lives = live
+		a.incarnations = live
 		s := newSession(a, c.App(i, false))
 		wg.Go(func() { s.run(ctx) })
 	}
@@ -87,7 +87,7 @@ func readLog(t *testing.T, log *bytes.Buffer) map[history.Kind]int {
 		case *history.Return:
 			delete(open, b.ID)
 		case *history.Opened:
-			if b.Local.Generation != 1 || b.Remote.Generation != 1 || b.Local == (fabric.Life{}) {
+			if b.Local.Generation != 1 || b.Remote.Generation != 1 || b.Local == (fabric.Incarnation{}) {
 				t.Errorf("%v: between %v and %v", b.ConnEnd, b.Local, b.Remote)
 			}
 		}

@@ -98,7 +98,7 @@ var All = []Mutant{
 
 	// Links, credit and ports.
 	{
-		Name: "serves-unconfirmed", What: "operations are applied without a fresh confirmation of both lives",
+		Name: "serves-unconfirmed", What: "operations are applied without a fresh confirmation of both incarnations",
 		File: "internal/core/link.go", By: Simulation, Run: "^TestZombies$",
 		Old: "{ return now <= p.ServingUntil() }", New: "{ return true }",
 	},
@@ -108,9 +108,9 @@ var All = []Mutant{
 		Old: "	case h.FromEpoch != known.Epoch:\n", New: "	case false:\n",
 	},
 	{
-		Name: "hello-generation", What: "a HELLO of a life that is over is accepted",
+		Name: "hello-generation", What: "a HELLO of an incarnation that is over is accepted",
 		File: "internal/core/link.go", By: "./internal/core",
-		Old: "	case h.From.Generation < known.Life.Generation:\n", New: "	case false:\n",
+		Old: "	case h.From.Generation < known.Incarnation.Generation:\n", New: "	case false:\n",
 	},
 	{
 		Name: "evidence-sticks", What: "a link that answers again does not take its silence back",
@@ -163,7 +163,7 @@ var All = []Mutant{
 
 	// Who is in the cluster.
 	{
-		Name: "generation-not-raised", What: "a new life gets the generation of the one before",
+		Name: "generation-not-raised", What: "a new incarnation gets the generation of the one before",
 		File: "membership/verdict/lease.go", By: Simulation, Hint: "node-killed",
 		Old: "Generation: last + 1,", New: "Generation: max(last, 1),",
 	},
@@ -173,12 +173,12 @@ var All = []Mutant{
 		Old: "	h.persist(write{node: n}, *n.lease)\n", New: "	h.removed(now, n)\n",
 	},
 	{
-		Name: "grant-not-on-disk", What: "a life is granted before it is written",
+		Name: "grant-not-on-disk", What: "an incarnation is granted before it is written",
 		File: "membership/verdict/host_join.go", By: Simulation,
 		Old: "	h.persist(write{node: n}, *l)\n", New: "	h.granted(now, n)\n",
 	},
 	{
-		Name: "removed-twice", What: "the end of a life is told twice",
+		Name: "removed-twice", What: "the end of an incarnation is told twice",
 		File: "membership/verdict/member_table.go", By: Simulation, Hint: "node-killed",
 		Old: "	m.emit(Event{Kind: EventRemoved, Node: n, Reason: why})\n", New: "	m.emit(Event{Kind: EventRemoved, Node: n, Reason: why})\n	m.emit(Event{Kind: EventRemoved, Node: n, Reason: why})\n",
 	},
@@ -203,7 +203,7 @@ var All = []Mutant{
 		Old: "	return count > maxLiars && (2*count", New: "	return count > 0 && (2*count",
 	},
 	{
-		Name: "outage-goes-on", What: "words of an outage end also the life that the host takes after it",
+		Name: "outage-goes-on", What: "words of an outage end also the incarnation that the host takes after it",
 		File: "membership/verdict/host_join.go", By: "./membership/verdict", Run: "^TestAnOutageEndsTheHostsLifeOnce$",
 		Old: "	h.outage.stalled = false ", New: "	",
 	},
@@ -213,7 +213,7 @@ var All = []Mutant{
 		Old: "	if p.deadByTwo() || (p.failed", New: "	if p.bad() != 0 || (p.failed",
 	},
 	{
-		Name: "end-taken-back", What: "a life whose end was told is told again as alive",
+		Name: "end-taken-back", What: "an incarnation whose end was told is told again as alive",
 		File: "membership/verdict/member_table.go", By: "./membership/verdict",
 		Old: "	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]\n", New: "	_ = l\n	return false\n",
 	},
@@ -228,9 +228,9 @@ var All = []Mutant{
 		Old: "	return l == nil || (l.State == LeaseFree && ", New: "	return l == nil || (l.State != LeaseActive && ",
 	},
 	{
-		Name: "fenced-resume", What: "a node may go on with a life that is over",
+		Name: "fenced-resume", What: "a node may go on with an incarnation that is over",
 		File: "membership/verdict/host_join.go", By: "./membership/verdict",
-		Old: "	known := n != nil && n.node.Life == m.Life && n.node.UUID", New: "	known := n != nil && n.node.UUID",
+		Old: "	known := n != nil && n.node.Incarnation == m.Incarnation && n.node.UUID", New: "	known := n != nil && n.node.UUID",
 	},
 	{
 		Name: "loss-report-is-ignored", What: "a node that says that it does not hear the host is not looked at",
@@ -238,9 +238,9 @@ var All = []Mutant{
 		Old: "		h.hears(now, from, m.Evidence)\n", New: "",
 	},
 	{
-		Name: "any-life", What: "a process that answers is a sign of each of its lives",
+		Name: "any-life", What: "a process that answers is a sign of each of its incarnations",
 		File: "membership/verdict/lifeline.go", By: "./membership/verdict",
-		Old: "	case life != c.Life:\n", New: "	case false:\n",
+		Old: "	case incarnation != c.Incarnation:\n", New: "	case false:\n",
 	},
 	{
 		Name: "stall-unnoticed", What: "a member that stood still judges others by that time",
@@ -250,10 +250,10 @@ var All = []Mutant{
 
 	// What the simulation has of the engine and of the provider.
 	{
-		Name: "told-before-failed", What: "NODE_REMOVED is told, and operations to the life fail 5 ms later",
+		Name: "told-before-failed", What: "NODE_REMOVED is told, and operations to the incarnation fail 5 ms later",
 		File: "internal/lab/sim/node.go", By: Simulation, Hint: "node-killed",
-		Old: "	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Life == life })\n	if !n.p.step(failpoint.LostFenced) {\n		return\n	}\n",
-		New: "	n.p.after(5*time.Millisecond, func() { n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Life == life }) })\n",
+		Old: "	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Incarnation == incarnation })\n	if !n.p.step(failpoint.LostFenced) {\n		return\n	}\n",
+		New: "	n.p.after(5*time.Millisecond, func() { n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Incarnation == incarnation }) })\n",
 	},
 	{
 		Name: "tail-not-sent", What: "a session that finds no answer leaves it to QUIC's probes",
@@ -263,10 +263,10 @@ var All = []Mutant{
 
 	// The shells, which the simulation does not run.
 	{
-		Name: "removed-before-failed", What: "NODE_REMOVED is told while operations to the life are under way",
+		Name: "removed-before-failed", What: "NODE_REMOVED is told while operations to the incarnation are under way",
 		File: "internal/engine/node.go", By: "./internal/engine",
 		Old: "	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
-		New: "	n.mu.Lock()\n	n.publishLocked(attach.Event{Kind: attach.NodeRemoved, Life: life, Name: p.Name, Reason: reason})\n	n.mu.Unlock()\n	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
+		New: "	n.mu.Lock()\n	n.publishLocked(attach.Event{Kind: attach.NodeRemoved, Incarnation: incarnation, Name: p.Name, Reason: reason})\n	n.mu.Unlock()\n	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
 	},
 	{
 		Name: "serving-not-awaited", What: "the engine applies operations without asking whether it may",
@@ -289,7 +289,7 @@ var All = []Mutant{
 		Old: "	if d.commit(writes) == nil {\n", New: "	if true {\n",
 	},
 	{
-		Name: "fenced-lifeline", What: "a lifeline of a life that is over is accepted",
+		Name: "fenced-lifeline", What: "a lifeline of an incarnation that is over is accepted",
 		File: "membership/leases.go", By: "./membership",
 		Old: "	if over := a.view.over[l.Node]; over >= l.Generation {\n", New: "	if false {\n",
 	},
