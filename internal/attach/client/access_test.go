@@ -39,8 +39,8 @@ func TestListenersListCrossesTheSocket(t *testing.T) {
 // endpoint stays as it was.
 func TestListsThatNameNoCallerAreRefused(t *testing.T) {
 	s := serve(t, nil)
-	c := s.dial(t).(*client)
-	ep := must(c.Open())(t).(*clientEndpoint)
+	c := s.dial(t).(*session)
+	ep := must(c.Open())(t).(*endpoint)
 	must(ep.Bind(2050))(t)
 	for _, list := range [][]string{nil, {""}, {"a b"}, {"web", "web"}, {"\x1b[31m"}, {"none", "web"}, {"label:"}} {
 		err := ep.ask(context.Background(), proto.OpListenAllow, &proto.ListenAllowBody{Backlog: 1, Allow: list}, nil)

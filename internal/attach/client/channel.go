@@ -50,7 +50,7 @@ type channel struct {
 
 // join asks for a channel, sets it up and reports the result to the node. On failure the messages
 // stay on the data socket; the node knows the reason.
-func (e *clientEndpoint) join() {
+func (e *endpoint) join() {
 	ctx := context.Background()
 	habits, err := e.c.rings.get(e.c, e.quit)
 	if err != nil {
@@ -83,7 +83,7 @@ func (e *clientEndpoint) join() {
 
 // make makes the channel that the node describes, with f as its memory. small is the reason why the
 // memory is not in huge pages, if it should be.
-func (e *clientEndpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os.File) (ch *channel, small string, err error) {
+func (e *endpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os.File) (ch *channel, small string, err error) {
 	if f == nil {
 		return nil, "", fmt.Errorf("node sent no memory: %w", status.Protocol)
 	}
@@ -110,7 +110,7 @@ func (e *clientEndpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os
 }
 
 // fit creates the rings and bells of ch.
-func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err error) {
+func (e *endpoint) fit(ch *channel, params ring.Params, side uint8) (err error) {
 	mem := ch.region.Bytes()
 	rings := [2][]byte{mem[:params.Size()], mem[params.Size():]}
 	e.c.at("mapped")
@@ -132,7 +132,7 @@ func (e *clientEndpoint) fit(ch *channel, params ring.Params, side uint8) (err e
 	return nil
 }
 
-func (e *clientEndpoint) bell(which uint8) (*shm.Bell, error) {
+func (e *endpoint) bell(which uint8) (*shm.Bell, error) {
 	f, err := e.question(context.Background(), question{op: proto.OpBell, body: &proto.BellBody{Which: which}, ended: status.Reset}, nil)
 	if err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (ch *channel) close() {
 }
 
 // install makes ch the endpoint's channel; false if the endpoint is closed.
-func (e *clientEndpoint) install(ch *channel) bool {
+func (e *endpoint) install(ch *channel) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -180,7 +180,7 @@ func (ch *channel) stop() {
 
 // cut stops the channel of an endpoint whose connection has ended, and stops sending through its
 // path; if lost, because the node is gone, it shuts the path down for both ends.
-func (e *clientEndpoint) cut(lost bool) {
+func (e *endpoint) cut(lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if ch := e.ch.Load(); ch != nil && !e.closed {
@@ -201,7 +201,7 @@ func (e *clientEndpoint) cut(lost bool) {
 // awaitSwitch waits until the peer has switched to the ring, and then wakes a receive that waits at
 // the data socket. It waits for the edge only: the receive consumes the bell's bytes. A peer that
 // cannot use its side has closed its bells.
-func (e *clientEndpoint) awaitSwitch(ch *channel) {
+func (e *endpoint) awaitSwitch(ch *channel) {
 	err := ch.data.WaitEdge()
 	if _, ok := ch.in.Switched(); ok {
 		e.kick()
@@ -211,7 +211,7 @@ func (e *clientEndpoint) awaitSwitch(ch *channel) {
 }
 
 // kick makes a waiting receive and pollers check the channel.
-func (e *clientEndpoint) kick() {
+func (e *endpoint) kick() {
 	e.mu.Lock()
 	if e.data != nil && !e.closed {
 		e.data.wake()
@@ -222,7 +222,7 @@ func (e *clientEndpoint) kick() {
 
 // giveUp abandons a channel that the other side cannot use. Its memory stays mapped until the
 // endpoint is closed: a running call may still read it.
-func (e *clientEndpoint) giveUp(ch *channel) {
+func (e *endpoint) giveUp(ch *channel) {
 	e.mu.Lock()
 	gone := e.closed || ch.switched.Load() || e.ends.told.Load()
 	if !gone {
@@ -238,7 +238,7 @@ func (e *clientEndpoint) giveUp(ch *channel) {
 
 // watchBells reports changes of the rings to pollers until Close. It waits on duplicated
 // descriptors, so that blocked calls are not disturbed. The caller holds mu.
-func (e *clientEndpoint) watchBells(ch *channel) {
+func (e *endpoint) watchBells(ch *channel) {
 	if ch.watchers {
 		return
 	}
@@ -276,9 +276,9 @@ func (ch *channel) hangUp() {
 // free unmaps the channels' memory after the last call has left it. The endpoint is closed: no
 // other call can begin. The endpoint's Close and the session's may both call it: the locks are
 // taken once and never released.
-func (e *clientEndpoint) free() { e.asks.freeing.Do(e.unmap) }
+func (e *endpoint) free() { e.asks.freeing.Do(e.unmap) }
 
-func (e *clientEndpoint) unmap() {
+func (e *endpoint) unmap() {
 	e.sending.Take(nil, nil)
 	e.receiving.Take(nil, nil)
 	e.mu.Lock()
@@ -295,7 +295,7 @@ func (e *clientEndpoint) unmap() {
 
 // ringOut returns the channel if sent bytes go through its ring, switching to it if the peer is
 // ready. The caller holds sending.
-func (e *clientEndpoint) ringOut() *channel {
+func (e *endpoint) ringOut() *channel {
 	ch := e.ch.Load()
 	if ch == nil || ch.switched.Load() {
 		return ch
@@ -371,7 +371,7 @@ func ignore(err error, cut bool) error {
 
 // ringIn returns the channel if the next bytes come through its ring. Otherwise it returns how many
 // more bytes may come through the data socket, as an upper bound. The caller holds receiving.
-func (e *clientEndpoint) ringIn() (ch *channel, limit uint64, err error) {
+func (e *endpoint) ringIn() (ch *channel, limit uint64, err error) {
 	ch = e.ch.Load()
 	if ch == nil {
 		return nil, unlimited, nil
@@ -417,7 +417,7 @@ func (ch *channel) ended() bool { return ch.cut.Load() || ch.gone.Load() || ch.i
 // receive returns the available bytes. If there are none it returns status.Again and the channel at
 // which to wait, nil for the data socket. The end of the ring is not yet the end of the connection:
 // the data socket reports that.
-func (e *clientEndpoint) receive(data nodeStream, p []byte) (int, *channel, error) {
+func (e *endpoint) receive(data nodeStream, p []byte) (int, *channel, error) {
 	for {
 		ch, limit, err := e.ringIn()
 		if err != nil {
@@ -458,7 +458,7 @@ func (e *clientEndpoint) receive(data nodeStream, p []byte) (int, *channel, erro
 // wentOver reports whether the peer has switched to its ring since ringIn returned ch and limit. A
 // peer that writes to the ring and closes at once ends the data socket while bytes are left in the
 // ring.
-func (e *clientEndpoint) wentOver(ch *channel, limit uint64) bool {
+func (e *endpoint) wentOver(ch *channel, limit uint64) bool {
 	if ch != nil || limit != unlimited {
 		return false
 	}
@@ -493,7 +493,7 @@ func (ch *channel) awaitData(ctx context.Context) error {
 
 // ringEvents corrects ev, the poll events of the data socket, for the directions that go through
 // the rings. If there are listeners, it arms the bells so that the peer rings at the next change.
-func (e *clientEndpoint) ringEvents(ev attach.Events) attach.Events {
+func (e *endpoint) ringEvents(ev attach.Events) attach.Events {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ch := e.ch.Load()

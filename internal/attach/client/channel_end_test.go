@@ -19,7 +19,7 @@ func TestEndpointAndSessionCloseAtOnce(t *testing.T) {
 	for range 5 {
 		sa := s.dial(t)
 		a, b := connect(t, sa, s.dial(t))
-		e := a.(*clientEndpoint)
+		e := a.(*endpoint)
 		e.shut() // the first half of a Close that is held up here
 		done := make(chan struct{}, 2)
 		go func() { sa.Close(); done <- struct{}{} }()
@@ -31,7 +31,7 @@ func TestEndpointAndSessionCloseAtOnce(t *testing.T) {
 				t.Fatal("a Close has not returned")
 			}
 		}
-		b.(*clientEndpoint).c.Close()
+		b.(*endpoint).c.Close()
 	}
 }
 
@@ -42,12 +42,12 @@ func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
 	a, b := joined(t, s)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	e := b.(*clientEndpoint)
+	e := b.(*endpoint)
 	seen, most, err := e.ringIn()
 	if seen != nil || most != unlimited || err != nil {
 		t.Fatal("the peer has gone over already: ", seen, most, err)
 	}
-	if n, err := a.Send(ctx, []byte("last")); n != 4 || err != nil || !a.(*clientEndpoint).ch.Load().switched.Load() {
+	if n, err := a.Send(ctx, []byte("last")); n != 4 || err != nil || !a.(*endpoint).ch.Load().switched.Load() {
 		t.Fatal("not sent through the ring: ", n, err)
 	}
 	check(t, "Close", a.Close(), status.OK)
@@ -68,10 +68,10 @@ func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
 func joined(t testing.TB, s *service) (a, b attach.Endpoint) {
 	t.Helper()
 	a, b = connect(t, s.dial(t), s.dial(t))
-	a.(*clientEndpoint).upgrade(false)
+	a.(*endpoint).upgrade(false)
 	for _, ep := range []attach.Endpoint{a, b} {
 		eventually(t, "the peer reads at the channel", func() bool {
-			ch := ep.(*clientEndpoint).ch.Load()
+			ch := ep.(*endpoint).ch.Load()
 			return ch != nil && ch.out.ReaderReady()
 		})
 	}
@@ -86,7 +86,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	c := attachRaw(t, s)
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
-	e := ep.(*clientEndpoint)
+	e := ep.(*endpoint)
 	state := func() (spent int, rest bool) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -121,7 +121,7 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 	defer cancel()
 	told := make(chan struct{}, 1)
 	defer b.Notify(told)()
-	e := b.(*clientEndpoint)
+	e := b.(*endpoint)
 	e.mu.Lock()
 	for _, w := range e.polled.by {
 		w.(net.Conn).SetReadDeadline(overdue) // the watchers get no notification
@@ -176,7 +176,7 @@ func (u *unwatched) watch(run func(func()), changed func()) (io.Closer, error) {
 func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
 	s := serve(t, nil)
 	_, b := channeled(t, s)
-	e := b.(*clientEndpoint)
+	e := b.(*endpoint)
 	e.mu.Lock()
 	stream := &unwatched{nodeStream: e.data}
 	e.data = stream
@@ -205,7 +205,7 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	defer ep.Close()
-	e := ep.(*clientEndpoint)
+	e := ep.(*endpoint)
 	changed := make(chan struct{}, 1)
 	defer ep.Notify(changed)()
 	for range 2 {
@@ -284,14 +284,14 @@ func channelOfTheDying(t *testing.T) (proto.Header, []byte) {
 	release := make(chan struct{})
 	defer close(release)
 	hold := func(string) { <-release }
-	sess.(*client).step.Store(&hold) // it never asks itself
+	sess.(*session).step.Store(&hold) // it never asks itself
 	c.next++
 	c.send(proto.Header{Op: proto.OpChannel, Endpoint: far, Request: c.next}, nil, nil)
 	eventually(t, "one side waits", func() bool {
 		h, _ := c.ask(proto.OpSelf, 0, nil, nil, &proto.SelfBody{})
 		return h.Code == status.OK
 	})
-	sess.(*client).conn.Close() // as if its process had died
+	sess.(*session).conn.Close() // as if its process had died
 	h, body, _ := c.answer()
 	return h, body
 }

@@ -27,14 +27,14 @@ func TestSessionsThatEndWhileTheyGetAChannel(t *testing.T) {
 	for range 60 {
 		sa := s.dial(t)
 		a, b := connect(t, sa, sb)
-		endInTheMiddle(t, rng, sa.(*client), a, b)
+		endInTheMiddle(t, rng, sa.(*session), a, b)
 	}
 	eventually(t, "descriptors are closed", func() bool { return openFiles(t) <= before })
 	x, y := connect(t, s.dial(t), sb)
 	talk(t, x, y)
 }
 
-func endInTheMiddle(t *testing.T, rng *rand.Rand, sa *client, a, b attach.Endpoint) {
+func endInTheMiddle(t *testing.T, rng *rand.Rand, sa *session, a, b attach.Endpoint) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	yields, abrupt := rng.IntN(1+rng.IntN(400)), rng.IntN(2) == 0

@@ -42,7 +42,7 @@ func talk(t testing.TB, a, b attach.Endpoint) {
 
 // through reports whether ep sends and receives through a channel.
 func through(ep attach.Endpoint) bool {
-	ch := ep.(*clientEndpoint).ch.Load()
+	ch := ep.(*endpoint).ch.Load()
 	return ch != nil && ch.switched.Load() && ch.reading.Load()
 }
 
@@ -181,8 +181,8 @@ func TestCallsBlockedInAChannelEnd(t *testing.T) {
 		"with their context":  {func(_ *service, _, _ attach.Endpoint, cancel func()) { cancel() }, status.Canceled},
 		"with Close":          {func(_ *service, a, _ attach.Endpoint, _ func()) { a.Close() }, status.Reset},
 		"with the peer":       {func(_ *service, _, b attach.Endpoint, _ func()) { b.Close() }, status.Reset},
-		"with its session":    {func(_ *service, a, _ attach.Endpoint, _ func()) { a.(*clientEndpoint).c.Close() }, status.Reset},
-		"with the peer's":     {func(_ *service, _, b attach.Endpoint, _ func()) { b.(*clientEndpoint).c.Close() }, status.Reset},
+		"with its session":    {func(_ *service, a, _ attach.Endpoint, _ func()) { a.(*endpoint).c.Close() }, status.Reset},
+		"with the peer's":     {func(_ *service, _, b attach.Endpoint, _ func()) { b.(*endpoint).c.Close() }, status.Reset},
 		"with the node":       {func(s *service, _, _ attach.Endpoint, _ func()) { s.stop() }, status.Reset},
 		"with the connection": {func(s *service, _, _ attach.Endpoint, _ func()) { s.node.lose() }, status.Reset},
 	} {
@@ -194,7 +194,7 @@ func TestCallsBlockedInAChannelEnd(t *testing.T) {
 			results := make(chan error, 2)
 			go func() { _, err := a.Recv(ctx, make([]byte, 1)); results <- err }()
 			go func() { _, err := a.Send(ctx, make([]byte, 4<<20)); results <- err }()
-			e := a.(*clientEndpoint)
+			e := a.(*endpoint)
 			eventually(t, "Send and Recv wait", func() bool {
 				return e.sending.taken() && e.receiving.taken() && !e.ch.Load().out.Room()
 			})
@@ -311,7 +311,7 @@ func TestWithoutAChannel(t *testing.T) {
 		defer other.Close()
 		a, b := connect(t, s.dial(t), other)
 		exchange(t, a, b, 50)
-		if a.(*clientEndpoint).ch.Load() != nil {
+		if a.(*endpoint).ch.Load() != nil {
 			t.Error("a channel with an endpoint of the node's own process")
 		}
 	})
@@ -400,7 +400,7 @@ func TestChannelThatOneSideCannotUse(t *testing.T) {
 	if _, err := io.ReadFull(conn, make([]byte, 300)); err != nil {
 		t.Error("what is sent does not come through the data socket: ", err)
 	}
-	eventually(t, "the other side has given up", func() bool { return ep.(*clientEndpoint).ch.Load() == nil })
+	eventually(t, "the other side has given up", func() bool { return ep.(*endpoint).ch.Load() == nil })
 }
 
 // Whatever the peer writes into the shared memory, this side ends with an error or continues: it
@@ -422,7 +422,7 @@ func TestPeerThatScribbles(t *testing.T) {
 				}
 			}
 		})
-		mem := b.(*clientEndpoint).ch.Load().region.Bytes()
+		mem := b.(*endpoint).ch.Load().region.Bytes()
 		for range 2000 {
 			at := rng.IntN(600)
 			if rng.IntN(2) == 0 {
@@ -507,7 +507,7 @@ func TestEndSaysWhoEndedIt(t *testing.T) {
 	s := serve(t, nil)
 	a, _ := channeled(t, s)
 	removed := make(chan struct{})
-	defer a.(*clientEndpoint).c.Watch(func(attach.Event) { close(removed) })()
+	defer a.(*endpoint).c.Watch(func(attach.Event) { close(removed) })()
 	s.node.lose()
 	s.node.emit(attach.Event{Kind: attach.NodeRemoved})
 	<-removed
@@ -531,7 +531,7 @@ func TestLatencyIsASetting(t *testing.T) {
 	t.Setenv("FABRIC_LATENCY", "low")
 	a, b := connect(t, s.dial(t), s.dial(t))
 	talk(t, a, b)
-	if !a.(*clientEndpoint).ch.Load().dataSpin.low {
+	if !a.(*endpoint).ch.Load().dataSpin.low {
 		t.Error("low is not taken")
 	}
 	exchange(t, a, b, 100)
@@ -549,7 +549,7 @@ func benchmarkChannel(b *testing.B, as tuning, back bool) {
 	s := serve(b, nil)
 	x, y := channeled(b, s)
 	for _, e := range []attach.Endpoint{x, y} {
-		ch := e.(*clientEndpoint).ch.Load()
+		ch := e.(*endpoint).ch.Load()
 		ch.dataSpin = as.spinner()
 		ch.roomSpin = ch.dataSpin
 	}

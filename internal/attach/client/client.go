@@ -18,9 +18,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A client is a Session over a socket. One goroutine reads the socket and passes answers to the
+// A session is a Session over a socket. One goroutine reads the socket and passes answers to the
 // waiting calls.
-type client struct {
+type session struct {
 	conn     attach.Packets
 	out      *proto.Outbox
 	watchers watchers
@@ -41,17 +41,17 @@ type client struct {
 	lost      bool       // the socket has ended
 	next      uint64
 	calls     map[uint64]*call
-	endpoints map[uint32]*clientEndpoint
+	endpoints map[uint32]*endpoint
 	early     map[uint32]struct{} // endpoints not yet created whose peer asks for a channel or a path
 	self      attach.Self
 }
 
-func newClient(conn attach.Packets) *client {
-	c := &client{
+func newClient(conn attach.Packets) *session {
+	c := &session{
 		conn: conn, out: proto.NewOutbox(conn),
 		done:      make(chan struct{}),
 		calls:     make(map[uint64]*call),
-		endpoints: make(map[uint32]*clientEndpoint),
+		endpoints: make(map[uint32]*endpoint),
 		early:     make(map[uint32]struct{}),
 	}
 	c.memory.init(c)
@@ -105,7 +105,7 @@ type question struct {
 
 // ask sends q, waits for its answer and decodes it into out. If ctx ends, it cancels the request;
 // an answer that succeeds nevertheless is the result.
-func (c *client) ask(ctx context.Context, q question, out proto.Message) (*os.File, error) {
+func (c *session) ask(ctx context.Context, q question, out proto.Message) (*os.File, error) {
 	if context.Cause(ctx) == errStill && q.op.Waits() != proto.GivesBack {
 		return nil, errStill // do not queue up requests for a node that does not respond
 	}
@@ -154,7 +154,7 @@ func (c *client) ask(ctx context.Context, q question, out proto.Message) (*os.Fi
 }
 
 // waitedInVain is the error of a call that gave up while waiting for its limit.
-func (c *client) waitedInVain(ctx context.Context, q question) error {
+func (c *session) waitedInVain(ctx context.Context, q question) error {
 	select {
 	case <-q.quit:
 		return q.ended
@@ -176,7 +176,7 @@ func (w *call) release() {
 }
 
 // post sends q. The call owns place, also on failure; nil: none.
-func (c *client) post(q question, place places) (uint64, *call, error) {
+func (c *session) post(q question, place places) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
 	switch {
@@ -207,7 +207,7 @@ func (c *client) post(q question, place places) (uint64, *call, error) {
 
 // abandon ends a connection that has no receiver, without waiting. A node that does not know ABORT
 // closes it.
-func (c *client) abandon(id uint32) {
+func (c *session) abandon(id uint32) {
 	q := question{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseUnheard}}
 	q.late = func(a answer) {
 		if a.h.Code == status.NotSupp {
@@ -222,7 +222,7 @@ func (c *client) abandon(id uint32) {
 }
 
 // leave gives up w, unless its answer has arrived.
-func (c *client) leave(w *call) bool {
+func (c *session) leave(w *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(w.answer) > 0 {
@@ -233,7 +233,7 @@ func (c *client) leave(w *call) bool {
 }
 
 // read dispatches the node's packets until the socket ends.
-func (c *client) read() {
+func (c *session) read() {
 	buf := make([]byte, proto.MaxFrame)
 	var err error
 	for err == nil {
@@ -250,7 +250,7 @@ func (c *client) read() {
 
 // take dispatches one packet; lost is not nil if this process had no room for its descriptor. An
 // error ends the session.
-func (c *client) take(p []byte, f *os.File, lost error) error {
+func (c *session) take(p []byte, f *os.File, lost error) error {
 	h, body, err := proto.ParseFrame(p)
 	if err == nil && h.Op&proto.OpReply != 0 {
 		c.deliver(h, answer{h: h, body: body, file: f, err: lost})
@@ -266,7 +266,7 @@ func (c *client) take(p []byte, f *os.File, lost error) error {
 }
 
 // deliver passes an answer to its call. An answer to no call is dropped. The reader owns body.
-func (c *client) deliver(h proto.Header, a answer) {
+func (c *session) deliver(h proto.Header, a answer) {
 	c.mu.Lock()
 	w := c.calls[h.Request]
 	delete(c.calls, h.Request)
@@ -290,7 +290,7 @@ func (c *client) deliver(h proto.Header, a answer) {
 }
 
 // told handles a notification of the node. Unknown ones, which a newer node may send, are ignored.
-func (c *client) told(h proto.Header, body []byte) error {
+func (c *session) told(h proto.Header, body []byte) error {
 	switch h.Op {
 	case proto.OpState:
 		var m proto.ReadyBody
@@ -347,7 +347,7 @@ func (c *client) told(h proto.Header, body []byte) error {
 }
 
 // end ends the session and every waiting call.
-func (c *client) end() {
+func (c *session) end() {
 	c.direct.over.Store(true) // before any call returns
 	c.conn.Close()
 	c.out.Close()
@@ -360,7 +360,7 @@ func (c *client) end() {
 			w.answer <- answer{err: fmt.Errorf("the node is gone: %w", status.Reset)}
 		}
 	}
-	all := make([]*clientEndpoint, 0, len(eps))
+	all := make([]*endpoint, 0, len(eps))
 	for _, e := range eps {
 		all = append(all, e)
 	}
@@ -375,23 +375,23 @@ func (c *client) end() {
 }
 
 // at marks a step of an upgrade for tests.
-func (c *client) at(step string) {
+func (c *session) at(step string) {
 	if f := c.step.Load(); f != nil {
 		(*f)(step)
 	}
 }
 
 // isLost reports whether the session has ended.
-func (c *client) isLost() bool {
+func (c *session) isLost() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost
 }
 
-func (c *client) Done() <-chan struct{} { return c.done }
+func (c *session) Done() <-chan struct{} { return c.done }
 
 // Self asks the node. If the node is gone or does not answer, Self returns the last known identity.
-func (c *client) Self() attach.Self {
+func (c *session) Self() attach.Self {
 	ctx, cancel := c.patient()
 	defer cancel()
 	var m proto.SelfBody
@@ -404,7 +404,7 @@ func (c *client) Self() attach.Self {
 	return c.self
 }
 
-func (c *client) Nodes() ([]addr.NodeID, addr.NodeID, error) {
+func (c *session) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	var m proto.NodesBody
 	if _, err := c.ask(context.Background(), question{op: proto.OpNodes}, &m); err != nil {
 		return nil, 0, err
@@ -420,15 +420,15 @@ func (c *client) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 
 // Watch turns on the notification of events with the first watcher. It stays on until the session
 // ends.
-func (c *client) Watch(fn func(attach.Event)) (cancel func()) {
+func (c *session) Watch(fn func(attach.Event)) (cancel func()) {
 	cancel = c.watchers.add(fn)
 	c.ask(context.Background(), question{op: proto.OpWatch, body: &proto.WatchBody{On: 1}}, nil) // fails only when no event can come
 	return cancel
 }
 
-func (c *client) Open() (attach.Endpoint, error) { return c.OpenContext(context.Background()) }
+func (c *session) Open() (attach.Endpoint, error) { return c.OpenContext(context.Background()) }
 
-func (c *client) OpenContext(ctx context.Context) (attach.Endpoint, error) {
+func (c *session) OpenContext(ctx context.Context) (attach.Endpoint, error) {
 	q := question{op: proto.OpOpen}
 	q.late = func(a answer) { // no caller waits for the endpoint any more
 		var m proto.EndpointBody
@@ -444,8 +444,8 @@ func (c *client) OpenContext(ctx context.Context) (attach.Endpoint, error) {
 }
 
 // endpoint creates the client's side of the node's endpoint id. It is closed if the session is.
-func (c *client) endpoint(id uint32) *clientEndpoint {
-	e := newClientEndpoint(c, id)
+func (c *session) endpoint(id uint32) *endpoint {
+	e := newEndpoint(c, id)
 	c.mu.Lock()
 	c.endpoints[id] = e
 	if _, offered := c.early[id]; offered {
@@ -462,11 +462,11 @@ func (c *client) endpoint(id uint32) *clientEndpoint {
 
 // Close closes all endpoints and ends the session. It waits at most 2 seconds for a node that does
 // not answer.
-func (c *client) Close() error {
+func (c *session) Close() error {
 	c.mu.Lock()
 	first := !c.closed
 	c.closed = true
-	eps := make([]*clientEndpoint, 0, len(c.endpoints))
+	eps := make([]*endpoint, 0, len(c.endpoints))
 	for _, e := range c.endpoints {
 		eps = append(eps, e)
 	}

@@ -371,7 +371,7 @@ func TestLossIsNotAClose(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	removed := make(chan struct{})
-	defer a.(*clientEndpoint).c.Watch(func(attach.Event) { close(removed) })()
+	defer a.(*endpoint).c.Watch(func(attach.Event) { close(removed) })()
 	s.node.lose()
 	s.node.emit(attach.Event{Kind: attach.NodeRemoved})
 	<-removed
@@ -436,7 +436,7 @@ func TestBlockedCallsEnd(t *testing.T) {
 			}
 			waitRequests(t, sess, want-2)
 			eventually(t, "Send and Recv wait", func() bool {
-				e := a.(*clientEndpoint)
+				e := a.(*endpoint)
 				return e.sending.taken() && e.receiving.taken()
 			})
 			c.end(s, a, sess, cancel)
@@ -468,7 +468,7 @@ func TestBlockedCallsEnd(t *testing.T) {
 func waitRequests(t testing.TB, s attach.Session, n int) {
 	t.Helper()
 	eventually(t, "requests outstanding", func() bool {
-		c := s.(*client)
+		c := s.(*session)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.calls) == n

@@ -69,7 +69,7 @@ func TestAKilledWriterLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	mem := must(c.Alloc(64 << 10))(t)
-	if _, err := mem.(*clientMemory).name(); err != nil { // the node has mapped it
+	if _, err := mem.(*sessionMemory).name(); err != nil { // the node has mapped it
 		t.Fatal(err)
 	}
 	fds, goroutines, memory := usage(t)

@@ -109,7 +109,7 @@ func echo(path, step string) error {
 			select {}
 		}
 	}
-	sess.(*client).step.Store(&stop)
+	sess.(*session).step.Store(&stop)
 	ep, err := sess.Open()
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func DialWith(ctx context.Context, path string, opt DialOptions) (attach.Session
 
 // dialMember is dial that waits, until ctx ends, for a node that is starting or
 // joining to get its ID: what an application does before would have no address.
-func dialMember(ctx context.Context, path string) (*client, error) {
+func dialMember(ctx context.Context, path string) (*session, error) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, err := dial(ctx, path)
 		if err == nil || status.Of(err) != status.Again {
@@ -75,7 +75,7 @@ type unreadyError struct{ node, ctx error }
 func (e *unreadyError) Error() string   { return fmt.Sprintf("%v: %v", e.node, e.ctx) }
 func (e *unreadyError) Unwrap() []error { return []error{status.Of(e.ctx), e.ctx} }
 
-func dial(ctx context.Context, path string) (*client, error) {
+func dial(ctx context.Context, path string) (*session, error) {
 	if err := shm.Absent(); err != nil {
 		return nil, fmt.Errorf("%s: attach: %w", path, err)
 	}
@@ -96,7 +96,7 @@ func dial(ctx context.Context, path string) (*client, error) {
 
 // begin opens a session on conn, which it takes. nodesEnd returns the node's end of an
 // endpoint, where the node is in this process.
-func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attach.Endpoint) (*client, error) {
+func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attach.Endpoint) (*session, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {
 		conn.Close()
@@ -133,7 +133,7 @@ func dialCode(ctx context.Context, err error) status.Code {
 
 // hello opens the session; nothing else uses the socket yet. The end of ctx
 // closes it.
-func (c *client) hello(ctx context.Context) error {
+func (c *session) hello(ctx context.Context) error {
 	ask := proto.AppendFrame(nil, proto.Header{Op: proto.OpHello, Request: 1}, &proto.Hello{Magic: proto.Magic, Min: proto.VersionMin, Max: proto.VersionMax})
 	if err := c.conn.Send(ask, nil); err != nil {
 		return proto.Coded(err, status.Reset)

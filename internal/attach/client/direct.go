@@ -40,7 +40,7 @@ func backOff(n int) uint64 { return min(uint64(1)<<min(n, 30), mostPassed) }
 
 // A directSession is the state for direct access to windows that a session's endpoints share.
 type directSession struct {
-	c        *client
+	c        *session
 	over     atomic.Bool  // the session has ended
 	mappings atomic.Int64 // of all endpoints
 
@@ -130,7 +130,7 @@ func (w *peerWindow) release() {
 // mu is held while memory is copied, so that operations of one endpoint are atomic and ordered
 // among themselves, and their mappings stay until they end.
 type direct struct {
-	e *clientEndpoint
+	e *endpoint
 
 	sweeping atomic.Bool // stale mappings are about to be unmapped
 

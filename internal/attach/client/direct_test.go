@@ -62,7 +62,7 @@ func (p *directPair) asked() int {
 }
 
 // directOf returns the endpoint's direct.
-func directOf(e attach.Endpoint) *direct { return &e.(*clientEndpoint).direct }
+func directOf(e attach.Endpoint) *direct { return &e.(*endpoint).direct }
 
 // known returns how many windows e has mapped.
 func known(e attach.Endpoint) int {
@@ -182,7 +182,7 @@ func TestAnIdleEndpointGivesWithdrawnMemoryBack(t *testing.T) {
 	p.warm(t)
 	check(t, "Unregister", p.b.Unregister(p.offB, 4*pageSize), status.OK)
 	eventually(t, "the mapping is gone", func() bool { return known(p.a) == 0 })
-	if n := p.a.(*clientEndpoint).c.direct.mappings.Load(); n != 0 {
+	if n := p.a.(*endpoint).c.direct.mappings.Load(); n != 0 {
 		t.Errorf("%d mappings are counted, want none", n)
 	}
 }
@@ -378,7 +378,7 @@ func TestEpochsCannotBeWrittenByTheApplication(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
 	var out proto.MemAdd
-	f := must(p.a.(*clientEndpoint).c.ask(t.Context(), question{op: proto.OpEpochs}, &out))(t)
+	f := must(p.a.(*endpoint).c.ask(t.Context(), question{op: proto.OpEpochs}, &out))(t)
 	defer f.Close()
 	if _, err := shm.Map(f, 0, out.Size, true); err == nil {
 		t.Error("the epochs can be mapped for writing")
@@ -472,9 +472,9 @@ func TestWhoHasNoWindowsCostsNoEpochs(t *testing.T) {
 	d.mu.Lock()
 	check(t, "the reason", d.without, status.NotSupp)
 	d.mu.Unlock()
-	p.ca.(*client).direct.mu.Lock()
-	defer p.ca.(*client).direct.mu.Unlock()
-	if p.ca.(*client).direct.page != nil {
+	p.ca.(*session).direct.mu.Lock()
+	defer p.ca.(*session).direct.mu.Unlock()
+	if p.ca.(*session).direct.page != nil {
 		t.Error("the epochs are mapped")
 	}
 	s.node.mu.Lock()

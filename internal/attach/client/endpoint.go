@@ -18,10 +18,10 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A clientEndpoint is an endpoint of an attached application. Its messages go
+// An endpoint is an endpoint of an attached application. Its messages go
 // through its data socket, everything else through the session.
-type clientEndpoint struct {
-	c    *client
+type endpoint struct {
+	c    *session
 	id   uint32
 	quit chan struct{}  // closed by Close
 	wg   sync.WaitGroup // of the goroutines that watch for readiness and upgrades
@@ -34,7 +34,7 @@ type clientEndpoint struct {
 	sending, receiving Turn
 
 	ch      atomic.Pointer[channel]
-	path    atomic.Pointer[clientPath]
+	path    atomic.Pointer[messagePath]
 	far     farPeer
 	shutOut atomic.Bool // CloseWrite was called; set under sending
 	moved   movedBytes
@@ -83,8 +83,8 @@ type askedWays struct {
 	pause     backoff       // after a failed request for a path
 }
 
-func newClientEndpoint(c *client, id uint32) *clientEndpoint {
-	e := &clientEndpoint{
+func newEndpoint(c *session, id uint32) *endpoint {
+	e := &endpoint{
 		c: c, id: id, quit: make(chan struct{}), ends: toldEnd{done: make(chan struct{})},
 		polled: pollers{listeners: make(map[*chan<- struct{}]chan<- struct{})},
 	}
@@ -95,19 +95,19 @@ func newClientEndpoint(c *client, id uint32) *clientEndpoint {
 	return e
 }
 
-func (c *client) lastSelf() attach.Self {
+func (c *session) lastSelf() attach.Self {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.self
 }
 
 // ask sends a request on the endpoint. Close ends it with ended.
-func (e *clientEndpoint) ask(ctx context.Context, op proto.Op, in, out proto.Message) error {
+func (e *endpoint) ask(ctx context.Context, op proto.Op, in, out proto.Message) error {
 	_, err := e.question(ctx, question{op: op, body: in, ended: status.Reset}, out)
 	return err
 }
 
-func (e *clientEndpoint) question(ctx context.Context, q question, out proto.Message) (*os.File, error) {
+func (e *endpoint) question(ctx context.Context, q question, out proto.Message) (*os.File, error) {
 	select {
 	case <-e.quit:
 		return nil, status.BadFD
@@ -125,7 +125,7 @@ func (e *clientEndpoint) question(ctx context.Context, q question, out proto.Mes
 	return f, err
 }
 
-func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
+func (e *endpoint) Bind(port addr.Port) (addr.Port, error) {
 	var local proto.Address
 	if err := e.ask(context.Background(), proto.OpBind, &proto.Address{Port: port}, &local); err != nil {
 		return 0, err
@@ -136,7 +136,7 @@ func (e *clientEndpoint) Bind(port addr.Port) (addr.Port, error) {
 	return local.Port, nil
 }
 
-func (e *clientEndpoint) Listen(backlog int, allow ...access.Subject) error {
+func (e *endpoint) Listen(backlog int, allow ...access.Subject) error {
 	// The clamp preserves the sign of a backlog that does not fit an int32.
 	backlog = max(min(backlog, 1<<20), -1)
 	if len(allow) == 0 {
@@ -152,7 +152,7 @@ func (e *clientEndpoint) Listen(backlog int, allow ...access.Subject) error {
 	return e.ask(context.Background(), proto.OpListenAllow, in, nil)
 }
 
-func (e *clientEndpoint) Peer() (attach.Peer, error) {
+func (e *endpoint) Peer() (attach.Peer, error) {
 	var p proto.PeerBody
 	if err := e.ask(context.Background(), proto.OpPeer, nil, &p); err != nil {
 		return attach.Peer{}, err
@@ -160,15 +160,15 @@ func (e *clientEndpoint) Peer() (attach.Peer, error) {
 	return attach.Peer(p), nil
 }
 
-func (e *clientEndpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
+func (e *endpoint) Connect(ctx context.Context, dst addr.Addr) (addr.Port, error) {
 	return e.connect(ctx, proto.OpConnect, (*proto.Address)(&dst))
 }
 
-func (e *clientEndpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
+func (e *endpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
 	return e.connect(context.Background(), proto.OpTryConnect, (*proto.Address)(&dst))
 }
 
-func (e *clientEndpoint) connect(ctx context.Context, op proto.Op, to proto.Message) (addr.Port, error) {
+func (e *endpoint) connect(ctx context.Context, op proto.Op, to proto.Message) (addr.Port, error) {
 	var m proto.Connected
 	q := question{op: op, body: to, ended: status.Reset}
 	q.late = func(a answer) { // connected after all: establish it as if the answer had been in time
@@ -189,7 +189,7 @@ func (e *clientEndpoint) connect(ctx context.Context, op proto.Op, to proto.Mess
 
 // refresh reads the port that a connect has bound the endpoint to. The endpoint keeps it when the
 // connect fails.
-func (e *clientEndpoint) refresh() {
+func (e *endpoint) refresh() {
 	if e.LocalAddr().Port != 0 {
 		return
 	}
@@ -204,7 +204,7 @@ func (e *clientEndpoint) refresh() {
 }
 
 // stream returns the endpoint's stream of messages, over f unless that is nil.
-func (e *clientEndpoint) stream(f *os.File) (nodeStream, error) {
+func (e *endpoint) stream(f *os.File) (nodeStream, error) {
 	if f != nil {
 		conn, err := shm.Conn(f)
 		return dataSocket{conn}, err
@@ -220,7 +220,7 @@ func (e *clientEndpoint) stream(f *os.File) (nodeStream, error) {
 }
 
 // establish makes the endpoint connected, with f as its data socket.
-func (e *clientEndpoint) establish(m proto.Connected, f *os.File) error {
+func (e *endpoint) establish(m proto.Connected, f *os.File) error {
 	data, err := e.stream(f)
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (e *clientEndpoint) establish(m proto.Connected, f *os.File) error {
 	return nil
 }
 
-func (e *clientEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
+func (e *endpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
 	if ctx.Err() == nil {
 		return e.accept(ctx, proto.OpAccept)
 	}
@@ -258,11 +258,11 @@ func (e *clientEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr
 	return ep, from, err
 }
 
-func (e *clientEndpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
+func (e *endpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
 	return e.accept(context.Background(), proto.OpTryAccept)
 }
 
-func (e *clientEndpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoint, addr.Addr, error) {
+func (e *endpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoint, addr.Addr, error) {
 	var m proto.Connected
 	q := question{op: op, ended: status.Intr}
 	q.late = func(a answer) { // no caller waits for the connection any more
@@ -285,7 +285,7 @@ func (e *clientEndpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoi
 }
 
 // socket returns the stream of messages to the node.
-func (e *clientEndpoint) socket() (nodeStream, error) {
+func (e *endpoint) socket() (nodeStream, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -297,28 +297,28 @@ func (e *clientEndpoint) socket() (nodeStream, error) {
 	return e.data, nil
 }
 
-func (e *clientEndpoint) LocalAddr() addr.Addr {
+func (e *endpoint) LocalAddr() addr.Addr {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.local
 }
 
-func (e *clientEndpoint) RemoteAddr() addr.Addr {
+func (e *endpoint) RemoteAddr() addr.Addr {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.remote
 }
 
 // Close leaves the delivery of sent bytes to the node.
-func (e *clientEndpoint) Close() error { return e.end(question{op: proto.OpClose}) }
+func (e *endpoint) Close() error { return e.end(question{op: proto.OpClose}) }
 
 // Abort falls back to Close at a node that does not know ABORT.
-func (e *clientEndpoint) Abort(cause string) error {
+func (e *endpoint) Abort(cause string) error {
 	return e.end(question{op: proto.OpAbort, body: &proto.CauseBody{Cause: attach.CleanCause(cause)}})
 }
 
 // Cause asks the node, unless the node is gone.
-func (e *clientEndpoint) Cause() string {
+func (e *endpoint) Cause() string {
 	if e.c.isLost() {
 		return attach.CauseNodeGone
 	}
@@ -332,7 +332,7 @@ func (e *clientEndpoint) Cause() string {
 }
 
 // end closes the endpoint and sends q.
-func (e *clientEndpoint) end(q question) error {
+func (e *endpoint) end(q question) error {
 	if !e.shut() {
 		return status.BadFD
 	}
@@ -364,7 +364,7 @@ func (e *clientEndpoint) end(q question) error {
 const causeUnread = "the peer did not read what was sent, and it was closed"
 
 // shutting reports whether Close was called.
-func (e *clientEndpoint) shutting() bool {
+func (e *endpoint) shutting() bool {
 	select {
 	case <-e.quit:
 		return true
@@ -373,7 +373,7 @@ func (e *clientEndpoint) shutting() bool {
 	}
 }
 
-func (e *clientEndpoint) closeData() {
+func (e *endpoint) closeData() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.data != nil {
@@ -382,7 +382,7 @@ func (e *clientEndpoint) closeData() {
 }
 
 // shut ends the endpoint's state in this process; false if that was done before.
-func (e *clientEndpoint) shut() bool {
+func (e *endpoint) shut() bool {
 	e.mu.Lock()
 	first := !e.closed
 	e.closed = true

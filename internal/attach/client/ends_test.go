@@ -16,14 +16,14 @@ import (
 // has, and checks the end that its peer reads after the last byte.
 func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 	for name, c := range map[string]struct {
-		end   func(s *service, e *clientEndpoint)
+		end   func(s *service, e *endpoint)
 		cause string // "": a good end
 	}{
-		"closed":                    {func(_ *service, e *clientEndpoint) { e.Close() }, ""},
-		"closed before its session": {func(_ *service, e *clientEndpoint) { e.Close(); e.c.Close() }, ""},
-		"its session closed":        {func(_ *service, e *clientEndpoint) { e.c.Close() }, attach.CauseDetached},
-		"aborted":                   {func(_ *service, e *clientEndpoint) { e.Abort("tired of it\n") }, "tired of it"},
-		"its process dead": {func(_ *service, e *clientEndpoint) {
+		"closed":                    {func(_ *service, e *endpoint) { e.Close() }, ""},
+		"closed before its session": {func(_ *service, e *endpoint) { e.Close(); e.c.Close() }, ""},
+		"its session closed":        {func(_ *service, e *endpoint) { e.c.Close() }, attach.CauseDetached},
+		"aborted":                   {func(_ *service, e *endpoint) { e.Abort("tired of it\n") }, "tired of it"},
+		"its process dead": {func(_ *service, e *endpoint) {
 			e.data.close() // a kernel closes descriptors in any order
 			if ch := e.ch.Load(); ch != nil {
 				ch.room.Close()
@@ -31,11 +31,11 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 			}
 			e.c.conn.Close()
 		}, attach.CauseDied},
-		"its process dead, the session first": {func(_ *service, e *clientEndpoint) {
+		"its process dead, the session first": {func(_ *service, e *endpoint) {
 			e.c.conn.Close()
 			e.shut()
 		}, attach.CauseDied},
-		"its node ended": {func(s *service, _ *clientEndpoint) { s.end() }, "gone"},
+		"its node ended": {func(s *service, _ *endpoint) { s.end() }, "gone"},
 	} {
 		for way, join := range map[string]func(*testing.T, *service) (attach.Endpoint, attach.Endpoint){
 			"data socket": func(t *testing.T, s *service) (attach.Endpoint, attach.Endpoint) {
@@ -60,7 +60,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 					}
 					got = p[:n]
 				}
-				c.end(s, a.(*clientEndpoint))
+				c.end(s, a.(*endpoint))
 				rest, err := io.ReadAll(reader{ctx, b})
 				if got = append(got, rest...); c.cause != "gone" && string(got) != "last words" {
 					t.Errorf("%q arrived", got)
@@ -106,7 +106,7 @@ func TestAConnectionThatNobodyTakesIsReset(t *testing.T) {
 	a, b := connect(t, s.dial(t), s.dial(t))
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	e := a.(*clientEndpoint)
+	e := a.(*endpoint)
 	e.c.abandon(e.id)
 	if _, err := b.Recv(ctx, make([]byte, 1)); !errors.Is(err, status.Reset) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), proto.CauseUnheard) {
 		t.Errorf("%v, want a reset", err)

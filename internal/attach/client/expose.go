@@ -30,7 +30,7 @@ type others struct {
 }
 
 // shareWindows lets applications of other users use the session's windows directly.
-func (c *client) shareWindows(ctx context.Context) error {
+func (c *session) shareWindows(ctx context.Context) error {
 	_, err := c.ask(ctx, question{op: proto.OpShare, body: &proto.WatchBody{On: 1}}, nil)
 	return err
 }
@@ -71,7 +71,7 @@ func (t *memoryTable) withdraw(over bool) error {
 }
 
 // exposed returns the memories that withdraw has to move, each with a reference.
-func (t *memoryTable) exposed(over bool) (list []*clientMemory) {
+func (t *memoryTable) exposed(over bool) (list []*sessionMemory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.list {
@@ -87,7 +87,7 @@ func (t *memoryTable) exposed(over bool) (list []*clientMemory) {
 
 // move gives the memory fresh pages, unless it has a window again. The node forgets the old pages.
 // Without room for fresh pages the old ones stay, and the next call tries again.
-func (m *clientMemory) move(over bool) error {
+func (m *sessionMemory) move(over bool) error {
 	m.moving.Lock()
 	defer m.moving.Unlock()
 	if id := m.id.Load(); id != 0 && !over {
@@ -120,7 +120,7 @@ func (o *others) set(some, free bool) {
 }
 
 // kept returns why no window may be opened on the memory: it has not been moved yet.
-func (m *clientMemory) kept() error {
+func (m *sessionMemory) kept() error {
 	m.others.mu.Lock()
 	defer m.others.mu.Unlock()
 	if m.others.some && m.id.Load() == 0 {

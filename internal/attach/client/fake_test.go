@@ -944,5 +944,5 @@ var (
 	_ attach.RegionEndpoint = (*fakeEndpoint)(nil)
 	_ attach.PairedEndpoint = (*fakeEndpoint)(nil)
 	_ attach.Region         = (*shm.Region)(nil)
-	_ attach.Session        = (*client)(nil)
+	_ attach.Session        = (*session)(nil)
 )

@@ -46,7 +46,7 @@ func hogSession(path string) (got int, err error) {
 		if err != nil {
 			return got, err
 		}
-		if _, err := mem.(*clientMemory).name(); err != nil {
+		if _, err := mem.(*sessionMemory).name(); err != nil {
 			break
 		}
 		if got++; got%8 == 0 {

@@ -420,7 +420,7 @@ func TestHolesInWindowMemory(t *testing.T) {
 	defer mem.Close()
 	off := must(b.Register(mem.Bytes(), 0, rma.ProtRead|rma.ProtWrite, 0))(t)
 	mem.Bytes()[5] = 1
-	punch(t, mem.(*clientMemory).region.File(), 4096)
+	punch(t, mem.(*sessionMemory).region.File(), 4096)
 	p := []byte{9}
 	if err := a.VReadFrom(p, off+5, 0); err != nil || p[0] != 0 {
 		t.Errorf("VReadFrom a hole = %v, %d, want a zero", err, p[0])

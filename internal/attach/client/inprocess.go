@@ -155,7 +155,7 @@ func (d *inProcess) interrupt()        { d.cancel() }
 func (d *inProcess) close()            { d.cancel(); d.stop() }
 
 // NodesEnd returns the node's end of an endpoint whose node is in this process; nil for others.
-func (e *clientEndpoint) NodesEnd() attach.Endpoint {
+func (e *endpoint) NodesEnd() attach.Endpoint {
 	if e.c.nodesEnd == nil {
 		return nil
 	}

@@ -262,7 +262,7 @@ func TestMemoryOverALimit(t *testing.T) {
 			for range 10 {
 				k.must(t, "talk 500")
 			}
-			eventually(t, "there is a channel", func() bool { return ep.(*clientEndpoint).ch.Load() != nil })
+			eventually(t, "there is a channel", func() bool { return ep.(*endpoint).ch.Load() != nil })
 			k.must(t, "talk 10")
 			k.kill()
 		})
@@ -325,7 +325,7 @@ func TestFullDevShm(t *testing.T) {
 	for range 10 {
 		k.must(t, "talk 500")
 	}
-	eventually(t, "there is a channel", func() bool { return ep.(*clientEndpoint).ch.Load() != nil })
+	eventually(t, "there is a channel", func() bool { return ep.(*endpoint).ch.Load() != nil })
 	k.must(t, "talk 10")
 	k.kill()
 }

@@ -19,21 +19,21 @@ const stageSlots = 4
 
 // memoryTable is the memory that a session has allocated, found by address.
 type memoryTable struct {
-	c *client
+	c *session
 
 	slots chan int64 // offsets of free pieces of the bounce memory
 
-	mu   sync.Mutex      // guards list
-	list []*clientMemory // by address
+	mu   sync.Mutex       // guards list
+	list []*sessionMemory // by address
 
 	exposure // memory that other applications have mapped
 
 	bounceMu sync.Mutex // guards the fields below; held while the memory is made
-	bounce   *clientMemory
+	bounce   *sessionMemory
 	closed   bool
 }
 
-func (t *memoryTable) init(c *client) {
+func (t *memoryTable) init(c *session) {
 	t.c = c
 	t.slots = make(chan int64, stageSlots)
 	for i := range int64(stageSlots) {
@@ -41,8 +41,8 @@ func (t *memoryTable) init(c *client) {
 	}
 }
 
-// A clientMemory is one memfd of the session, also the bounce memory.
-type clientMemory struct {
+// A sessionMemory is one memfd of the session, also the bounce memory.
+type sessionMemory struct {
 	t      *memoryTable
 	region *shm.Region
 	base   uintptr
@@ -59,7 +59,7 @@ type clientMemory struct {
 }
 
 // Alloc returns memory in a sealed memfd. Its pages are allocated, and charged to this process.
-func (c *client) Alloc(n int) (attach.Memory, error) {
+func (c *session) Alloc(n int) (attach.Memory, error) {
 	c.mu.Lock()
 	closed, lost := c.closed, c.lost
 	c.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *client) Alloc(n int) (attach.Memory, error) {
 	return c.memory.create("window", int64(n), c.tuning.huge)
 }
 
-func (t *memoryTable) create(name string, n int64, huge shm.HugePages) (*clientMemory, error) {
+func (t *memoryTable) create(name string, n int64, huge shm.HugePages) (*sessionMemory, error) {
 	region, err := shm.Create("fabric-"+name, n)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (t *memoryTable) create(name string, n int64, huge shm.HugePages) (*clientM
 		region.Release()
 		return nil, err
 	}
-	m := &clientMemory{t: t, region: region, base: addressOf(region.Bytes()), small: small}
+	m := &sessionMemory{t: t, region: region, base: addressOf(region.Bytes()), small: small}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(t.list, m.base, compareBase)
@@ -90,7 +90,7 @@ func (t *memoryTable) create(name string, n int64, huge shm.HugePages) (*clientM
 	return m, nil
 }
 
-func compareBase(m *clientMemory, at uintptr) int {
+func compareBase(m *sessionMemory, at uintptr) int {
 	switch {
 	case m.base < at:
 		return -1
@@ -101,7 +101,7 @@ func compareBase(m *clientMemory, at uintptr) int {
 }
 
 // find returns the memory that contains p, with a reference for the caller, and p's offset in it.
-func (t *memoryTable) find(p []byte) (m *clientMemory, off int64, ok bool) {
+func (t *memoryTable) find(p []byte) (m *sessionMemory, off int64, ok bool) {
 	at := addressOf(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +121,7 @@ func (t *memoryTable) find(p []byte) (m *clientMemory, off int64, ok bool) {
 	return m, int64(at - m.base), true
 }
 
-func (t *memoryTable) remove(m *clientMemory) {
+func (t *memoryTable) remove(m *sessionMemory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if i := slices.Index(t.list, m); i >= 0 {
@@ -130,7 +130,7 @@ func (t *memoryTable) remove(m *clientMemory) {
 }
 
 // bouncing returns the bounce memory, with a reference for the caller.
-func (t *memoryTable) bouncing() (*clientMemory, error) {
+func (t *memoryTable) bouncing() (*sessionMemory, error) {
 	t.bounceMu.Lock()
 	defer t.bounceMu.Unlock()
 	if t.closed {
@@ -160,7 +160,7 @@ func (t *memoryTable) close() {
 
 // name returns the node's number of the memory, which is passed to the node at the first call. The
 // caller holds moving.
-func (m *clientMemory) name() (uint32, error) {
+func (m *sessionMemory) name() (uint32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -178,12 +178,12 @@ func (m *clientMemory) name() (uint32, error) {
 	return out.Memory, nil
 }
 
-func (m *clientMemory) Bytes() []byte { return m.region.Bytes() }
+func (m *sessionMemory) Bytes() []byte { return m.region.Bytes() }
 
-func (m *clientMemory) SmallPages() string { return m.small }
+func (m *sessionMemory) SmallPages() string { return m.small }
 
 // Close unmaps the memory here. Its windows keep the pages, which the node has mapped itself.
-func (m *clientMemory) Close() error {
+func (m *sessionMemory) Close() error {
 	m.mu.Lock()
 	id, closed := m.id.Load(), m.closed
 	m.closed = true

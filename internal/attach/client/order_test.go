@@ -35,19 +35,19 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 				if !upgrade {
 					talk(t, a, b)
 				}
-				q := &pendingSends{t: t, ep: a.(*clientEndpoint)}
+				q := &pendingSends{t: t, ep: a.(*endpoint)}
 				q.send(1<<20, nil) // no reader: it waits, whatever the buffers hold
 				q.sendAll(rng)
 				if upgrade {
-					a.(*clientEndpoint).upgrade(false)
+					a.(*endpoint).upgrade(false)
 					eventually(t, "the peer reads at the channel", func() bool {
-						ch := a.(*clientEndpoint).ch.Load()
+						ch := a.(*endpoint).ch.Load()
 						return ch != nil && ch.out.ReaderReady()
 					})
 					q.sendAll(rng)
 				}
 				q.drain(b, rng)
-				if !through(a) && !a.(*clientEndpoint).ch.Load().switched.Load() || !b.(*clientEndpoint).ch.Load().reading.Load() {
+				if !through(a) && !a.(*endpoint).ch.Load().switched.Load() || !b.(*endpoint).ch.Load().reading.Load() {
 					t.Error("the stream does not go through the channel")
 				}
 				check(t, "Close", a.Close(), status.OK)
@@ -60,7 +60,7 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 // pendingSends are calls that wait for their turn, in a known order.
 type pendingSends struct {
 	t     *testing.T
-	ep    *clientEndpoint
+	ep    *endpoint
 	calls int32 // that have the turn, or wait for it
 	total int   // bytes of them
 	wg    sync.WaitGroup

@@ -17,10 +17,10 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A clientPath carries the messages of a connection to another node, from process to process. As
+// A messagePath carries the messages of a connection to another node, from process to process. As
 // with a channel, both directions begin on the data socket, each switches once its sender finds the
 // path ready, and the data socket still carries the end of the connection.
-type clientPath struct {
+type messagePath struct {
 	conn *path.Conn
 	// switched is set once the path carries sent bytes; guarded by sending. reading is set once it
 	// carries received bytes, over at their end, and torn at an end other than the peer's own;
@@ -36,7 +36,7 @@ var processKey = sync.OnceValues(path.NewKey)
 
 // joinPath asks for a path and sets up this end of it. On failure the messages stay on the data
 // socket; the node knows the reason. It reports whether another attempt may succeed.
-func (e *clientEndpoint) joinPath(join func()) (again bool) {
+func (e *endpoint) joinPath(join func()) (again bool) {
 	defer join()
 	key, err := processKey()
 	if err != nil {
@@ -60,7 +60,7 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 		e.refusePath(ctx, err)
 		return true
 	}
-	p := &clientPath{conn: conn}
+	p := &messagePath{conn: conn}
 	if !e.installPath(p) {
 		conn.FinishUnused() // allows an orderly close of the connection
 		conn.Close()
@@ -84,7 +84,7 @@ func (e *clientEndpoint) joinPath(join func()) (again bool) {
 
 // refusePath reports to the node that there is no path here. The peer may have begun to use it once
 // this end has reported that it is ready: then the connection ends.
-func (e *clientEndpoint) refusePath(ctx context.Context, why error) {
+func (e *endpoint) refusePath(ctx context.Context, why error) {
 	if errors.Is(why, path.ErrHalf) {
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{OK: 1}, nil)
 	}
@@ -113,7 +113,7 @@ func (p *backoff) begin() {
 
 // upgradePathLocked asks for a path in the background, unless the last attempt has just failed and
 // the peer does not ask. The caller holds mu.
-func (e *clientEndpoint) upgradePathLocked(offered bool) {
+func (e *endpoint) upgradePathLocked(offered bool) {
 	if !offered && e.asks.pause.lasts() {
 		return
 	}
@@ -131,7 +131,7 @@ func (e *clientEndpoint) upgradePathLocked(offered bool) {
 }
 
 // untilClose returns a context that ends with the endpoint.
-func (e *clientEndpoint) untilClose() (context.Context, context.CancelFunc) {
+func (e *endpoint) untilClose() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	e.wg.Go(func() {
 		select {
@@ -144,7 +144,7 @@ func (e *clientEndpoint) untilClose() (context.Context, context.CancelFunc) {
 }
 
 // installPath makes p the endpoint's path; false if the endpoint is closed.
-func (e *clientEndpoint) installPath(p *clientPath) bool {
+func (e *endpoint) installPath(p *messagePath) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -164,7 +164,7 @@ func (e *clientEndpoint) installPath(p *clientPath) bool {
 }
 
 // dead reports whether the path has ended before the peer has switched to it.
-func (p *clientPath) dead() bool {
+func (p *messagePath) dead() bool {
 	select {
 	case <-p.conn.Started():
 		_, ok := p.conn.Start()
@@ -176,7 +176,7 @@ func (p *clientPath) dead() bool {
 
 // pathOut returns the path if sent bytes go through it, switching to it if possible. The caller
 // holds sending.
-func (e *clientEndpoint) pathOut() *clientPath {
+func (e *endpoint) pathOut() *messagePath {
 	p := e.path.Load()
 	if p == nil || p.switched.Load() {
 		return p
@@ -190,13 +190,13 @@ func (e *clientEndpoint) pathOut() *clientPath {
 }
 
 // send is Send through the path.
-func (p *clientPath) send(ctx context.Context, b []byte) (int, error) {
+func (p *messagePath) send(ctx context.Context, b []byte) (int, error) {
 	n, err := p.conn.Write(ctx, b)
 	return n, pathError(ctx, err)
 }
 
 // trySend is TrySend through the path.
-func (p *clientPath) trySend(b []byte) (int, error) {
+func (p *messagePath) trySend(b []byte) (int, error) {
 	n, err := p.conn.TryWrite(b)
 	return n, pathError(context.Background(), err)
 }
@@ -214,7 +214,7 @@ func pathError(ctx context.Context, err error) error {
 
 // pathIn returns the path if the next bytes come through it. Otherwise it returns how many more
 // bytes may come through the data socket, as an upper bound. The caller holds receiving.
-func (e *clientEndpoint) pathIn() (p *clientPath, limit uint64, err error) {
+func (e *endpoint) pathIn() (p *messagePath, limit uint64, err error) {
 	p = e.path.Load()
 	if p == nil {
 		return nil, unlimited, nil
@@ -238,7 +238,7 @@ func (e *clientEndpoint) pathIn() (p *clientPath, limit uint64, err error) {
 }
 
 // pathIsOn returns the path if received bytes come through it. The caller holds receiving.
-func (e *clientEndpoint) pathIsOn() *clientPath {
+func (e *endpoint) pathIsOn() *messagePath {
 	if p := e.path.Load(); p != nil && p.reading.Load() && !p.over.Load() {
 		return p
 	}
@@ -247,7 +247,7 @@ func (e *clientEndpoint) pathIsOn() *clientPath {
 
 // tryRecv returns the available bytes. The end of the path is not yet the end of the connection:
 // the data socket reports that.
-func (p *clientPath) tryRecv(b []byte) (int, error) {
+func (p *messagePath) tryRecv(b []byte) (int, error) {
 	n, err := p.conn.TryRead(b)
 	if err == nil && n == 0 {
 		return 0, status.Again
@@ -261,7 +261,7 @@ func (p *clientPath) tryRecv(b []byte) (int, error) {
 
 // ends records the end of the path's received bytes. Only after the peer's own end can the
 // connection have ended in order.
-func (p *clientPath) ends(err error) {
+func (p *messagePath) ends(err error) {
 	if !errors.Is(err, io.EOF) {
 		p.torn.Store(true)
 	}
@@ -271,13 +271,13 @@ func (p *clientPath) ends(err error) {
 // lost reports whether bytes of the peer may be missing although its connection has ended in order:
 // the path's direction ended abnormally, or it starts at another byte than got, the number received
 // through the data socket.
-func (p *clientPath) lost(got uint64) bool {
+func (p *messagePath) lost(got uint64) bool {
 	start, ok := p.conn.Start()
 	return p.torn.Load() || ok && !p.reading.Load() && start != got || !ok && !p.conn.EndedWell()
 }
 
 // recv waits for at least one byte, or for the end, at which it returns 0.
-func (p *clientPath) recv(ctx context.Context, b []byte) (int, error) {
+func (p *messagePath) recv(ctx context.Context, b []byte) (int, error) {
 	n, err := p.conn.Read(ctx, b)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return n, pathError(ctx, err)
@@ -291,7 +291,7 @@ func (p *clientPath) recv(ctx context.Context, b []byte) (int, error) {
 // pathToCome waits, after the end of the data socket, until it is known whether the peer has
 // switched to a path: the peer's bytes there may be in flight. It reports whether there is
 // something new to receive.
-func (e *clientEndpoint) pathToCome(ctx context.Context) (bool, error) {
+func (e *endpoint) pathToCome(ctx context.Context) (bool, error) {
 	e.mu.Lock()
 	joining := e.asks.joining
 	e.mu.Unlock()
@@ -327,7 +327,7 @@ const (
 )
 
 // pathBroken maps a failure of a send through the path: the connection has ended, or ends now.
-func (e *clientEndpoint) pathBroken(err error) error {
+func (e *endpoint) pathBroken(err error) error {
 	if err == nil || withdrawn(err) {
 		return err
 	}
@@ -335,7 +335,7 @@ func (e *clientEndpoint) pathBroken(err error) error {
 }
 
 // brokenBy waits for the connection's end, which end makes if it does not come by itself.
-func (e *clientEndpoint) brokenBy(err error, end func()) error {
+func (e *endpoint) brokenBy(err error, end func()) error {
 	late := time.NewTimer(sendGrace)
 	defer late.Stop()
 	select {
@@ -348,7 +348,7 @@ func (e *clientEndpoint) brokenBy(err error, end func()) error {
 }
 
 // breakPath makes the node end the connection, whose path is broken.
-func (e *clientEndpoint) breakPath(why error) {
+func (e *endpoint) breakPath(why error) {
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: why.Error()}, nil)
@@ -361,7 +361,7 @@ var (
 
 // suspect starts, once, a goroutine that waits for the end of a connection whose path has ended
 // other than by the peer's own end: a poller has no call that waits.
-func (e *clientEndpoint) suspect(p *clientPath) {
+func (e *endpoint) suspect(p *messagePath) {
 	p.suspected.Do(func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -384,7 +384,7 @@ func (e *clientEndpoint) suspect(p *clientPath) {
 }
 
 // peerShut reports whether the peer has shut down its sending side in order.
-func (e *clientEndpoint) peerShut() bool {
+func (e *endpoint) peerShut() bool {
 	p := e.path.Load()
 	data, err := e.socket()
 	if err != nil || p.torn.Load() {
@@ -396,7 +396,7 @@ func (e *clientEndpoint) peerShut() bool {
 
 // awaitEnd is data.await after the end of the path: the data socket must end too. After the peer's
 // own end that may take long, for example until its operations complete.
-func (e *clientEndpoint) awaitEnd(ctx context.Context, data nodeStream) error {
+func (e *endpoint) awaitEnd(ctx context.Context, data nodeStream) error {
 	if !e.path.Load().torn.Load() {
 		return data.await(ctx)
 	}
@@ -411,7 +411,7 @@ func (e *clientEndpoint) awaitEnd(ctx context.Context, data nodeStream) error {
 }
 
 // mayComeByPath is pathToCome for a non-blocking call; it is also true while that is not known yet.
-func (e *clientEndpoint) mayComeByPath() bool {
+func (e *endpoint) mayComeByPath() bool {
 	e.mu.Lock()
 	joining := e.asks.joining
 	e.mu.Unlock()
@@ -437,11 +437,11 @@ func (e *clientEndpoint) mayComeByPath() bool {
 }
 
 // interrupt ends the waiting calls of the path.
-func (p *clientPath) interrupt() { p.conn.Interrupt() }
+func (p *messagePath) interrupt() { p.conn.Interrupt() }
 
 // finishPath ends the sending direction, in order unless aborted, and closes the socket. It reports
 // false if sent bytes do not arrive. The endpoint is closed: no call uses the path any more.
-func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
+func (e *endpoint) finishPath(aborted bool) (whole bool) {
 	p := e.path.Load()
 	if p == nil {
 		return true
@@ -457,7 +457,7 @@ func (e *clientEndpoint) finishPath(aborted bool) (whole bool) {
 // endPath ends the sent bytes of p in order, and reports whether they arrive. The node sends those
 // that the socket has no room for, so that a close does not wait for the peer to read. Only where
 // the node does not take them this end waits.
-func (e *clientEndpoint) endPath(p *clientPath) bool {
+func (e *endpoint) endPath(p *messagePath) bool {
 	rest, err := p.conn.End()
 	if err != nil || len(rest) == 0 || e.leaveRest(rest) == nil {
 		return err == nil
@@ -468,7 +468,7 @@ func (e *clientEndpoint) endPath(p *clientPath) bool {
 }
 
 // leaveRest gives the path's last bytes to the node.
-func (e *clientEndpoint) leaveRest(rest []byte) error {
+func (e *endpoint) leaveRest(rest []byte) error {
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	for piece := range slices.Chunk(rest, proto.MaxPathRest) {
@@ -485,7 +485,7 @@ func (e *clientEndpoint) leaveRest(rest []byte) error {
 const pathLinger = 10 * time.Second
 
 // hasMessage reports whether p's socket holds message bytes; true while a call reads it.
-func (e *clientEndpoint) hasMessage(p *clientPath) bool {
+func (e *endpoint) hasMessage(p *messagePath) bool {
 	if !e.receiving.Try() {
 		return true
 	}
@@ -501,7 +501,7 @@ func (e *clientEndpoint) hasMessage(p *clientPath) bool {
 }
 
 // pathEvents corrects ev, the data socket's poll events, for the bytes on the path.
-func (e *clientEndpoint) pathEvents(ev attach.Events) attach.Events {
+func (e *endpoint) pathEvents(ev attach.Events) attach.Events {
 	p := e.path.Load()
 	if p == nil {
 		return ev

@@ -35,7 +35,7 @@ func TestAllOfALongTransferIsCheckedFirst(t *testing.T) {
 			t.Errorf("%s: VReadFrom has read something else", name)
 		}
 	}
-	e := p.a.(*clientEndpoint)
+	e := p.a.(*endpoint)
 	check(t, "CHECK for nothing", e.ask(t.Context(), proto.OpCheck, &proto.CheckBody{Remote: off, Len: 1}, nil), status.Invalid)
 	check(t, "CHECK for all", e.ask(t.Context(), proto.OpCheck, &proto.CheckBody{Remote: off, Len: 1, Need: readWrite}, nil), status.Invalid)
 	p.b.Close()

@@ -19,7 +19,7 @@ type pollers struct {
 }
 
 // Ready asks the data socket once there is one; before that, the node.
-func (e *clientEndpoint) Ready() attach.Events {
+func (e *endpoint) Ready() attach.Events {
 	data, err := e.socket()
 	switch {
 	case errors.Is(err, status.BadFD):
@@ -77,7 +77,7 @@ func when(cond bool, ev attach.Events) attach.Events {
 }
 
 // told handles a notification of poll events from the node.
-func (e *clientEndpoint) told(ev attach.Events) {
+func (e *endpoint) told(ev attach.Events) {
 	if ev&attach.PollHup != 0 {
 		e.ends.told.Store(true) // permanently: an endpoint never connects again
 		e.ends.once.Do(func() { close(e.ends.done) })
@@ -88,7 +88,7 @@ func (e *clientEndpoint) told(ev attach.Events) {
 
 // Notify registers ch for changes: the node reports those before the connection, the data socket
 // those after.
-func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
+func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) {
 	key := &ch
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,7 +110,7 @@ func (e *clientEndpoint) Notify(ch chan<- struct{}) (stop func()) {
 }
 
 // notify sends to every listener.
-func (e *clientEndpoint) notify() {
+func (e *endpoint) notify() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ch := range e.polled.listeners {
@@ -122,7 +122,7 @@ func (e *clientEndpoint) notify() {
 }
 
 // watchData starts to report the data socket's readiness, until Close. The caller holds mu.
-func (e *clientEndpoint) watchData() {
+func (e *endpoint) watchData() {
 	if e.polled.data {
 		return
 	}
@@ -135,7 +135,7 @@ func (e *clientEndpoint) watchData() {
 }
 
 // watchPath starts to report the path's readiness, until Close. The caller holds mu.
-func (e *clientEndpoint) watchPath(p *clientPath) {
+func (e *endpoint) watchPath(p *messagePath) {
 	if e.polled.path {
 		return
 	}

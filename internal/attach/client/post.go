@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
+func (e *endpoint) PostAtomic(a rma.Atomic) error {
 	if p := e.far.path.Load(); p != nil {
 		if done, err := p.postAtomic(a); done {
 			return err
@@ -21,7 +21,7 @@ func (e *clientEndpoint) PostAtomic(a rma.Atomic) error {
 }
 
 // nodePost is PostAtomic through the node, which answers before the atomic is performed.
-func (e *clientEndpoint) nodePost(a rma.Atomic) error {
+func (e *endpoint) nodePost(a rma.Atomic) error {
 	return e.direct.through(true, func() error {
 		return usePad(func(p *pad) error {
 			p.atomic = proto.AtomicBody(a)
@@ -30,7 +30,7 @@ func (e *clientEndpoint) nodePost(a rma.Atomic) error {
 	})
 }
 
-func (e *clientEndpoint) PutSignal(loff, n int64, p rma.Put) error {
+func (e *endpoint) PutSignal(loff, n int64, p rma.Put) error {
 	if q := e.far.path.Load(); q != nil {
 		if done, err := q.put(nil, loff, n, p); done {
 			return err
@@ -43,13 +43,13 @@ func (e *clientEndpoint) PutSignal(loff, n int64, p rma.Put) error {
 }
 
 // nodePut is PutSignal through the node.
-func (e *clientEndpoint) nodePut(loff, n int64, p rma.Put) error {
+func (e *endpoint) nodePut(loff, n int64, p rma.Put) error {
 	return e.direct.through(true, func() error {
 		return e.ask(context.Background(), proto.OpPutSignal, &proto.PutBody{Local: loff, Len: n, Put: p}, nil)
 	})
 }
 
-func (e *clientEndpoint) VPutSignal(b []byte, p rma.Put) error {
+func (e *endpoint) VPutSignal(b []byte, p rma.Put) error {
 	if q := e.far.path.Load(); q != nil && b != nil {
 		if done, err := q.put(b, 0, int64(len(b)), p); done {
 			return err
@@ -62,7 +62,7 @@ func (e *clientEndpoint) VPutSignal(b []byte, p rma.Put) error {
 }
 
 // nodeVPut is VPutSignal through the node.
-func (e *clientEndpoint) nodeVPut(b []byte, p rma.Put) error {
+func (e *endpoint) nodeVPut(b []byte, p rma.Put) error {
 	if _, err := e.socket(); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (e *clientEndpoint) nodeVPut(b []byte, p rma.Put) error {
 
 // putPieces transfers in pieces like VWriteTo. With the first piece the node checks all ranges;
 // only the last piece stores the word.
-func (e *clientEndpoint) putPieces(b []byte, p rma.Put) error {
+func (e *endpoint) putPieces(b []byte, p rma.Put) error {
 	total := int64(len(b))
 	return e.c.memory.stage(b, true, func(memory uint32, memOff, done, n int64) error {
 		piece := p

@@ -14,7 +14,7 @@ import (
 )
 
 // Register accepts memory of the session's Alloc, or a part of it.
-func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
+func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
 	select {
 	case <-e.quit:
 		return 0, status.BadFD
@@ -50,7 +50,7 @@ func (e *clientEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.
 	})
 }
 
-func (e *clientEndpoint) Unregister(off, n int64) error {
+func (e *endpoint) Unregister(off, n int64) error {
 	err := e.direct.unregister(proto.Span{Off: off, Len: n}, func() error {
 		return e.ask(context.Background(), proto.OpUnregister, &proto.Span{Off: off, Len: n}, nil)
 	})
@@ -60,7 +60,7 @@ func (e *clientEndpoint) Unregister(off, n int64) error {
 	return e.c.memory.withdraw(false)
 }
 
-func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
+func (e *endpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 	if p := e.far.path.Load(); p != nil {
 		if done, err := p.writeTo(loff, n, roff, flags); done {
 			return err
@@ -72,7 +72,7 @@ func (e *clientEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 	return e.nodeTransfer(proto.OpWriteTo, proto.Transfer{Local: loff, Len: n, Remote: roff, Flags: flags})
 }
 
-func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
+func (e *endpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
 	if p := e.far.path.Load(); p != nil {
 		if done, err := p.readFrom(loff, n, roff, flags); done {
 			return err
@@ -85,7 +85,7 @@ func (e *clientEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
 }
 
 // nodeTransfer is WriteTo or ReadFrom through the node.
-func (e *clientEndpoint) nodeTransfer(op proto.Op, t proto.Transfer) error {
+func (e *endpoint) nodeTransfer(op proto.Op, t proto.Transfer) error {
 	return e.direct.through(e.posts(t.Flags), func() error {
 		return usePad(func(p *pad) error {
 			p.transfer = t
@@ -94,7 +94,7 @@ func (e *clientEndpoint) nodeTransfer(op proto.Op, t proto.Transfer) error {
 	})
 }
 
-func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
+func (e *endpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
 	if q := e.far.path.Load(); q != nil {
 		if done, err := q.vwriteTo(p, roff, flags); done {
 			return err
@@ -106,7 +106,7 @@ func (e *clientEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
 	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(proto.OpVWriteTo, p, roff, flags) })
 }
 
-func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
+func (e *endpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
 	if q := e.far.path.Load(); q != nil {
 		if done, err := q.vreadFrom(p, roff, flags); done {
 			return err
@@ -118,7 +118,7 @@ func (e *clientEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error 
 	return e.direct.through(e.posts(flags), func() error { return e.vtransfer(proto.OpVReadFrom, p, roff, flags) })
 }
 
-func (e *clientEndpoint) vtransfer(op proto.Op, p []byte, roff int64, flags rma.Flags) error {
+func (e *endpoint) vtransfer(op proto.Op, p []byte, roff int64, flags rma.Flags) error {
 	if _, err := e.socket(); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (e *clientEndpoint) vtransfer(op proto.Op, p []byte, roff int64, flags rma.
 
 // checkPieces makes the node check the whole range of a transfer in pieces, so that no piece is
 // transferred if the last one is out of range. A node without CHECK checks them one by one.
-func (e *clientEndpoint) checkPieces(op proto.Op, n, roff int64, flags rma.Flags) error {
+func (e *endpoint) checkPieces(op proto.Op, n, roff int64, flags rma.Flags) error {
 	if n <= proto.MaxStage {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (e *clientEndpoint) checkPieces(op proto.Op, n, roff int64, flags rma.Flags
 	return nil
 }
 
-func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
+func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 	if p := e.far.path.Load(); p != nil {
 		if old, done, err := p.atomic(ctx, a); done {
 			return old, err
@@ -173,7 +173,7 @@ func (e *clientEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, erro
 }
 
 // nodeAtomic is Atomic through the node.
-func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, error) {
+func (e *endpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 	var old uint64
 	err := e.direct.through(false, func() error {
 		return usePad(func(p *pad) error {
@@ -189,7 +189,7 @@ func (e *clientEndpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, 
 	return old, err
 }
 
-func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, error) {
+func (e *endpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, error) {
 	var out proto.Mapped
 	q := question{op: proto.OpMmap, body: &proto.MmapBody{Off: roff, Len: n, Prot: prot}, ended: status.Reset}
 	q.late = func(a answer) { // no caller waits for the mapping any more
@@ -217,7 +217,7 @@ func (e *clientEndpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, err
 
 // A mapping is a peer's memory in this process.
 type mapping struct {
-	c      *client
+	c      *session
 	id     uint32 // the node's number of it
 	once   sync.Once
 	region *shm.Region
@@ -235,7 +235,7 @@ func (m *mapping) Close() error {
 	return err
 }
 
-func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
+func (e *endpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	if by == fence.InitSelf {
 		if p := e.far.path.Load(); p != nil {
 			return p.mark()
@@ -247,7 +247,7 @@ func (e *clientEndpoint) FenceMark(by fence.Side) (fence.Mark, error) {
 	return e.direct.nodeMark(context.Background(), by)
 }
 
-func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
+func (e *endpoint) FenceWait(ctx context.Context, m fence.Mark) error {
 	if p := e.far.path.Load(); p != nil && m.Side == fence.InitSelf {
 		return p.wait(ctx, m)
 	}
@@ -257,7 +257,7 @@ func (e *clientEndpoint) FenceWait(ctx context.Context, m fence.Mark) error {
 	return e.direct.nodeWait(ctx, m)
 }
 
-func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
+func (e *endpoint) FenceSignal(s fence.Signal) error {
 	if p := e.far.path.Load(); p != nil {
 		if done, err := p.signal(s); done {
 			return err
@@ -269,7 +269,7 @@ func (e *clientEndpoint) FenceSignal(s fence.Signal) error {
 }
 
 // nodeSignal is FenceSignal through the node.
-func (e *clientEndpoint) nodeSignal(s fence.Signal) error {
+func (e *endpoint) nodeSignal(s fence.Signal) error {
 	return e.direct.through(e.far.is.Load(), func() error {
 		return usePad(func(p *pad) error {
 			p.signal = proto.SignalBody(s)

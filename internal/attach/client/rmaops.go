@@ -24,10 +24,10 @@ import (
 // the call waits for the result of its operation.
 
 // posts reports whether the node may answer a transfer with flags before it has ended.
-func (e *clientEndpoint) posts(flags rma.Flags) bool { return e.far.is.Load() && flags&rma.Sync == 0 }
+func (e *endpoint) posts(flags rma.Flags) bool { return e.far.is.Load() && flags&rma.Sync == 0 }
 
 // leaveFar orders an operation through the node after those on the path.
-func (e *clientEndpoint) leaveFar() error {
+func (e *endpoint) leaveFar() error {
 	p := e.far.path.Load()
 	if p == nil {
 		e.wantFar()
@@ -241,7 +241,7 @@ func (p *farPath) postAtomic(a rma.Atomic) (done bool, err error) {
 }
 
 // until runs f, and waits for it until ctx is done. f ends with the endpoint.
-func (e *clientEndpoint) until(ctx context.Context, f func() error) error {
+func (e *endpoint) until(ctx context.Context, f func() error) error {
 	if ctx.Done() == nil {
 		return f()
 	}

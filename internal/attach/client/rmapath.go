@@ -20,7 +20,7 @@ const rmaPathAfter = 4
 // process to that node. Requests are numbered in the order of writing. Answers come in the same
 // order, for the requests that have one, and the call that waits for an answer reads it.
 type farPath struct {
-	e    *clientEndpoint
+	e    *endpoint
 	conn *path.Conn
 
 	issued atomic.Uint64 // number of the last request; changed with send held
@@ -48,7 +48,7 @@ const smallPayload = 16<<10 - 3*path.RMARequestLen
 
 // joinRMAPath asks for the path. On failure all operations still go through the node, which knows
 // the reason.
-func (e *clientEndpoint) joinRMAPath() {
+func (e *endpoint) joinRMAPath() {
 	key, err := processKey()
 	if err != nil {
 		return
@@ -109,7 +109,7 @@ func beginFar(ctx context.Context, conn *path.Conn) error {
 }
 
 // noRMAPath reports to the node that there is no path here; used: operations may be lost.
-func (e *clientEndpoint) noRMAPath(ctx context.Context, used bool, why error) {
+func (e *endpoint) noRMAPath(ctx context.Context, used bool, why error) {
 	in := &proto.JoinedBody{Why: why.Error()}
 	if used {
 		in.OK = 1
@@ -118,7 +118,7 @@ func (e *clientEndpoint) noRMAPath(ctx context.Context, used bool, why error) {
 }
 
 // installFar makes p the endpoint's; false if the endpoint is closed.
-func (e *clientEndpoint) installFar(p *farPath) bool {
+func (e *endpoint) installFar(p *farPath) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -129,7 +129,7 @@ func (e *clientEndpoint) installFar(p *farPath) bool {
 }
 
 // finishFar closes the path. The endpoint is closed, and no call uses the path.
-func (e *clientEndpoint) finishFar() {
+func (e *endpoint) finishFar() {
 	if p := e.far.path.Load(); p != nil {
 		_ = p.conn.Close()
 	}
@@ -145,7 +145,7 @@ type farCount struct {
 }
 
 // wantFar counts an operation that goes through the node.
-func (e *clientEndpoint) wantFar() {
+func (e *endpoint) wantFar() {
 	w := &e.far.wants
 	if !e.far.is.Load() || w.n.Load() < rmaPathAfter && w.n.Add(1) < rmaPathAfter {
 		return
@@ -421,7 +421,7 @@ func (p *farPath) comesTo(ctx context.Context, ticket uint64) bool {
 }
 
 // answerUntil is until for f's answer. After ctx is done f continues, and its answer is dropped.
-func (e *clientEndpoint) answerUntil(ctx context.Context, f func() (farAnswer, error)) (farAnswer, error) {
+func (e *endpoint) answerUntil(ctx context.Context, f func() (farAnswer, error)) (farAnswer, error) {
 	var late farAnswer
 	if err := e.until(ctx, func() (err error) { late, err = f(); return err }); err != nil {
 		return farAnswer{}, err
@@ -521,7 +521,7 @@ func (p *farPath) verdict(number uint64) status.Code {
 }
 
 // lost maps a failure of the path: the connection has ended, or ends now.
-func (e *clientEndpoint) lost(err error) error {
+func (e *endpoint) lost(err error) error {
 	return e.brokenBy(err, func() {
 		ctx, cancel := e.c.patient()
 		defer cancel()

@@ -19,7 +19,7 @@ import (
 // TestADeadlineHoldsBehindAWrite: while a call writes to the RMA path, and the peer's node reads
 // nothing, the calls queued after it end with their ctx.
 func TestADeadlineHoldsBehindAWrite(t *testing.T) {
-	e := newClientEndpoint(&client{}, 1)
+	e := newEndpoint(&session{}, 1)
 	p := &farPath{e: e}
 	p.turn.L = &p.mu
 	e.far.path.Store(p)
@@ -62,7 +62,7 @@ func TestAMarkOfTheNodeCoversThePath(t *testing.T) {
 	pair.s.node.mu.Lock()
 	pair.s.node.direct.idle = true
 	pair.s.node.mu.Unlock()
-	e := pair.a.(*clientEndpoint)
+	e := pair.a.(*endpoint)
 	p := &farPath{e: e, done: 1, bad: 1, badCode: status.Fault} // of its one request
 	p.turn.L = &p.mu
 	p.issued.Store(1)
@@ -150,7 +150,7 @@ func newFarNode(t *testing.T) (*farPath, *farNode) {
 		t.Fatal(err)
 	}
 	beginning.Wait()
-	e := newClientEndpoint(&client{}, 1)
+	e := newEndpoint(&session{}, 1)
 	p := &farPath{e: e, conn: near}
 	p.turn.L = &p.mu
 	n := &farNode{may: make(chan struct{}, 1000)}

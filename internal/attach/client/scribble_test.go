@@ -60,7 +60,7 @@ func scribbler(path string) error {
 // scribble writes to the ring that it may write to, and stores into both until
 // the peer is gone. It returns how often.
 func scribble(ep attach.Endpoint, rng *rand.Rand) (stores int) {
-	ch := ep.(*clientEndpoint).ch.Load()
+	ch := ep.(*endpoint).ch.Load()
 	mem, order := ch.region.Bytes(), binary.NativeEndian
 	const head, slot = 512, 64 // SPEC.md
 	values := []uint64{0, 1, 57, 1 << 31, 1<<32 - 1}

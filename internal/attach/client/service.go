@@ -13,7 +13,7 @@ import (
 // maxPages bounds the pages of one list. It allows more services than a cluster may have.
 const maxPages = 64
 
-func (c *client) Services() ([]attach.Service, error) {
+func (c *session) Services() ([]attach.Service, error) {
 	var all []attach.Service
 	var next proto.ServicesBody
 	for range maxPages {
@@ -31,7 +31,7 @@ func (c *client) Services() ([]attach.Service, error) {
 	return nil, fmt.Errorf("the list of services does not end: %w", status.Protocol)
 }
 
-func (c *client) Resolve(ctx context.Context, service, node string) ([]attach.Service, error) {
+func (c *session) Resolve(ctx context.Context, service, node string) ([]attach.Service, error) {
 	var list proto.ServiceList
 	if _, err := c.ask(ctx, question{op: proto.OpResolve, body: &proto.ResolveBody{Service: service, Node: node}}, &list); err != nil {
 		return nil, tooOld(err)
@@ -52,17 +52,17 @@ func tooOld(err error) error {
 
 // NotifyServices turns on the notifications, which stay on until the session ends. Each call asks
 // for them: every change after its return is reported.
-func (c *client) NotifyServices(ch chan<- struct{}) (stop func()) {
+func (c *session) NotifyServices(ch chan<- struct{}) (stop func()) {
 	stop = c.services.Add(ch)
 	c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only if no change can be reported
 	return stop
 }
 
-func (e *clientEndpoint) Serve(service string) error {
+func (e *endpoint) Serve(service string) error {
 	return tooOld(e.ask(context.Background(), proto.OpServe, &proto.ServiceBody{Service: service}, nil))
 }
 
-func (e *clientEndpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
+func (e *endpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
 	if service == "" {
 		return e.Connect(ctx, dst)
 	}

@@ -31,7 +31,7 @@ func asUsers(uids ...uint32) func(*server.Options) {
 func windowOf(t *testing.T, e attach.Endpoint, off int64) (proto.WindowBody, *os.File) {
 	t.Helper()
 	var out proto.WindowBody
-	f, err := e.(*clientEndpoint).question(t.Context(), question{op: proto.OpWindow, body: &proto.Offset{Off: off}, ended: status.Reset}, &out)
+	f, err := e.(*endpoint).question(t.Context(), question{op: proto.OpWindow, body: &proto.Offset{Off: off}, ended: status.Reset}, &out)
 	check(t, "WINDOW", err, status.OK)
 	if f != nil {
 		t.Cleanup(func() { f.Close() })
@@ -186,7 +186,7 @@ func TestWindowsOfAnotherUser(t *testing.T) {
 	if got[0] != 5 || p.memB[1] != 6 || known(p.a) != 0 || p.asked() != before+2 {
 		t.Errorf("%d was read, %d written, the node asked %d times, %d windows are mapped", got[0], p.memB[1], p.asked()-before, known(p.a))
 	}
-	check(t, "SHARE", p.cb.(*client).shareWindows(t.Context()), status.OK)
+	check(t, "SHARE", p.cb.(*session).shareWindows(t.Context()), status.OK)
 	m := must(p.a.Mmap(p.offB, pageSize, readWrite))(t)
 	defer m.Close()
 	m.Bytes()[2] = 4
@@ -285,9 +285,9 @@ func TestMemoryWithAWindowLeftIsNotMoved(t *testing.T) {
 // TestMemoryThatNobodyHasStays: only memory that was handed out is copied.
 func TestMemoryThatNobodyHasStays(t *testing.T) {
 	p := newDirectPair(t, nil)
-	before := p.cb.(*client).memory.list[0].region.File()
+	before := p.cb.(*session).memory.list[0].region.File()
 	check(t, "Unregister", p.b.Unregister(p.offB, 4*pageSize), status.OK)
-	if p.cb.(*client).memory.list[0].region.File() != before {
+	if p.cb.(*session).memory.list[0].region.File() != before {
 		t.Error("the memory was moved")
 	}
 }

@@ -14,7 +14,7 @@ var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
 
 // CloseWrite ends the sent bytes on the channel or path, and then the data socket's direction,
 // which the node makes a half-close of the connection.
-func (e *clientEndpoint) CloseWrite() error {
+func (e *endpoint) CloseWrite() error {
 	data, err := e.socket()
 	if err != nil {
 		return err
@@ -57,14 +57,14 @@ func (ch *channel) shutOut() {
 }
 
 // shutPath ends this end's direction of the path in order, once.
-func (e *clientEndpoint) shutPath(p *clientPath) error {
+func (e *endpoint) shutPath(p *messagePath) error {
 	ctx, cancel := e.untilClose()
 	defer cancel()
 	return p.finish(ctx)
 }
 
 // finish is path.Conn.Finish, unless it has succeeded before. The caller holds sending.
-func (p *clientPath) finish(ctx context.Context) error {
+func (p *messagePath) finish(ctx context.Context) error {
 	if p.finished {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (p *clientPath) finish(ctx context.Context) error {
 
 // readOver reports whether no more bytes come through a ring or a path, so that the end of the data
 // socket is the end.
-func (e *clientEndpoint) readOver() bool {
+func (e *endpoint) readOver() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if ch := e.ch.Load(); ch != nil && !e.closed {

@@ -26,7 +26,7 @@ var errStill = fmt.Errorf("the node does not answer: %w", status.TimedOut)
 
 // patient returns a context for a call that the node should answer at once. It ends after patience;
 // while the node is known not to respond it has ended already.
-func (c *client) patient() (context.Context, context.CancelFunc) {
+func (c *session) patient() (context.Context, context.CancelFunc) {
 	d := patience
 	if c.still.Load() {
 		d = 0
@@ -36,7 +36,7 @@ func (c *client) patient() (context.Context, context.CancelFunc) {
 
 // withdraw asks the node to cancel a request and waits for its answer, but not long: a stopped node
 // gives none.
-func (c *client) withdraw(id uint64, w *call) (answer, bool) {
+func (c *session) withdraw(id uint64, w *call) (answer, bool) {
 	c.out.Put(proto.Letter{Header: proto.Header{Op: proto.OpCancel}, Body: &proto.Cancel{Request: id}})
 	if !c.still.Load() {
 		t := time.NewTimer(withdrawal)
@@ -56,12 +56,12 @@ func (c *client) withdraw(id uint64, w *call) (answer, bool) {
 
 // heard records that the node has sent something. Endpoints whose request for events went
 // unanswered have to poll again.
-func (c *client) heard() {
+func (c *session) heard() {
 	if !c.still.Load() || !c.still.CompareAndSwap(true, false) {
 		return
 	}
 	c.mu.Lock()
-	all := make([]*clientEndpoint, 0, len(c.endpoints))
+	all := make([]*endpoint, 0, len(c.endpoints))
 	for _, e := range c.endpoints {
 		all = append(all, e)
 	}

@@ -13,7 +13,7 @@ import (
 
 // Send returns when the channel, the path or the data socket has accepted all of p; the peer or the
 // node delivers it.
-func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
+func (e *endpoint) Send(ctx context.Context, p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
 		return 0, err
@@ -39,7 +39,7 @@ func (e *clientEndpoint) Send(ctx context.Context, p []byte) (int, error) {
 }
 
 // push writes all of p to the data socket.
-func (e *clientEndpoint) push(ctx context.Context, data nodeStream, p []byte) (int, error) {
+func (e *endpoint) push(ctx context.Context, data nodeStream, p []byte) (int, error) {
 	sent, err := data.tryWrite(p)
 	if err != nil && !errors.Is(err, status.Again) {
 		return sent, e.broken(err)
@@ -52,7 +52,7 @@ func (e *clientEndpoint) push(ctx context.Context, data nodeStream, p []byte) (i
 }
 
 // TrySend does not wait for a running Send either.
-func (e *clientEndpoint) TrySend(p []byte) (int, error) {
+func (e *endpoint) TrySend(p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
 		return 0, err
@@ -84,7 +84,7 @@ func (e *clientEndpoint) TrySend(p []byte) (int, error) {
 }
 
 // Recv returns bytes of the channel, the path or the data socket.
-func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
+func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
 		return 0, err
@@ -136,7 +136,7 @@ func (e *clientEndpoint) Recv(ctx context.Context, p []byte) (int, error) {
 
 // received maps the error of a receive. The data socket's end has two kinds, and the node knows
 // which it is.
-func (e *clientEndpoint) received(data nodeStream, err error) error {
+func (e *endpoint) received(data nodeStream, err error) error {
 	switch {
 	case err == nil || withdrawn(err):
 		return err
@@ -157,7 +157,7 @@ func (e *clientEndpoint) received(data nodeStream, err error) error {
 }
 
 // askEnding asks the node for the kind of the data socket's end.
-func (e *clientEndpoint) askEnding() proto.Ending {
+func (e *endpoint) askEnding() proto.Ending {
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	var m proto.EndingBody
@@ -169,7 +169,7 @@ func (e *clientEndpoint) askEnding() proto.Ending {
 
 // broken maps a failure of the data socket or of the ring: unless this end was closed the
 // connection has ended, and the node may know the cause.
-func (e *clientEndpoint) broken(err error) error {
+func (e *endpoint) broken(err error) error {
 	if err == nil || withdrawn(err) {
 		return err
 	}
@@ -180,7 +180,7 @@ func (e *clientEndpoint) broken(err error) error {
 }
 
 // TryRecv does not wait for a running Recv either.
-func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
+func (e *endpoint) TryRecv(p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
 		return 0, err
@@ -198,7 +198,7 @@ func (e *clientEndpoint) TryRecv(p []byte) (int, error) {
 
 // streaming returns the data socket for a call that moves p; nil if the result is already known.
 // Moving no bytes succeeds in every state but closed.
-func (e *clientEndpoint) streaming(p []byte) (nodeStream, error) {
+func (e *endpoint) streaming(p []byte) (nodeStream, error) {
 	if live := e.live.Load(); live != nil && len(p) > 0 {
 		return live.nodeStream, nil
 	}
@@ -210,7 +210,7 @@ func (e *clientEndpoint) streaming(p []byte) (nodeStream, error) {
 }
 
 // lock takes t for one call, even if ctx is done, as long as the call need not wait.
-func (e *clientEndpoint) lock(ctx context.Context, t *Turn) error {
+func (e *endpoint) lock(ctx context.Context, t *Turn) error {
 	if t.Try() || t.Take(ctx.Done(), e.quit) {
 		return nil
 	}

@@ -72,7 +72,7 @@ type ringHabits struct {
 
 // get returns them. For a node without RINGS they are the defaults. get checks the node's answer.
 // quit ends the wait for it.
-func (r *ringHabits) get(c *client, quit <-chan struct{}) (proto.RingsBody, error) {
+func (r *ringHabits) get(c *session, quit <-chan struct{}) (proto.RingsBody, error) {
 	r.mu.Lock()
 	known, body := r.known, r.body
 	r.mu.Unlock()

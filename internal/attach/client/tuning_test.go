@@ -95,7 +95,7 @@ func TestRingsAreTheNodes(t *testing.T) {
 		s := serve(t, func(o *server.Options) { o.Rings = p })
 		a, b := channeled(t, s)
 		for _, e := range []attach.Endpoint{a, b} {
-			if got := e.(*clientEndpoint).ch.Load().in.Params; got != p {
+			if got := e.(*endpoint).ch.Load().in.Params; got != p {
 				t.Errorf("ring of %+v, want %+v", got, p)
 			}
 		}
@@ -174,7 +174,7 @@ func TestNoChannelWithoutHugePagesThatAreRequired(t *testing.T) {
 				return false
 			}
 		}
-		return a.(*clientEndpoint).ch.Load() == nil && b.(*clientEndpoint).ch.Load() == nil
+		return a.(*endpoint).ch.Load() == nil && b.(*endpoint).ch.Load() == nil
 	})
 	exchange(t, a, b, 10)
 }
@@ -240,7 +240,7 @@ func TestWindowMemoryInHugePages(t *testing.T) {
 			continue
 		}
 		m.Close()
-		if b, err := sess.(*client).memory.bouncing(); err != nil {
+		if b, err := sess.(*session).memory.bouncing(); err != nil {
 			t.Errorf("%s: memory that nobody asked for: %v", setting, err)
 		} else {
 			b.region.Release()
@@ -290,7 +290,7 @@ func TestHostileChannels(t *testing.T) {
 			if _, err := ep.Connect(context.Background(), addr.Addr{Node: 1, Port: 1}); err != nil {
 				t.Fatal(err)
 			}
-			e := ep.(*clientEndpoint)
+			e := ep.(*endpoint)
 			e.upgrade(false)
 			if c.want == "-" {
 				eventually(t, "the attempt has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.asks.upgrading })

@@ -7,7 +7,7 @@ var channelAfter = [...]uint64{4, 256, 4096}
 
 // sent counts a call that has sent n bytes through the data socket, and asks for a channel when a
 // limit is reached. The caller holds sending.
-func (e *clientEndpoint) sent(n int) {
+func (e *endpoint) sent(n int) {
 	if n <= 0 {
 		return
 	}
@@ -28,7 +28,7 @@ const upgradeBytes = 64 << 10
 // upgrade asks for a channel or a path in the background; false if a request is running or
 // impossible. A peer that gives up its side repeatedly gets no further channel: abandoned ones stay
 // mapped until the endpoint is closed. offered: the peer has asked.
-func (e *clientEndpoint) upgrade(offered bool) bool {
+func (e *endpoint) upgrade(offered bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.data == nil || e.asks.upgrading || e.ch.Load() != nil || len(e.asks.spent) >= len(channelAfter) {

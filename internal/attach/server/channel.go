@@ -228,7 +228,7 @@ func (p *pairs) giveUp(e *served, h *half) bool {
 }
 
 // doChannel waits for the other side to ask too, and answers with the memory.
-func doChannel(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doChannel(ctx context.Context, s *session, r *request) (reply, error) {
 	if why := s.srv.opt.NoChannels; why != "" {
 		r.ep.via(why)
 		return reply{}, fmt.Errorf("%s: %w", why, status.NotSupp)
@@ -298,13 +298,13 @@ func (e *served) via(why string) {
 
 // without logs, once, that a connection of the session stays without a channel although one should
 // be possible.
-func (s *serverSession) without(why string) {
+func (s *session) without(why string) {
 	if !s.told.Swap(true) {
 		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` tells of the next ones")
 	}
 }
 
-func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doBell(_ context.Context, s *session, r *request) (reply, error) {
 	which := r.in.(*proto.BellBody).Which
 	if which != proto.BellOut && which != proto.BellIn {
 		return reply{}, fmt.Errorf("bell %d: %w", which, status.Invalid)
@@ -318,7 +318,7 @@ func doBell(_ context.Context, s *serverSession, r *request) (reply, error) {
 
 // doJoined records whether the application uses its channel. An application that cannot has given
 // up its half, and may ask for another.
-func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doJoined(_ context.Context, s *session, r *request) (reply, error) {
 	m := r.in.(*proto.JoinedBody)
 	m.Why = attach.Printable(m.Why)
 	if m.OK > 1 {
@@ -337,7 +337,7 @@ func doJoined(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 // doRings returns the settings of channels for which CHANNEL's answer has no room.
-func doRings(_ context.Context, s *serverSession, _ *request) (reply, error) {
+func doRings(_ context.Context, s *session, _ *request) (reply, error) {
 	opt := &s.srv.opt
 	return reply{body: &proto.RingsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil
 }

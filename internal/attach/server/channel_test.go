@@ -26,7 +26,7 @@ func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
 	user := newAccount("the user", Limits{}.withDefaults(4), nil)
 	var ends [2]*served
 	for i := range ends {
-		of := &serverSession{account: newSessionAccount(SessionLimits(), user)}
+		of := &session{account: newSessionAccount(SessionLimits(), user)}
 		ends[i] = &served{s: of, ep: pairedEnd{self: i, peer: 1 - i}}
 	}
 	for _, e := range ends {

@@ -84,7 +84,7 @@ func (e *served) withdrawn(slot uint32) {
 }
 
 // end releases the slot.
-func (d *directServed) end(s *serverSession) {
+func (d *directServed) end(s *session) {
 	d.mu.Lock()
 	open, slot, stop := d.open, d.slot, d.stop
 	d.open, d.closed = false, true
@@ -96,7 +96,7 @@ func (d *directServed) end(s *serverSession) {
 }
 
 // doEpochs passes the session's epochs.
-func doEpochs(_ context.Context, s *serverSession, _ *request) (reply, error) {
+func doEpochs(_ context.Context, s *session, _ *request) (reply, error) {
 	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect
 	}
@@ -111,7 +111,7 @@ var errNoDirect = fmt.Errorf("direct use of windows is switched off: %w", status
 
 // doWindow describes the peer's window at an offset and passes its memory. The epoch is read before
 // the lookup of the window: a withdrawal in between makes the answer stale.
-func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doWindow(_ context.Context, s *session, r *request) (reply, error) {
 	ep, ok := r.ep.ep.(attach.DirectEndpoint)
 	if !ok {
 		return reply{}, fmt.Errorf("this node's endpoints have no windows to use directly: %w", status.NotSupp)
@@ -138,7 +138,7 @@ func doWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 // window completes the answer about w: with its memory, or without if the node has to copy.
-func (s *serverSession) window(ep attach.DirectEndpoint, out *proto.WindowBody, w attach.PeerWindow) (reply, error) {
+func (s *session) window(ep attach.DirectEndpoint, out *proto.WindowBody, w attach.PeerWindow) (reply, error) {
 	m, err := s.sharer(w.Region)
 	var r reply
 	if err == nil {

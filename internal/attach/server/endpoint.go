@@ -18,7 +18,7 @@ import (
 // it until it is finally closed.
 type served struct {
 	id uint32
-	s  *serverSession
+	s  *session
 	ep attach.Endpoint
 
 	direct directServed
@@ -39,7 +39,7 @@ type served struct {
 }
 
 // serveEndpoint adds ep, which is charged, to the session. If the session is ending it closes ep.
-func (s *serverSession) serveEndpoint(ep attach.Endpoint) (*served, error) {
+func (s *session) serveEndpoint(ep attach.Endpoint) (*served, error) {
 	e := &served{s: s, ep: ep}
 	if c, ok := ep.(attach.CopiedEndpoint); ok {
 		c.Copied()
@@ -245,16 +245,16 @@ func (e *served) settle(ctx context.Context) {
 	}
 }
 
-func doClose(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doClose(ctx context.Context, s *session, r *request) (reply, error) {
 	return s.finish(ctx, r, finish{})
 }
 
-func doAbort(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doAbort(ctx context.Context, s *session, r *request) (reply, error) {
 	return s.finish(ctx, r, abortedBy(attach.CleanCause(r.in.(*proto.CauseBody).Cause)))
 }
 
 // finish ends an endpoint on its application's request.
-func (s *serverSession) finish(ctx context.Context, r *request, how finish) (reply, error) {
+func (s *session) finish(ctx context.Context, r *request, how finish) (reply, error) {
 	s.mu.Lock()
 	found := s.endpoints.all[r.Endpoint] == r.ep
 	if found {
@@ -270,7 +270,7 @@ func (s *serverSession) finish(ctx context.Context, r *request, how finish) (rep
 }
 
 // doShut makes the end of the application's bytes at the data socket, which follows, a half-close.
-func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doShut(_ context.Context, _ *session, r *request) (reply, error) {
 	r.ep.mu.Lock()
 	p := r.ep.mover
 	r.ep.mu.Unlock()
@@ -283,7 +283,7 @@ func doShut(_ context.Context, _ *serverSession, r *request) (reply, error) {
 
 // doConnect makes the data socket first: a node without free descriptors refuses before the peer
 // learns of a connection that no application could use.
-func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doConnect(ctx context.Context, s *session, r *request) (reply, error) {
 	return s.connected(r.ep, func() error {
 		_, err := r.ep.ep.Connect(ctx, addr.Addr(*r.in.(*proto.Address)))
 		return err
@@ -291,7 +291,7 @@ func doConnect(ctx context.Context, s *serverSession, r *request) (reply, error)
 }
 
 // connected calls connect and answers the request that connects e.
-func (s *serverSession) connected(e *served, connect func() error) (reply, error) {
+func (s *session) connected(e *served, connect func() error) (reply, error) {
 	d, err := s.dataSocket()
 	if err != nil {
 		return reply{}, err
@@ -303,7 +303,7 @@ func (s *serverSession) connected(e *served, connect func() error) (reply, error
 	return e.established(d)
 }
 
-func doTryConnect(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doTryConnect(_ context.Context, s *session, r *request) (reply, error) {
 	d, err := s.dataSocket()
 	if err != nil {
 		return reply{}, err
@@ -324,17 +324,17 @@ type RefusingEndpoint interface {
 	RefuseWaiting()
 }
 
-func doAccept(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doAccept(ctx context.Context, s *session, r *request) (reply, error) {
 	return s.accepted(r.ep, func() (attach.Endpoint, addr.Addr, error) { return r.ep.ep.Accept(ctx) })
 }
 
-func doTryAccept(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doTryAccept(_ context.Context, s *session, r *request) (reply, error) {
 	return s.accepted(r.ep, r.ep.ep.TryAccept)
 }
 
 // accepted adds the endpoint that accept returns to the session. If the application has no room for
 // it, the requests queued at the listener are refused: they would only wait for their time-out.
-func (s *serverSession) accepted(listener *served, accept func() (attach.Endpoint, addr.Addr, error)) (reply, error) {
+func (s *session) accepted(listener *served, accept func() (attach.Endpoint, addr.Addr, error)) (reply, error) {
 	if err := s.account.charge(endpoints, 1); err != nil {
 		if r, ok := listener.ep.(RefusingEndpoint); ok {
 			r.RefuseWaiting()
@@ -362,7 +362,7 @@ func (s *serverSession) accepted(listener *served, accept func() (attach.Endpoin
 }
 
 // forget ends an endpoint that could not be reported to the application, unless teardown does.
-func (s *serverSession) forget(e *served) {
+func (s *session) forget(e *served) {
 	s.mu.Lock()
 	found := s.endpoints.all[e.id] == e
 	delete(s.endpoints.all, e.id)

@@ -39,7 +39,7 @@ type socketPair struct {
 
 // dataSocket creates the data socket of a future connection; nil if the application uses the node's
 // endpoint itself.
-func (s *serverSession) dataSocket() (*socketPair, error) {
+func (s *session) dataSocket() (*socketPair, error) {
 	if s.inProcess {
 		return nil, nil
 	}

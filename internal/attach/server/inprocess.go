@@ -35,7 +35,7 @@ type mover interface {
 func (s *Server) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.Endpoint, err error) {
 	app, node := proto.Pair()
 	own := shm.Cred{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	var session atomic.Pointer[serverSession]
+	var session atomic.Pointer[session]
 	if !s.run(func() { s.attach(node, own, &session) }) {
 		node.Close()
 		app.Close()
@@ -45,7 +45,7 @@ func (s *Server) InProcess() (app attach.Packets, nodesEnd func(id uint32) attac
 }
 
 // nodesEnd returns the node's end of an endpoint; nil if there is none.
-func (s *serverSession) nodesEnd(id uint32) attach.Endpoint {
+func (s *session) nodesEnd(id uint32) attach.Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.endpoints.all[id]; e != nil {

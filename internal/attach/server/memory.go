@@ -14,7 +14,7 @@ import (
 
 // doMemAdd maps memory that an application passes. It stays charged until its last use, which may
 // outlive the session.
-func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doMemAdd(_ context.Context, s *session, r *request) (reply, error) {
 	size := r.in.(*proto.MemAdd).Size
 	if size <= 0 || size > shm.MaxSize {
 		return reply{}, fmt.Errorf("memory of %d bytes: %w", size, status.Invalid)
@@ -35,7 +35,7 @@ func doMemAdd(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 // mapMemory checks and maps the request's descriptor, and owns it.
-func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
+func (s *session) mapMemory(r *request, size int64) (*shm.Region, error) {
 	if err := s.account.charge(windowBytes, size); err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (s *serverSession) mapMemory(r *request, size int64) (*shm.Region, error) {
 	return region, nil
 }
 
-func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doMemDrop(_ context.Context, s *session, r *request) (reply, error) {
 	id := r.in.(*proto.MemoryBody).Memory
 	s.mu.Lock()
 	region, ok := s.memory.take(id)
@@ -75,7 +75,7 @@ func doMemDrop(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 // use returns the memory id, with a reference for the caller, if it contains [off, off+n).
-func (s *serverSession) use(id uint32, off, n int64) (*memory, error) {
+func (s *session) use(id uint32, off, n int64) (*memory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	region := s.memory.all[id]
@@ -89,7 +89,7 @@ func (s *serverSession) use(id uint32, off, n int64) (*memory, error) {
 	return region, nil
 }
 
-func doRegister(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doRegister(_ context.Context, s *session, r *request) (reply, error) {
 	m := r.in.(*proto.Register)
 	ep, ok := r.ep.ep.(attach.RegionEndpoint)
 	if !ok {
@@ -117,7 +117,7 @@ func doRegister(_ context.Context, s *serverSession, r *request) (reply, error) 
 	return reply{body: &proto.Offset{Off: off}}, nil
 }
 
-func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doUnregister(_ context.Context, _ *session, r *request) (reply, error) {
 	m := *r.in.(*proto.Span)
 	err := r.ep.ep.Unregister(m.Off, m.Len)
 	if err == nil {
@@ -128,7 +128,7 @@ func doUnregister(_ context.Context, _ *serverSession, r *request) (reply, error
 
 // staged returns a buffer for t and the memory to copy from or to, with a reference. done releases
 // both.
-func (s *serverSession) staged(ctx context.Context, t *proto.VTransfer) (buf []byte, region *memory, done func(), err error) {
+func (s *session) staged(ctx context.Context, t *proto.VTransfer) (buf []byte, region *memory, done func(), err error) {
 	if t.Len <= 0 || t.Len > proto.MaxStage {
 		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, proto.MaxStage, status.Invalid)
 	}
@@ -146,7 +146,7 @@ func (s *serverSession) staged(ctx context.Context, t *proto.VTransfer) (buf []b
 
 // takeStage waits for the session's token for a piece of n bytes, and then for room at the node:
 // sessions that wait for a token do not hold up others.
-func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), err error) {
+func (s *session) takeStage(ctx context.Context, n int64) (free func(), err error) {
 	select {
 	case s.pieces.tokens <- struct{}{}:
 	case <-ctx.Done():
@@ -159,19 +159,19 @@ func (s *serverSession) takeStage(ctx context.Context, n int64) (free func(), er
 	return func() { s.srv.staged.give(&s.pieces.bytes, n); <-s.pieces.tokens }, nil
 }
 
-func doVWriteTo(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doVWriteTo(ctx context.Context, s *session, r *request) (reply, error) {
 	t := r.in.(*proto.VTransfer)
 	return reply{}, s.copied(ctx, t, func(b []byte) error { return r.ep.ep.VWriteTo(b, t.Remote, t.Flags) })
 }
 
-func doVPutSignal(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doVPutSignal(ctx context.Context, s *session, r *request) (reply, error) {
 	m := r.in.(*proto.VPutBody)
 	return reply{}, s.copied(ctx, &proto.VTransfer{Memory: m.Memory, MemOff: m.MemOff, Len: m.Len}, func(b []byte) error { return r.ep.ep.VPutSignal(b, m.Put) })
 }
 
 // copied copies the bytes before it has them written: the application may change them once it has
 // the answer. The operation owns the copy.
-func (s *serverSession) copied(ctx context.Context, t *proto.VTransfer, write func(b []byte) error) error {
+func (s *session) copied(ctx context.Context, t *proto.VTransfer, write func(b []byte) error) error {
 	buf, region, done, err := s.staged(ctx, t)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (s *serverSession) copied(ctx context.Context, t *proto.VTransfer, write fu
 
 // doVReadFrom is synchronous regardless of its flags: no goroutine would copy the bytes to the
 // application later.
-func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doVReadFrom(ctx context.Context, s *session, r *request) (reply, error) {
 	t := r.in.(*proto.VTransfer)
 	buf, region, done, err := s.staged(ctx, t)
 	if err != nil {
@@ -204,7 +204,7 @@ func doVReadFrom(ctx context.Context, s *serverSession, r *request) (reply, erro
 }
 
 // give copies b to the application's memory, unless that is frozen already.
-func (s *serverSession) give(region attach.Region, b []byte, off int64) error {
+func (s *session) give(region attach.Region, b []byte, off int64) error {
 	s.gifts.RLock()
 	defer s.gifts.RUnlock()
 	if s.gifts.over {
@@ -214,7 +214,7 @@ func (s *serverSession) give(region attach.Region, b []byte, off int64) error {
 }
 
 // doCheck checks a transfer of several pieces before the first.
-func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doCheck(_ context.Context, _ *session, r *request) (reply, error) {
 	m := r.in.(*proto.CheckBody)
 	ep, ok := r.ep.ep.(attach.RegionEndpoint)
 	if !ok {
@@ -228,7 +228,7 @@ func doCheck(_ context.Context, _ *serverSession, r *request) (reply, error) {
 
 // doMmap passes a descriptor of the peer's memory, read-only unless prot asks for writing. The
 // session owns the mapping until MUNMAP.
-func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doMmap(_ context.Context, s *session, r *request) (reply, error) {
 	m := r.in.(*proto.MmapBody)
 	ep, ok := r.ep.ep.(attach.RegionEndpoint)
 	if !ok {
@@ -261,7 +261,7 @@ func doMmap(_ context.Context, s *serverSession, r *request) (reply, error) {
 // It holds no reference to the region while the answer is in flight: the application may have
 // mapped and unmapped it before the answer counts as sent, and its munmap must drop the last
 // reference.
-func (s *serverSession) grant(region attach.Region, ask rma.Prot) (reply, error) {
+func (s *session) grant(region attach.Region, ask rma.Prot) (reply, error) {
 	w, ok := region.(attach.WindowRegion)
 	if !ok {
 		return reply{}, errAlien
@@ -275,7 +275,7 @@ func (s *serverSession) grant(region attach.Region, ask rma.Prot) (reply, error)
 }
 
 // keep assigns a number to a mapping.
-func (s *serverSession) keep(region attach.Region) (uint32, error) {
+func (s *session) keep(region attach.Region) (uint32, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -286,7 +286,7 @@ func (s *serverSession) keep(region attach.Region) (uint32, error) {
 	return id, nil
 }
 
-func doMunmap(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doMunmap(_ context.Context, s *session, r *request) (reply, error) {
 	id := r.in.(*proto.MemoryBody).Memory
 	s.mu.Lock()
 	region, ok := s.mappings.take(id)

@@ -16,7 +16,7 @@ func TestNothingIsCopiedToAnApplicationThatIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer region.Release()
-	s := &serverSession{}
+	s := &session{}
 	if err := s.give(region, []byte("first"), 0); err != nil {
 		t.Fatal(err)
 	}

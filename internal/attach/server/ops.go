@@ -21,7 +21,7 @@ type operation struct {
 	in        func() proto.Message // a new body to decode; nil for an empty one
 	endpoint  bool                 // on an endpoint, not on the session
 	takesFile bool                 // with a descriptor
-	do        func(ctx context.Context, s *serverSession, r *request) (reply, error)
+	do        func(ctx context.Context, s *session, r *request) (reply, error)
 }
 
 // A request is a request that is being performed.
@@ -148,12 +148,12 @@ func body[T any, P messageOf[T]]() proto.Message { return P(new(T)) }
 
 // call is the rule for requests that a call of the endpoint performs, and that it answers.
 func call[T any, P messageOf[T]](do func(ep attach.Endpoint, in P) error) operation {
-	return operation{endpoint: true, in: body[T, P], do: func(_ context.Context, _ *serverSession, r *request) (reply, error) {
+	return operation{endpoint: true, in: body[T, P], do: func(_ context.Context, _ *session, r *request) (reply, error) {
 		return reply{}, do(r.ep.ep, r.in.(P))
 	}}
 }
 
-func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doBye(ctx context.Context, s *session, r *request) (reply, error) {
 	s.mu.Lock()
 	eps := s.endpoints.all
 	s.endpoints.all = make(map[uint32]*served)
@@ -167,12 +167,12 @@ func doBye(ctx context.Context, s *serverSession, r *request) (reply, error) {
 	return reply{}, nil
 }
 
-func doSelf(_ context.Context, s *serverSession, _ *request) (reply, error) {
+func doSelf(_ context.Context, s *session, _ *request) (reply, error) {
 	self := s.node.Self()
 	return reply{body: (*proto.SelfBody)(&self)}, nil
 }
 
-func doNodes(_ context.Context, s *serverSession, _ *request) (reply, error) {
+func doNodes(_ context.Context, s *session, _ *request) (reply, error) {
 	ids, self, err := s.node.Nodes()
 	if err != nil {
 		return reply{}, err
@@ -192,7 +192,7 @@ func nodeSet(ids []addr.NodeID) []byte {
 	return set
 }
 
-func doWatch(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doWatch(_ context.Context, s *session, r *request) (reply, error) {
 	on := r.in.(*proto.WatchBody).On
 	if on > 1 {
 		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
@@ -219,7 +219,7 @@ func doWatch(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 // event notifies the application of ev, and of a change of the node's own identity.
-func (s *serverSession) event(ev attach.Event) {
+func (s *session) event(ev attach.Event) {
 	self := s.node.Self()
 	s.mu.Lock()
 	changed := self != s.self
@@ -238,7 +238,7 @@ func (s *serverSession) event(ev attach.Event) {
 	s.tell(proto.Header{Op: proto.OpEvent}, (*proto.EventBody)(&ev))
 }
 
-func doOpen(_ context.Context, s *serverSession, _ *request) (reply, error) {
+func doOpen(_ context.Context, s *session, _ *request) (reply, error) {
 	if err := s.account.charge(endpoints, 1); err != nil {
 		return reply{}, err
 	}
@@ -254,13 +254,13 @@ func doOpen(_ context.Context, s *serverSession, _ *request) (reply, error) {
 	return reply{body: &proto.EndpointBody{Endpoint: e.id}}, nil
 }
 
-func doBind(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doBind(_ context.Context, _ *session, r *request) (reply, error) {
 	_, err := r.ep.ep.Bind(r.in.(*proto.Address).Port)
 	local := r.ep.ep.LocalAddr()
 	return reply{body: (*proto.Address)(&local)}, err
 }
 
-func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doListen(_ context.Context, s *session, r *request) (reply, error) {
 	if err := r.ep.ep.Listen(int(int32(r.in.(*proto.ListenBody).Backlog))); err != nil {
 		return reply{}, err
 	}
@@ -268,7 +268,7 @@ func doListen(_ context.Context, s *serverSession, r *request) (reply, error) {
 	return reply{}, nil
 }
 
-func doListenAllow(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doListenAllow(_ context.Context, _ *session, r *request) (reply, error) {
 	in := r.in.(*proto.ListenAllowBody)
 	allow, err := access.ParseSubjects(in.Allow)
 	if err != nil {
@@ -281,7 +281,7 @@ func doListenAllow(_ context.Context, _ *serverSession, r *request) (reply, erro
 	return reply{}, nil
 }
 
-func doPeer(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doPeer(_ context.Context, _ *session, r *request) (reply, error) {
 	p, err := r.ep.ep.Peer()
 	if err != nil {
 		return reply{}, err
@@ -289,16 +289,16 @@ func doPeer(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	return reply{body: (*proto.PeerBody)(&p)}, nil
 }
 
-func doReady(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doReady(_ context.Context, _ *session, r *request) (reply, error) {
 	return reply{body: &proto.ReadyBody{Events: uint16(r.ep.events())}}, nil
 }
 
-func doAddress(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doAddress(_ context.Context, _ *session, r *request) (reply, error) {
 	local := r.ep.ep.LocalAddr()
 	return reply{body: (*proto.Address)(&local)}, nil
 }
 
-func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doEnding(_ context.Context, _ *session, r *request) (reply, error) {
 	r.ep.mu.Lock()
 	p := r.ep.mover
 	r.ep.mu.Unlock()
@@ -308,20 +308,20 @@ func doEnding(_ context.Context, _ *serverSession, r *request) (reply, error) {
 	return reply{body: &proto.EndingBody{Ending: p.heard()}}, nil
 }
 
-func doCause(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doCause(_ context.Context, _ *session, r *request) (reply, error) {
 	return reply{body: &proto.CauseBody{Cause: attach.CleanCause(r.ep.ep.Cause())}}, nil
 }
 
-func doAtomic(ctx context.Context, _ *serverSession, r *request) (reply, error) {
+func doAtomic(ctx context.Context, _ *session, r *request) (reply, error) {
 	old, err := r.ep.ep.Atomic(ctx, rma.Atomic(*r.in.(*proto.AtomicBody)))
 	return reply{body: &proto.WordBody{Value: old}}, err
 }
 
-func doFenceMark(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doFenceMark(_ context.Context, _ *session, r *request) (reply, error) {
 	m, err := r.ep.ep.FenceMark(r.in.(*proto.SideBody).Side)
 	return reply{body: (*proto.MarkBody)(&m)}, err
 }
 
-func doFenceWait(ctx context.Context, _ *serverSession, r *request) (reply, error) {
+func doFenceWait(ctx context.Context, _ *session, r *request) (reply, error) {
 	return reply{}, r.ep.ep.FenceWait(ctx, fence.Mark(*r.in.(*proto.MarkBody)))
 }

@@ -92,7 +92,7 @@ func FuzzServer(f *testing.F) {
 		f.Add(proto.AppendFrame(nil, proto.Header{Op: o, Endpoint: 1, Request: 1}, in))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		s := &serverSession{}
+		s := &session{}
 		r, err := s.parse(p, nil, false)
 		if err == nil && r.do == nil && r.Op != proto.OpCancel && operations[r.Op].do != nil {
 			t.Errorf("operation %d is known and not performed", r.Op)

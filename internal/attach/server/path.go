@@ -20,7 +20,7 @@ func (e *served) offerPath() {
 }
 
 // doPath waits until the connection has its path, and answers with this end of it.
-func doPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doPath(ctx context.Context, s *session, r *request) (reply, error) {
 	m, err := s.path(ctx, r)
 	if err != nil {
 		if status.Of(err) != status.InUse {
@@ -43,7 +43,7 @@ func (a *account) answerPath(m attach.PathSocket) reply {
 	return a.answerTaken(body, m.File)
 }
 
-func (s *serverSession) path(ctx context.Context, r *request) (attach.PathSocket, error) {
+func (s *session) path(ctx context.Context, r *request) (attach.PathSocket, error) {
 	ep, ok := r.ep.ep.(attach.PathEndpoint)
 	if !ok {
 		return attach.PathSocket{}, fmt.Errorf("this node's endpoints have no paths: %w", status.NotSupp)
@@ -65,7 +65,7 @@ func (s *serverSession) path(ctx context.Context, r *request) (attach.PathSocket
 }
 
 // charged asks for a path. The node's duplicate is charged until the node has closed it.
-func (s *serverSession) charged(ask func(freed func()) (attach.PathSocket, error)) (attach.PathSocket, error) {
+func (s *session) charged(ask func(freed func()) (attach.PathSocket, error)) (attach.PathSocket, error) {
 	if err := s.account.chargePath(); err != nil {
 		return attach.PathSocket{}, err
 	}
@@ -77,7 +77,7 @@ func (s *serverSession) charged(ask func(freed func()) (attach.PathSocket, error
 }
 
 // doPathRest takes some of the path's last bytes. They are charged until the node has sent them.
-func doPathRest(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doPathRest(_ context.Context, s *session, r *request) (reply, error) {
 	ep, ok := r.ep.ep.(attach.PathEndpoint)
 	if !ok {
 		return reply{}, status.NotSupp

@@ -14,7 +14,7 @@ import (
 // of the windows.
 
 // doRMAPath waits until there is a path, and answers with the application's end of it.
-func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doRMAPath(ctx context.Context, s *session, r *request) (reply, error) {
 	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
 	switch {
 	case !ok:
@@ -37,7 +37,7 @@ func doRMAPath(ctx context.Context, s *serverSession, r *request) (reply, error)
 }
 
 // doNoRMAPath releases the path. If it was used, operations may be lost: then the connection ends.
-func doNoRMAPath(_ context.Context, _ *serverSession, r *request) (reply, error) {
+func doNoRMAPath(_ context.Context, _ *session, r *request) (reply, error) {
 	m := r.in.(*proto.JoinedBody)
 	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
 	if !ok || m.OK > 1 {
@@ -48,7 +48,7 @@ func doNoRMAPath(_ context.Context, _ *serverSession, r *request) (reply, error)
 }
 
 // doFarWindow describes the window at an offset. As in doWindow, the epoch is read before it.
-func doFarWindow(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doFarWindow(_ context.Context, s *session, r *request) (reply, error) {
 	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
 	direct, also := r.ep.ep.(attach.DirectEndpoint)
 	if !ok || !also || s.srv.opt.NoDirect {

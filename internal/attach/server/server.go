@@ -236,7 +236,7 @@ func (s *Server) attachTo(conn *net.UnixConn) {
 
 // attach serves one connection from its first byte to its last. inProcess takes the session
 // of an application of this process; nil: it is of another one.
-func (s *Server) attach(conn attach.Packets, cred shm.Cred, inProcess *atomic.Pointer[serverSession]) {
+func (s *Server) attach(conn attach.Packets, cred shm.Cred, inProcess *atomic.Pointer[session]) {
 	defer conn.Close()
 	log := s.opt.Log.With().Int32("pid", cred.PID).Uint32("uid", cred.UID).Logger()
 	u, crowd, quota := s.enter(cred.UID, inProcess != nil)
@@ -320,7 +320,7 @@ func (s *Server) leave(uid uint32, u *user) {
 
 // handshake reads HELLO and answers it. A refusal is answered before it is
 // returned.
-func (s *Server) handshake(conn attach.Packets, c shm.Cred, u *user, quota error, inProcess *atomic.Pointer[serverSession]) (*serverSession, error) {
+func (s *Server) handshake(conn attach.Packets, c shm.Cred, u *user, quota error, inProcess *atomic.Pointer[session]) (*session, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, helloTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -328,7 +328,7 @@ func (s *Server) handshake(conn attach.Packets, c shm.Cred, u *user, quota error
 	if err != nil {
 		return nil, err
 	}
-	refuse := func(err error) (*serverSession, error) {
+	refuse := func(err error) (*session, error) {
 		r := &proto.Refusal{Min: proto.VersionMin, Max: proto.VersionMax, Text: err.Error()}
 		answer := proto.Header{Op: proto.OpHello | proto.OpReply, Code: status.Of(err), Request: h.Request}
 		return nil, errors.Join(err, conn.Send(proto.AppendFrame(nil, answer, r), nil))
@@ -354,7 +354,7 @@ func (s *Server) handshake(conn attach.Packets, c shm.Cred, u *user, quota error
 	}
 	w := &proto.Welcome{Version: version, Requests: proto.MaxRequests, Self: node.Self()}
 	answer := proto.Header{Op: proto.OpHello | proto.OpReply, Request: h.Request}
-	sess := newServerSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account))
+	sess := newSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account))
 	if inProcess != nil {
 		sess.inProcess = true
 		inProcess.Store(sess) // before the application hears of it

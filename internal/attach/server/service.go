@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-func doConnectService(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doConnectService(ctx context.Context, s *session, r *request) (reply, error) {
 	in := r.in.(*proto.ConnectServiceBody)
 	return s.connected(r.ep, func() error {
 		_, err := r.ep.ep.ConnectService(ctx, in.To, in.Service)
@@ -18,14 +18,14 @@ func doConnectService(ctx context.Context, s *serverSession, r *request) (reply,
 	})
 }
 
-func doResolve(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doResolve(ctx context.Context, s *session, r *request) (reply, error) {
 	in := r.in.(*proto.ResolveBody)
 	list, err := s.node.Resolve(ctx, in.Service, in.Node)
 	return reply{body: &proto.ServiceList{Services: list}}, err
 }
 
 // doServices answers with the page after the entry that the request names.
-func doServices(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doServices(_ context.Context, s *session, r *request) (reply, error) {
 	after := r.in.(*proto.ServicesBody)
 	all, err := s.node.Services()
 	if err != nil {
@@ -43,7 +43,7 @@ func doServices(_ context.Context, s *serverSession, r *request) (reply, error) 
 
 // doWatchServices turns the notification of changes on or off. One at a time is queued, and the
 // next one after the application has received it.
-func doWatchServices(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doWatchServices(_ context.Context, s *session, r *request) (reply, error) {
 	on := r.in.(*proto.WatchBody).On
 	if on > 1 {
 		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
@@ -61,7 +61,7 @@ func doWatchServices(_ context.Context, s *serverSession, r *request) (reply, er
 }
 
 // followServices notifies the application of changes until end is called or the session ends.
-func (s *serverSession) followServices() (end func()) {
+func (s *session) followServices() (end func()) {
 	changed, quit := make(chan struct{}, 1), make(chan struct{})
 	stop := s.node.NotifyServices(changed)
 	s.wg.Go(s.guarded(func() {

@@ -25,9 +25,9 @@ const maxEvents = 4096
 // stages bounds the VWRITETO and VREADFROM of a session that hold a buffer of the node at a time.
 const stages = 4
 
-// A serverSession is one attached application. Its reader goroutine receives requests; those that
+// A session is one attached application. Its reader goroutine receives requests; those that
 // may wait have goroutines of their own. Everything ends with the application's socket.
-type serverSession struct {
+type session struct {
 	srv     *Server
 	conn    attach.Packets
 	out     *proto.Outbox
@@ -108,8 +108,8 @@ func (n *numbered[T]) take(id uint32) (v T, ok bool) {
 	return v, ok
 }
 
-func newServerSession(srv *Server, conn attach.Packets, node attach.Session, uid uint32, a *account) *serverSession {
-	s := &serverSession{
+func newSession(srv *Server, conn attach.Packets, node attach.Session, uid uint32, a *account) *session {
+	s := &session{
 		srv: srv, conn: conn, out: proto.NewOutbox(conn), node: node, uid: uid, account: a,
 		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},
 		endpoints: newNumbered[*served](), memory: newNumbered[*memory](), mappings: newNumbered[attach.Region](),
@@ -124,7 +124,7 @@ func newServerSession(srv *Server, conn attach.Packets, node attach.Session, uid
 }
 
 // serve runs the session. When it returns, only resources that peers still use are left of it.
-func (s *serverSession) serve() {
+func (s *session) serve() {
 	s.log.Debug().Msg("application attached")
 	s.wg.Go(s.guarded(s.out.Run))
 	s.wg.Go(s.guarded(s.endWithNode))
@@ -138,7 +138,7 @@ func (s *serverSession) serve() {
 
 // endWithNode ends the session when the node's own session or the server ends: no peer may change
 // the application's windows after the application can see the end.
-func (s *serverSession) endWithNode() {
+func (s *session) endWithNode() {
 	select {
 	case <-s.srv.ctx.Done():
 		if leaving, ok := s.node.(attach.LeavingSession); ok {
@@ -156,7 +156,7 @@ func (s *serverSession) endWithNode() {
 
 // read receives requests until the application is gone or violates the protocol. It pauses while
 // the application does not receive its answers.
-func (s *serverSession) read() error {
+func (s *session) read() error {
 	buf := make([]byte, proto.MaxFrame)
 	for {
 		s.out.Wait(proto.MaxRequests)
@@ -179,7 +179,7 @@ func (s *serverSession) read() error {
 
 // take starts one request; lost: this process had no room for its descriptor. An error ends the
 // session: no correct program sends such a packet.
-func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
+func (s *session) take(p []byte, f *os.File, lost bool) error {
 	r, err := s.parse(p, f, lost)
 	if err != nil {
 		if f != nil {
@@ -207,7 +207,7 @@ func (s *serverSession) take(p []byte, f *os.File, lost bool) error {
 
 // parse checks a packet as far as its own bytes permit. The request is not nil if its header could
 // be read.
-func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error) {
+func (s *session) parse(p []byte, f *os.File, lost bool) (*request, error) {
 	h, body, err := proto.ParseFrame(p)
 	if err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ func (s *serverSession) parse(p []byte, f *os.File, lost bool) (*request, error)
 }
 
 // begin runs a request: here if it cannot wait, else in its own goroutine.
-func (s *serverSession) begin(r *request) error {
+func (s *session) begin(r *request) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
 	waits := r.Op.Waits()
@@ -268,7 +268,7 @@ func (s *serverSession) begin(r *request) error {
 }
 
 // perform performs r and answers it.
-func (s *serverSession) perform(ctx context.Context, r *request) {
+func (s *session) perform(ctx context.Context, r *request) {
 	defer r.drop() // also after a panic
 	var out reply
 	var err error
@@ -299,7 +299,7 @@ func (s *serverSession) perform(ctx context.Context, r *request) {
 
 // answer sends the answer to r. For an application that does not read, at most MaxRequests answers
 // are queued before read pauses, plus those to the requests outstanding then.
-func (s *serverSession) answer(r *request, body proto.Message, out *reply, err error) {
+func (s *session) answer(r *request, body proto.Message, out *reply, err error) {
 	l := proto.Letter{Header: proto.Header{Op: r.Op | proto.OpReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, Body: body}
 	if err != nil {
 		l.Body = &proto.Refusal{Text: err.Error()}
@@ -311,7 +311,7 @@ func (s *serverSession) answer(r *request, body proto.Message, out *reply, err e
 }
 
 // withdraw cancels a request that still waits. Its answer reports the result.
-func (s *serverSession) withdraw(id uint64) {
+func (s *session) withdraw(id uint64) {
 	s.mu.Lock()
 	cancel := s.requests.withdraw[id]
 	s.mu.Unlock()
@@ -321,7 +321,7 @@ func (s *serverSession) withdraw(id uint64) {
 }
 
 // tell sends a notification.
-func (s *serverSession) tell(h proto.Header, body proto.Message) {
+func (s *session) tell(h proto.Header, body proto.Message) {
 	if err := s.out.Tell(proto.Letter{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
 		s.log.Warn().Msg("application does not read its events; session ended")
 		s.conn.Close()
@@ -329,7 +329,7 @@ func (s *serverSession) tell(h proto.Header, body proto.Message) {
 }
 
 // add assigns a number to e, which is charged. It returns false if the session is ending.
-func (s *serverSession) add(e *served) bool {
+func (s *session) add(e *served) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -341,7 +341,7 @@ func (s *serverSession) add(e *served) bool {
 }
 
 // why returns the cause for the connections of a session whose socket has ended.
-func (s *serverSession) why() string {
+func (s *session) why() string {
 	select {
 	case <-s.srv.ctx.Done():
 	case <-s.node.Done():
@@ -353,7 +353,7 @@ func (s *serverSession) why() string {
 
 // teardown ends the work that read has started: it cancels requests, aborts endpoints that the
 // application has not closed, and waits for peers to receive pending bytes, unless the server ends.
-func (s *serverSession) teardown() {
+func (s *session) teardown() {
 	s.conn.Close()
 	s.out.Close()
 	s.cancel()

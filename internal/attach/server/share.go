@@ -17,7 +17,7 @@ import (
 // descriptor, which covers all of it and cannot be revoked: see [memory.grant].
 type memory struct {
 	*shm.Region
-	owner *serverSession
+	owner *session
 	id    uint32
 
 	mu       sync.Mutex // guards the fields below
@@ -48,7 +48,7 @@ var (
 )
 
 // sharer returns the memory behind a window if its owner shares it with s.
-func (s *serverSession) sharer(r attach.Region) (*memory, error) {
+func (s *session) sharer(r attach.Region) (*memory, error) {
 	m, ok := r.(*memory)
 	switch {
 	case !ok || m.File() == nil:
@@ -63,7 +63,7 @@ func (s *serverSession) sharer(r attach.Region) (*memory, error) {
 // access ask, a subset of prot. The descriptor covers exactly the access that the window permits:
 // the window is all of its memory, it may be read, and if it may not be written, no process of this
 // user can write it. The owner is notified before another process has the descriptor.
-func (m *memory) grant(s *serverSession, off, n int64, prot, ask rma.Prot) (*os.File, error) {
+func (m *memory) grant(s *session, off, n int64, prot, ask rma.Prot) (*os.File, error) {
 	switch {
 	case off != 0 || n != m.Len():
 		return nil, errPart
@@ -85,7 +85,7 @@ func (m *memory) grant(s *serverSession, off, n int64, prot, ask rma.Prot) (*os.
 }
 
 // admit records that s gets the memory. The caller holds mu.
-func (m *memory) admit(s *serverSession, write bool) error {
+func (m *memory) admit(s *session, write bool) error {
 	want, seal := toWrite, shm.SealSeals
 	if !write {
 		want, seal = toRead, shm.SealWriting
@@ -146,7 +146,7 @@ func (m *memory) tell() error {
 }
 
 // doShare records whether applications of other users may access the session's windows directly.
-func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
+func doShare(_ context.Context, s *session, r *request) (reply, error) {
 	on := r.in.(*proto.WatchBody).On
 	if on > 1 {
 		return reply{}, fmt.Errorf("share %d, want 0 or 1: %w", on, status.Invalid)
@@ -156,7 +156,7 @@ func doShare(_ context.Context, s *serverSession, r *request) (reply, error) {
 }
 
 // doRetire is MEM_DROP of memory without a window.
-func doRetire(ctx context.Context, s *serverSession, r *request) (reply, error) {
+func doRetire(ctx context.Context, s *session, r *request) (reply, error) {
 	id := r.in.(*proto.MemoryBody).Memory
 	s.mu.Lock()
 	m := s.memory.all[id]

@@ -223,7 +223,7 @@ func (o *order) polls(ch *channel, b *shm.Bell, in bool) []*side {
 		o.still[ring.OffWriterPlace] = false
 	}
 	ch.changed = func() { o.put(told, true, "tells who polls") }
-	e := &clientEndpoint{polled: pollers{listeners: map[*chan<- struct{}]chan<- struct{}{nil: nil}}}
+	e := &endpoint{polled: pollers{listeners: map[*chan<- struct{}]chan<- struct{}{nil: nil}}}
 	e.ch.Store(ch)
 	poll := func() error {
 		for {
