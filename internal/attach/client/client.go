@@ -199,7 +199,7 @@ func (c *session) post(q question, place places) (uint64, *call, error) {
 	c.calls[id] = w
 	c.mu.Unlock()
 	// The caller keeps its descriptor open until the answer.
-	l := proto.Letter{Header: proto.Header{Op: q.op, Endpoint: q.endpoint, Request: id}, Body: q.body, File: q.file}
+	l := proto.Packet{Header: proto.Header{Op: q.op, Endpoint: q.endpoint, Request: id}, Body: q.body, File: q.file}
 	// The calls bound the queue: two packets each, the request and its CANCEL.
 	c.out.Put(l) // an error is the end of the socket: read then answers all calls
 	return id, w, nil

@@ -37,7 +37,7 @@ func (c *session) patient() (context.Context, context.CancelFunc) {
 // withdraw asks the node to cancel a request and waits for its answer, but not long: a stopped node
 // gives none.
 func (c *session) withdraw(id uint64, w *call) (answer, bool) {
-	c.out.Put(proto.Letter{Header: proto.Header{Op: proto.OpCancel}, Body: &proto.Cancel{Request: id}})
+	c.out.Put(proto.Packet{Header: proto.Header{Op: proto.OpCancel}, Body: &proto.Cancel{Request: id}})
 	if !c.still.Load() {
 		t := time.NewTimer(withdrawal)
 		defer t.Stop()

@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A Letter is one frame to be sent.
-type Letter struct {
+// A Packet is one frame to be sent.
+type Packet struct {
 	Header
 	Body  Message  // nil for an empty one; not used after put
 	File  *os.File // passed along; nil for none
@@ -56,13 +56,13 @@ func NewOutbox(conn attach.Packets) *Outbox {
 
 // Put sends l or queues it. It returns status.Reset when the outbox is closed or the
 // socket broken; l is dropped then.
-func (o *Outbox) Put(l Letter) error { return o.post(l, false, 0) }
+func (o *Outbox) Put(l Packet) error { return o.post(l, false, 0) }
 
 // Tell is put of what may come without end. It drops l and returns status.NoBufs
 // when limit packets of tell are queued.
-func (o *Outbox) Tell(l Letter, limit int) error { return o.post(l, true, limit) }
+func (o *Outbox) Tell(l Packet, limit int) error { return o.post(l, true, limit) }
 
-func (o *Outbox) post(l Letter, told bool, limit int) error {
+func (o *Outbox) post(l Packet, told bool, limit int) error {
 	err := o.enqueue(l, told, limit)
 	if errors.Is(err, errQueued) {
 		return nil
@@ -76,7 +76,7 @@ func (o *Outbox) post(l Letter, told bool, limit int) error {
 // errQueued says that the packet was kept.
 var errQueued = errors.New("queued")
 
-func (o *Outbox) enqueue(l Letter, told bool, limit int) error {
+func (o *Outbox) enqueue(l Packet, told bool, limit int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {

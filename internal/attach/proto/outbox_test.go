@@ -14,11 +14,11 @@ func TestManyAnswersAtOnce(t *testing.T) {
 	wg.Go(o.Run)
 	const answers, tellings = 4096, 1024
 	for i := range uint64(answers) {
-		if err := o.Put(Letter{Header: Header{Op: OpAccept | OpReply, Request: i + 1}}); err != nil {
+		if err := o.Put(Packet{Header: Header{Op: OpAccept | OpReply, Request: i + 1}}); err != nil {
 			t.Fatalf("answer %d: %v", i, err)
 		}
 	}
-	if err := o.Tell(Letter{Header: Header{Op: OpState}}, tellings); err != nil {
+	if err := o.Tell(Packet{Header: Header{Op: OpState}}, tellings); err != nil {
 		t.Errorf("a telling: %v", err)
 	}
 	buf := make([]byte, MaxFrame)

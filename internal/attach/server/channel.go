@@ -281,7 +281,7 @@ func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 // offer notifies the application that its peer asks for a channel. It is a hint, dropped if the
 // application does not read.
 func (e *served) offer() {
-	offer := proto.Letter{Header: proto.Header{Op: proto.OpOffer, Endpoint: e.id}}
+	offer := proto.Packet{Header: proto.Header{Op: proto.OpOffer, Endpoint: e.id}}
 	e.s.out.Tell(offer, proto.MaxRequests) // an error is the session's end, or the queue's bound
 }
 

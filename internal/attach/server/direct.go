@@ -79,7 +79,7 @@ func (e *served) withdrawn(slot uint32) {
 	if !d.asked || d.closed {
 		return
 	}
-	stale := proto.Letter{Header: proto.Header{Op: proto.OpStale, Endpoint: e.id}}
+	stale := proto.Packet{Header: proto.Header{Op: proto.OpStale, Endpoint: e.id}}
 	d.asked = e.s.out.Tell(stale, staleBacklog) != nil // not sent: the next withdrawal sends it
 }
 

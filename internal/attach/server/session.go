@@ -300,7 +300,7 @@ func (s *session) perform(ctx context.Context, r *request) {
 // answer sends the answer to r. For an application that does not read, at most MaxRequests answers
 // are queued before read pauses, plus those to the requests outstanding then.
 func (s *session) answer(r *request, body proto.Message, out *reply, err error) {
-	l := proto.Letter{Header: proto.Header{Op: r.Op | proto.OpReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, Body: body}
+	l := proto.Packet{Header: proto.Header{Op: r.Op | proto.OpReply, Endpoint: r.Endpoint, Request: r.Request, Code: status.Of(err)}, Body: body}
 	if err != nil {
 		l.Body = &proto.Refusal{Text: err.Error()}
 	}
@@ -322,7 +322,7 @@ func (s *session) withdraw(id uint64) {
 
 // tell sends a notification.
 func (s *session) tell(h proto.Header, body proto.Message) {
-	if err := s.out.Tell(proto.Letter{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
+	if err := s.out.Tell(proto.Packet{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
 		s.log.Warn().Msg("application does not read its events; session ended")
 		s.conn.Close()
 	}

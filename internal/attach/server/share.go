@@ -141,7 +141,7 @@ func (m *memory) close(prot rma.Prot) {
 // tell notifies the owner that other applications have the memory, and of the number of windows
 // left. The caller holds mu, which orders the notifications.
 func (m *memory) tell() error {
-	l := proto.Letter{Header: proto.Header{Op: proto.OpShared}, Body: &proto.SharedBody{Memory: m.id, Windows: uint32(m.windows)}}
+	l := proto.Packet{Header: proto.Header{Op: proto.OpShared}, Body: &proto.SharedBody{Memory: m.id, Windows: uint32(m.windows)}}
 	return m.owner.out.Tell(l, maxEvents)
 }
 
