@@ -33,11 +33,11 @@ func ofCopies(limit int64) int64 { return limit / 8 }
 
 const (
 	// connCost is the cost of a connection besides its window, in bytes, about:
-	// stacks of its readers and of an attached application's pump, and tables.
+	// stacks of its readers and of an attached application's relay, and tables.
 	connCost = 32 << 10
-	// pumpMost is the largest buffer of a pump, of which there is one for each direction;
+	// relayMost is the largest buffer of a relay, of which there is one for each direction;
 	// it is no larger than the window (attach.WindowedEndpoint).
-	pumpMost = 256 << 10
+	relayMost = 256 << 10
 	// socketMost bounds the kernel's memory for an application's data socket, overhead
 	// included; for small windows it is no more than twice the window.
 	socketMost = 240 << 10
@@ -47,10 +47,10 @@ const (
 )
 
 // costOf returns the most bytes that a connection takes: a window of received bytes, a
-// window of bytes that wait for the link, the buffers of an application's pump in both
+// window of bytes that wait for the link, the buffers of an application's relay in both
 // directions, and its socket.
 func costOf(window int) int64 {
-	return 2*int64(window) + 2*int64(min(window, pumpMost)) + int64(min(2*window, socketMost)) + connCost
+	return 2*int64(window) + 2*int64(min(window, relayMost)) + int64(min(2*window, socketMost)) + connCost
 }
 
 // A promised is the bytes promised to one session, to all sessions of its user

@@ -88,8 +88,8 @@ func TestAPanicEndsOneSession(t *testing.T) {
 		"Bind":    "the session's reader",
 		"Connect": "a request's",
 		"Ready":   "the one that follows an endpoint",
-		"Send":    "a pump's, from the application",
-		"Recv":    "a pump's, to the application",
+		"Send":    "a relay's, from the application",
+		"Recv":    "a relay's, to the application",
 	} {
 		t.Run(call, func(t *testing.T) {
 			guard.Catch(t) // undone when the node has ended

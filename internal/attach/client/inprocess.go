@@ -38,7 +38,7 @@ func AttachTo(ctx context.Context, n Node) (attach.Session, error) {
 }
 
 // An inProcess is a nodeStream of an application in its node's process: the node's own end
-// of the connection, without a socket and a pump between.
+// of the connection, without a socket and a relay between.
 type inProcess struct {
 	ep      attach.Endpoint
 	changed chan struct{}   // the endpoint may have something new, or wake was called

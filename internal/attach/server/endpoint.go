@@ -147,7 +147,7 @@ func (e *served) connect(d *socketPair) bool {
 	e.mover = p
 	e.s.srv.paired.enter(e)
 	e.offerPath()
-	ctx := e.s.srv.pumps // a closed session's bytes are still delivered
+	ctx := e.s.srv.relays // a closed session's bytes are still delivered
 	e.s.wg.Go(e.s.guarded(func() {
 		defer e.s.account.refund(endpoints, 1)
 		defer d.closeNear()
@@ -160,7 +160,7 @@ func (e *served) newMover(d *socketPair) mover {
 	if d == nil {
 		return newHandedOver(e.ep, e.state)
 	}
-	return newPump(e.ep, d.near, e.state, e.s.guarded)
+	return newRelay(e.ep, d.near, e.state, e.s.guarded)
 }
 
 // fence makes the application's calls fail if the connection has ended: once the removal of a node

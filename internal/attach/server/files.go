@@ -30,7 +30,7 @@ func (a *account) answerTaken(body proto.Message, f *os.File) reply {
 	return reply{body: body, file: f, after: func() { f.Close(); a.refund(heldFiles, 1) }}
 }
 
-// A socketPair is a data socket without a pump: the node's end and the application's, both charged.
+// A socketPair is a data socket without a relay: the node's end and the application's, both charged.
 type socketPair struct {
 	account *account
 	near    *net.UnixConn

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// A mover is what the node's side has of a connected endpoint: a pump, or nothing but the
+// A mover is what the node's side has of a connected endpoint: a relay, or nothing but the
 // close where its application uses the node's end itself.
 type mover interface {
 	// run runs until the endpoint is closed: behind close, or when ctx is done.

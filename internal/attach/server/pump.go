@@ -16,50 +16,50 @@ import (
 )
 
 const (
-	// pumpSize is how many bytes a pump moves at a time. It holds the buffer only while it moves
+	// relaySize is how many bytes a relay moves at a time. It holds the buffer only while it moves
 	// bytes.
-	pumpSize = 64 << 10
+	relaySize = 64 << 10
 	// thriftySize replaces it if the connection itself buffers no more than that.
 	thriftySize = 16 << 10
 	// bulkSize replaces it after a move that filled the buffer: large messages are then half as
 	// fast again.
 	bulkSize = 256 << 10
-	// bulkMost bounds the large buffers of the process: a pump keeps its buffer while the receiver
+	// bulkMost bounds the large buffers of the process: a relay keeps its buffer while the receiver
 	// does not read.
 	bulkMost = 64
 )
 
 var (
 	thriftyBuffers = sync.Pool{New: func() any { return new([thriftySize]byte) }}
-	pumpBuffers    = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+	relayBuffers   = sync.Pool{New: func() any { return new([relaySize]byte) }}
 	bulkBuffers    = sync.Pool{New: func() any { return new([bulkSize]byte) }}
 	bulkTokens     = make(chan struct{}, bulkMost) // one for each large buffer in use
 )
 
-// A pumpBuffer is a buffer in use; two fields are nil.
-type pumpBuffer struct {
+// A relayBuffer is a buffer in use; two fields are nil.
+type relayBuffer struct {
 	thrifty *[thriftySize]byte
-	small   *[pumpSize]byte
+	small   *[relaySize]byte
 	large   *[bulkSize]byte
 }
 
 // takeBuffer returns a buffer of at most most bytes, or the smallest: a large one if large is set
 // and one is left.
-func takeBuffer(most int, large bool) pumpBuffer {
-	if most < pumpSize {
-		return pumpBuffer{thrifty: thriftyBuffers.Get().(*[thriftySize]byte)}
+func takeBuffer(most int, large bool) relayBuffer {
+	if most < relaySize {
+		return relayBuffer{thrifty: thriftyBuffers.Get().(*[thriftySize]byte)}
 	}
 	if large && most >= bulkSize {
 		select {
 		case bulkTokens <- struct{}{}:
-			return pumpBuffer{large: bulkBuffers.Get().(*[bulkSize]byte)}
+			return relayBuffer{large: bulkBuffers.Get().(*[bulkSize]byte)}
 		default:
 		}
 	}
-	return pumpBuffer{small: pumpBuffers.Get().(*[pumpSize]byte)}
+	return relayBuffer{small: relayBuffers.Get().(*[relaySize]byte)}
 }
 
-func (b pumpBuffer) bytes() []byte {
+func (b relayBuffer) bytes() []byte {
 	switch {
 	case b.thrifty != nil:
 		return b.thrifty[:]
@@ -70,7 +70,7 @@ func (b pumpBuffer) bytes() []byte {
 }
 
 // put returns the buffer to its pool.
-func (b pumpBuffer) put() {
+func (b relayBuffer) put() {
 	switch {
 	case b.thrifty != nil:
 		thriftyBuffers.Put(b.thrifty)
@@ -78,17 +78,17 @@ func (b pumpBuffer) put() {
 		bulkBuffers.Put(b.large)
 		<-bulkTokens
 	default:
-		pumpBuffers.Put(b.small)
+		relayBuffers.Put(b.small)
 	}
 }
 
-// A pump relays the message bytes of one connection between its endpoint and the application's data
+// A relay relays the message bytes of one connection between its endpoint and the application's data
 // socket, and owns both. A direction never waits for the other.
 //
 // It ends when the application has closed its endpoint or its data socket, or its session has
 // ended: it delivers earlier bytes, then closes or aborts the endpoint. When the peer has closed,
 // it only stops relaying: the application reads the last bytes, and then the end.
-type pump struct {
+type relay struct {
 	ep   attach.Endpoint
 	conn *net.UnixConn
 	tell func()              // sends the application the endpoint's poll events
@@ -111,17 +111,17 @@ type pump struct {
 	bulkIn  bool // owned by toApp: the last bytes from the peer did
 }
 
-// newPump returns a pump of ep and conn. It calls hup when the connection has ended, possibly more
+// newRelay returns a relay of ep and conn. It calls hup when the connection has ended, possibly more
 // than once: after the last byte, and also before it if the application leaves no room for the
 // pending bytes.
-func newPump(ep attach.Endpoint, conn *net.UnixConn, hup func(), safe func(func()) func()) *pump {
+func newRelay(ep attach.Endpoint, conn *net.UnixConn, hup func(), safe func(func()) func()) *relay {
 	most := bulkSize
 	if w, ok := ep.(attach.WindowedEndpoint); ok && w.Window() > 0 {
-		if most = min(most, w.Window()); most <= pumpSize {
+		if most = min(most, w.Window()); most <= relaySize {
 			_ = conn.SetWriteBuffer(most / 2) // the kernel doubles it for its own overhead
 		}
 	}
-	return &pump{
+	return &relay{
 		ep: ep, conn: conn, tell: hup, safe: safe,
 		most:   most,
 		closec: make(chan struct{}),
@@ -134,7 +134,7 @@ func newPump(ep attach.Endpoint, conn *net.UnixConn, hup func(), safe func(func(
 }
 
 // run relays bytes until the connection is closed; it ends at once when ctx is done.
-func (p *pump) run(ctx context.Context) {
+func (p *relay) run(ctx context.Context) {
 	defer close(p.done)
 	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(past) })
 	defer stop()
@@ -157,7 +157,7 @@ const byHand = time.Second
 
 // await returns when the endpoint is to be ended: its owner has called close, or has closed the
 // data socket and sent nothing.
-func (p *pump) await(ctx context.Context, handed bool) {
+func (p *relay) await(ctx context.Context, handed bool) {
 	var silent <-chan time.Time
 	if handed {
 		t := time.NewTimer(byHand)
@@ -171,14 +171,14 @@ func (p *pump) await(ctx context.Context, handed bool) {
 	}
 }
 
-func (p *pump) shutOut()            { p.half.Store(true) }
-func (p *pump) heard() proto.Ending { return proto.Ending(p.ending.Load()) }
+func (p *relay) shutOut()            { p.half.Store(true) }
+func (p *relay) heard() proto.Ending { return proto.Ending(p.ending.Load()) }
 
-func (p *pump) settled() (done, stuck <-chan struct{}) { return p.done, p.stuck }
+func (p *relay) settled() (done, stuck <-chan struct{}) { return p.done, p.stuck }
 
 // finish ends the endpoint. If the node stops, bytes that it has not accepted from the application
 // are lost: then finish aborts.
-func (p *pump) finish(ctx context.Context, rest rest) {
+func (p *relay) finish(ctx context.Context, rest rest) {
 	switch {
 	case ctx.Err() != nil && (rest == lostBytes || !p.closing()):
 		p.ep.Abort(attach.CauseStopped(p.ep.LocalAddr().Node))
@@ -198,9 +198,9 @@ const (
 	closedByHand      // no bytes left, and the application has closed its data socket
 )
 
-// close makes the pump deliver the bytes that the application has written so far, and end. It is
+// close makes the relay deliver the bytes that the application has written so far, and end. It is
 // called once.
-func (p *pump) close(how finish) {
+func (p *relay) close(how finish) {
 	p.how = how
 	close(p.closec)
 	p.conn.SetDeadline(past)
@@ -209,7 +209,7 @@ func (p *pump) close(how finish) {
 	}
 }
 
-func (p *pump) closing() bool {
+func (p *relay) closing() bool {
 	select {
 	case <-p.closec:
 		return true
@@ -229,7 +229,7 @@ func tell(c chan struct{}) {
 // ended waits, after the connection has ended, until the application can see that: at its data
 // socket, or by a notification if it has no room for pending bytes. It gives up when ctx is done.
 // Only one goroutine may wait at a time.
-func (p *pump) ended(ctx context.Context) {
+func (p *relay) ended(ctx context.Context) {
 	p.cut.Store(true)
 	p.conn.CloseRead() // the application's next write fails
 	select {
@@ -249,7 +249,7 @@ func (p *pump) ended(ctx context.Context) {
 }
 
 // toNode relays the application's bytes until it writes no more or the peer is gone.
-func (p *pump) toNode(ctx context.Context) rest {
+func (p *relay) toNode(ctx context.Context) rest {
 	for {
 		closing := p.closing() // before reading, so that all earlier bytes are read
 		err := p.forward(ctx)
@@ -281,7 +281,7 @@ func (p *pump) toNode(ctx context.Context) rest {
 
 // takeRest ends the application's writing and delivers the bytes that it has written until then.
 // Whichever side ends the connection, bytes of an accepted write arrive, and a later write fails.
-func (p *pump) takeRest(ctx context.Context) rest {
+func (p *relay) takeRest(ctx context.Context) rest {
 	p.conn.CloseRead() // the application's next write fails
 	for {
 		if err := p.forward(ctx); err != nil {
@@ -295,9 +295,9 @@ func (p *pump) takeRest(ctx context.Context) rest {
 
 // discard drops the application's bytes for a peer that is gone. The shutdown alone does not wake a
 // write that waits for room.
-func (p *pump) discard() {
-	buf := pumpBuffers.Get().(*[pumpSize]byte)
-	defer pumpBuffers.Put(buf)
+func (p *relay) discard() {
+	buf := relayBuffers.Get().(*[relaySize]byte)
+	defer relayBuffers.Put(buf)
 	for {
 		if _, err := shm.TryRead(p.conn, buf[:]); err != nil {
 			return // no bytes are left, or the application is gone
@@ -307,12 +307,12 @@ func (p *pump) discard() {
 
 // forward sends available bytes of the application. If there are none it returns status.Again or
 // io.EOF; other errors are Send's.
-func (p *pump) forward(ctx context.Context) error {
+func (p *relay) forward(ctx context.Context) error {
 	b := takeBuffer(p.most, p.bulkOut)
 	defer b.put()
 	buf := b.bytes()
 	n, err := shm.TryRead(p.conn, buf)
-	p.bulkOut = n >= pumpSize
+	p.bulkOut = n >= relaySize
 	switch {
 	case err == nil:
 		return p.send(ctx, buf[:n])
@@ -324,7 +324,7 @@ func (p *pump) forward(ctx context.Context) error {
 }
 
 // send sends all of b.
-func (p *pump) send(ctx context.Context, b []byte) error {
+func (p *relay) send(ctx context.Context, b []byte) error {
 	n, err := p.ep.TrySend(b)
 	if errors.Is(err, status.Again) {
 		err = nil
@@ -342,7 +342,7 @@ func (p *pump) send(ctx context.Context, b []byte) error {
 }
 
 // toApp relays the peer's bytes, until their end or the endpoint's close.
-func (p *pump) toApp(ctx context.Context) {
+func (p *relay) toApp(ctx context.Context) {
 	var err error
 	for err == nil {
 		err = p.deliver(ctx)
@@ -370,7 +370,7 @@ func (p *pump) toApp(ctx context.Context) {
 
 // outlive waits, after the end of the peer's bytes, until the connection has ended too, and returns
 // the error of a Recv then.
-func (p *pump) outlive(ctx context.Context) error {
+func (p *relay) outlive(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	stop := p.ep.Notify(changed)
 	defer stop()
@@ -387,9 +387,9 @@ func (p *pump) outlive(ctx context.Context) error {
 // drop discards the peer's bytes until the connection has ended. The application reads no more, but
 // a peer that waits for room does not read either: without drop the application's bytes would never
 // arrive.
-func (p *pump) drop(ctx context.Context) {
-	buf := pumpBuffers.Get().(*[pumpSize]byte)
-	defer pumpBuffers.Put(buf)
+func (p *relay) drop(ctx context.Context) {
+	buf := relayBuffers.Get().(*[relaySize]byte)
+	defer relayBuffers.Put(buf)
 	for {
 		if _, err := p.ep.Recv(ctx, buf[:]); err != nil {
 			return
@@ -399,7 +399,7 @@ func (p *pump) drop(ctx context.Context) {
 
 // deliver waits for bytes of the peer and writes them. It waits with a small buffer, so that idle
 // connections cost little.
-func (p *pump) deliver(ctx context.Context) error {
+func (p *relay) deliver(ctx context.Context) error {
 	var first [256]byte
 	n, err := p.ep.Recv(ctx, first[:])
 	if err != nil {
@@ -413,7 +413,7 @@ func (p *pump) deliver(ctx context.Context) error {
 	buf := b.bytes()
 	copy(buf, first[:n])
 	more, err := p.ep.TryRecv(buf[n:])
-	p.bulkIn = n+more >= pumpSize
+	p.bulkIn = n+more >= relaySize
 	if werr := p.write(buf[:n+more]); werr != nil {
 		return werr
 	}
@@ -422,7 +422,7 @@ func (p *pump) deliver(ctx context.Context) error {
 
 // write writes all of b. While the application leaves no room for it, it sees no end at its data
 // socket, so a notification reports the end of the connection.
-func (p *pump) write(b []byte) error {
+func (p *relay) write(b []byte) error {
 	n, err := shm.TryWrite(p.conn, b)
 	if n == len(b) || (err != nil && !errors.Is(err, status.Again)) {
 		return err
@@ -437,7 +437,7 @@ func (p *pump) write(b []byte) error {
 }
 
 // tellEnd notifies the application when the connection ends, until stop returns.
-func (p *pump) tellEnd() (stop func()) {
+func (p *relay) tellEnd() (stop func()) {
 	changed, quit := make(chan struct{}, 1), make(chan struct{})
 	unnotify := p.ep.Notify(changed)
 	var wg sync.WaitGroup

@@ -91,11 +91,11 @@ func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	}
 	s := &Server{opt: opt, users: make(map[uint32]*user), refused: logbound.New(opt.Log, "applications were refused")}
 	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.pumps = s.ctx
+	s.relays = s.ctx
 	s.staged.limit, s.staged.freed = opt.Staged, make(chan struct{})
 	s.paired.init()
 	if opt.Delivery != nil {
-		s.pumps = opt.Delivery
+		s.relays = opt.Delivery
 	}
 	if s.opt.Authorize == nil {
 		s.opt.Authorize = admitAll
@@ -169,7 +169,7 @@ type Server struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	pumps context.Context // of the delivery of their bytes; ends after ctx
+	relays context.Context // of the delivery of their bytes; ends after ctx
 
 	refused *logbound.Summary
 

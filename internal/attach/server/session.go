@@ -43,7 +43,7 @@ type session struct {
 
 	ctx    context.Context // of requests; done when the socket has ended
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // requests, pumps and helpers
+	wg     sync.WaitGroup // requests, relays and helpers
 	pieces stagedPieces
 	epochs epochs
 
