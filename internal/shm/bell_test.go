@@ -12,26 +12,26 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-func bells(t *testing.T) (a, b *Bell) {
+func doorbells(t *testing.T) (a, b *Doorbell) {
 	t.Helper()
-	fa, fb, err := BellPair()
+	fa, fb, err := DoorbellPair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err = NewBell(fa); err != nil {
+	if a, err = NewDoorbell(fa); err != nil {
 		t.Fatal(err)
 	}
-	if b, err = NewBell(fb); err != nil {
+	if b, err = NewDoorbell(fb); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { a.Close(); b.Close() })
 	return a, b
 }
 
-func TestBell(t *testing.T) {
-	a, b := bells(t)
+func TestDoorbell(t *testing.T) {
+	a, b := doorbells(t)
 	ctx := context.Background()
-	for range 10_000 { // more than fits: a full bell rings
+	for range 10_000 { // more than fits: a full doorbell rings
 		a.Ring()
 	}
 	if err := b.WaitEdge(); err != nil {
@@ -56,10 +56,10 @@ func TestBell(t *testing.T) {
 	go func() { result <- b.Wait(ctx) }()
 	b.Stop()
 	if err := <-result; !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("Wait of a stopped bell = %v", err)
+		t.Fatalf("Wait of a stopped doorbell = %v", err)
 	}
 	a.Close()
-	c, d := bells(t)
+	c, d := doorbells(t)
 	go func() { result <- d.Wait(ctx) }()
 	c.Close()
 	if err := <-result; err != io.EOF {
@@ -68,18 +68,18 @@ func TestBell(t *testing.T) {
 	d.Ring() // into nowhere
 	d.Close()
 	if err := d.Wait(ctx); !errors.Is(err, net.ErrClosed) {
-		t.Fatalf("Wait of a closed bell = %v", err)
+		t.Fatalf("Wait of a closed doorbell = %v", err)
 	}
 }
 
-func TestBellOfAnotherKindIsRefused(t *testing.T) {
+func TestDoorbellOfAnotherKindIsRefused(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := NewBell(f); err == nil {
+	if b, err := NewDoorbell(f); err == nil {
 		b.Close()
-		t.Error("a file is taken for a bell")
+		t.Error("a file is taken for a doorbell")
 	}
 }
 

@@ -26,20 +26,20 @@ type channel struct {
 	region *shm.Region
 	out    *ring.Writer
 	in     *ring.Reader
-	room   *shm.Bell // rings when out has room; rung when it has data
-	data   *shm.Bell // rings when in has data; rung when it has room
+	room   *shm.Doorbell // rings when out has room; rung when it has data
+	data   *shm.Doorbell // rings when in has data; rung when it has room
 
 	roomSpin, dataSpin spinner
 	pending, writable  func() bool // in.Pending and out.Room, made once
 	over               func() bool
 
-	// gone is set when the peer's end of a bell is closed.
+	// gone is set when the peer's end of a doorbell is closed.
 	gone atomic.Bool
 	// cut is set when no call may sleep any more: the connection has ended, or the endpoint is
-	// closed. It is set before the bells are stopped.
+	// closed. It is set before the doorbells are stopped.
 	cut atomic.Bool
-	// The watched flags are set when poll has armed a bell at which no call waits. changed makes
-	// pollers poll again. watchers is set once the bells are watched; guarded by the endpoint's mu.
+	// The watched flags are set when poll has armed a doorbell at which no call waits. changed makes
+	// pollers poll again. watchers is set once the doorbells are watched; guarded by the endpoint's mu.
 	roomWatched, dataWatched atomic.Bool
 	changed                  func()
 	watchers                 bool
@@ -109,7 +109,7 @@ func (e *endpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os.File)
 	return ch, small, nil
 }
 
-// fit creates the rings and bells of ch.
+// fit creates the rings and doorbells of ch.
 func (e *endpoint) fit(ch *channel, params ring.Params, side uint8) (err error) {
 	mem := ch.region.Bytes()
 	rings := [2][]byte{mem[:params.Size()], mem[params.Size():]}
@@ -120,11 +120,11 @@ func (e *endpoint) fit(ch *channel, params ring.Params, side uint8) (err error) 
 	if ch.in, err = ring.NewReader(rings[1-side], params); err != nil {
 		return err
 	}
-	if ch.room, err = e.bell(proto.BellOut); err != nil {
+	if ch.room, err = e.doorbell(proto.DoorbellOut); err != nil {
 		return err
 	}
 	e.c.at("bell")
-	if ch.data, err = e.bell(proto.BellIn); err != nil {
+	if ch.data, err = e.doorbell(proto.DoorbellIn); err != nil {
 		return err
 	}
 	ch.pending, ch.writable = ch.in.Pending, ch.out.Room
@@ -132,20 +132,20 @@ func (e *endpoint) fit(ch *channel, params ring.Params, side uint8) (err error) 
 	return nil
 }
 
-func (e *endpoint) bell(which uint8) (*shm.Bell, error) {
-	f, err := e.question(context.Background(), question{op: proto.OpBell, body: &proto.BellBody{Which: which}, ended: status.Reset}, nil)
+func (e *endpoint) doorbell(which uint8) (*shm.Doorbell, error) {
+	f, err := e.question(context.Background(), question{op: proto.OpDoorbell, body: &proto.DoorbellBody{Which: which}, ended: status.Reset}, nil)
 	if err != nil {
 		return nil, err
 	}
 	if f == nil {
-		return nil, fmt.Errorf("node sent no bell: %w", status.Protocol)
+		return nil, fmt.Errorf("node sent no doorbell: %w", status.Protocol)
 	}
-	return shm.NewBell(f)
+	return shm.NewDoorbell(f)
 }
 
 // close releases the resources of the channel. No call uses it any more.
 func (ch *channel) close() {
-	for _, b := range []*shm.Bell{ch.room, ch.data} {
+	for _, b := range []*shm.Doorbell{ch.room, ch.data} {
 		if b != nil {
 			b.Close()
 		}
@@ -166,12 +166,12 @@ func (e *endpoint) install(ch *channel) bool {
 		ch.stop()
 	}
 	if len(e.polled.listeners) > 0 {
-		e.watchBells(ch)
+		e.watchDoorbells(ch)
 	}
 	return true
 }
 
-// stop ends all waits at the channel's bells, now and later. Bytes in the ring can still be read.
+// stop ends all waits at the channel's doorbells, now and later. Bytes in the ring can still be read.
 func (ch *channel) stop() {
 	ch.cut.Store(true)
 	ch.room.Stop()
@@ -199,8 +199,8 @@ func (e *endpoint) cut(lost bool) {
 }
 
 // awaitSwitch waits until the peer has switched to the ring, and then wakes a receive that waits at
-// the data socket. It waits for the edge only: the receive consumes the bell's bytes. A peer that
-// cannot use its side has closed its bells.
+// the data socket. It waits for the edge only: the receive consumes the doorbell's bytes. A peer that
+// cannot use its side has closed its doorbells.
 func (e *endpoint) awaitSwitch(ch *channel) {
 	err := ch.data.WaitEdge()
 	if _, ok := ch.in.Switched(); ok {
@@ -236,13 +236,13 @@ func (e *endpoint) giveUp(ch *channel) {
 	}
 }
 
-// watchBells reports changes of the rings to pollers until Close. It waits on duplicated
+// watchDoorbells reports changes of the rings to pollers until Close. It waits on duplicated
 // descriptors, so that blocked calls are not disturbed. The caller holds mu.
-func (e *endpoint) watchBells(ch *channel) {
+func (e *endpoint) watchDoorbells(ch *channel) {
 	if ch.watchers {
 		return
 	}
-	for _, b := range []*shm.Bell{ch.room, ch.data} {
+	for _, b := range []*shm.Doorbell{ch.room, ch.data} {
 		w, err := b.Watcher()
 		if err != nil {
 			return // out of descriptors: Ready still works, without notification
@@ -253,10 +253,10 @@ func (e *endpoint) watchBells(ch *channel) {
 	ch.watchers = true
 }
 
-// heard is called when a call consumes rings of a bell, or does not need them. If poll has armed
-// the bell, a poller must poll again: the event that it waits for may be there, and the rings that
+// heard is called when a call consumes rings of a doorbell, or does not need them. If poll has armed
+// the doorbell, a poller must poll again: the event that it waits for may be there, and the rings that
 // announce it may be consumed before the poller sees them.
-func (ch *channel) heard(b *shm.Bell, watched *atomic.Bool) {
+func (ch *channel) heard(b *shm.Doorbell, watched *atomic.Bool) {
 	if watched.Load() && watched.Swap(false) {
 		b.Drain()
 		ch.changed()
@@ -361,7 +361,7 @@ func (ch *channel) awaitRoom(ctx context.Context) error {
 	return dataError(err) // the peer is gone, or this endpoint closed
 }
 
-// ignore drops the error of a bell that was stopped: the next check of the ring finds the reason.
+// ignore drops the error of a doorbell that was stopped: the next check of the ring finds the reason.
 func ignore(err error, cut bool) error {
 	if cut && !withdrawn(err) {
 		return nil
@@ -492,7 +492,7 @@ func (ch *channel) awaitData(ctx context.Context) error {
 }
 
 // ringEvents corrects ev, the poll events of the data socket, for the directions that go through
-// the rings. If there are listeners, it arms the bells so that the peer rings at the next change.
+// the rings. If there are listeners, it arms the doorbells so that the peer rings at the next change.
 func (e *endpoint) ringEvents(ev attach.Events) attach.Events {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -172,7 +172,7 @@ func (u *unwatched) watch(run func(func()), changed func()) (io.Closer, error) {
 	return u.nodeStream.watch(run, changed)
 }
 
-// A data socket that could not be watched is tried again, also when the bells are watched.
+// A data socket that could not be watched is tried again, also when the doorbells are watched.
 func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
 	s := serve(t, nil)
 	_, b := channeled(t, s)
@@ -188,7 +188,7 @@ func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
 		return e.polled.data, len(e.polled.by)
 	}
 	if data, by := watched(); data || by != 2 {
-		t.Errorf("out of descriptors: watched is %v, with %d others, want the two bells", data, by)
+		t.Errorf("out of descriptors: watched is %v, with %d others, want the two doorbells", data, by)
 	}
 	for range 2 {
 		if data, by := watched(); !data || by != 3 || stream.asked != 2 {
@@ -216,7 +216,7 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 		watchers := e.ch.Load().watchers
 		e.mu.Unlock()
 		if !watchers {
-			t.Error("nobody watches the bells")
+			t.Error("nobody watches the doorbells")
 		}
 		if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: "enough"}, nil, nil); h.Code != status.OK {
 			t.Fatal("JOINED: ", h.Code)

@@ -254,7 +254,7 @@ func TestReadinessOfAChannelIsTold(t *testing.T) {
 		}
 	}
 	await(b, changed, attach.PollOut, attach.PollIn|attach.PollOut|attach.PollHup)
-	for range 200 { // more than a bell would hold if it were never emptied
+	for range 200 { // more than a doorbell would hold if it were never emptied
 		if n, err := a.TrySend([]byte("abc")); n != 3 || err != nil {
 			t.Fatal(n, err)
 		}
@@ -379,13 +379,13 @@ func TestChannelThatOneSideCannotUse(t *testing.T) {
 		}
 	}()
 	c.channel(far)
-	for _, which := range []uint8{proto.BellOut, proto.BellIn} {
-		h, f := c.fetch(proto.OpBell, far, &proto.BellBody{Which: which})
+	for _, which := range []uint8{proto.DoorbellOut, proto.DoorbellIn} {
+		h, f := c.fetch(proto.OpDoorbell, far, &proto.DoorbellBody{Which: which})
 		if h.Code != status.OK || f == nil {
 			t.Fatalf("BELL: %v", h.Code)
 		}
 		f.Close()
-		if h, _ := c.ask(proto.OpBell, far, &proto.BellBody{Which: which}, nil, nil); h.Code != status.Invalid {
+		if h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: which}, nil, nil); h.Code != status.Invalid {
 			t.Errorf("BELL again: %v, want %v", h.Code, status.Invalid)
 		}
 	}
@@ -473,10 +473,13 @@ func TestChannelRequestsThatCannotBe(t *testing.T) {
 	defer ep.Close()
 	for what, ask := range map[string]func() proto.Header{
 		"BELL without a channel": func() proto.Header {
-			h, _ := c.ask(proto.OpBell, far, &proto.BellBody{Which: proto.BellIn}, nil, nil)
+			h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: proto.DoorbellIn}, nil, nil)
 			return h
 		},
-		"BELL 3":                   func() proto.Header { h, _ := c.ask(proto.OpBell, far, &proto.BellBody{Which: 3}, nil, nil); return h },
+		"BELL 3": func() proto.Header {
+			h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: 3}, nil, nil)
+			return h
+		},
 		"JOINED without a channel": func() proto.Header { h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{OK: 1}, nil, nil); return h },
 		"JOINED 2":                 func() proto.Header { h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{OK: 2}, nil, nil); return h },
 	} {

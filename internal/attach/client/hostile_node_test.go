@@ -99,8 +99,8 @@ func (n *hostileNode) answer(o proto.Op, body []byte) (proto.Message, *os.File) 
 		return n.rings, nil
 	case proto.OpChannel:
 		return n.channel()
-	case proto.OpBell:
-		near, far, err := shm.BellPair()
+	case proto.OpDoorbell:
+		near, far, err := shm.DoorbellPair()
 		if err != nil {
 			n.t.Error(err)
 			return nil, nil

@@ -13,13 +13,13 @@ import (
 var mistakes = []struct{ name, old, new, story, shows string }{
 	{"reader-looks-then-arms", "	ch.in.Arm()\n	if ch.in.Pending() || ch.ended() {\n",
 		"	looked := WRONG && (ch.in.Pending() || ch.ended())\n	ch.in.Arm()\n	if looked || !WRONG && (ch.in.Pending() || ch.ended()) {\n",
-		"pieces", "reader waits at its bell for ever"},
+		"pieces", "reader waits at its doorbell for ever"},
 	{"writer-asks-then-publishes", "	n, err := ch.out.Write(p)\n	if n > 0 && ch.out.WakeReader() {\n",
 		"	asked := WRONG && ch.out.WakeReader()\n	n, err := ch.out.Write(p)\n	if n > 0 && (asked || !WRONG && ch.out.WakeReader()) {\n",
-		"pieces", "reader waits at its bell for ever"},
+		"pieces", "reader waits at its doorbell for ever"},
 	{"writer-looks-then-arms", "	ch.out.Arm()\n	if ch.out.Room() || ch.cut.Load() || ch.out.Gone() {\n",
 		"	looked := WRONG && ch.out.Room()\n	ch.out.Arm()\n	if looked || !WRONG && ch.out.Room() || ch.cut.Load() || ch.out.Gone() {\n",
-		"room-told-at-once", "writer waits at its bell for ever"},
+		"room-told-at-once", "writer waits at its doorbell for ever"},
 	{"end-is-looked-at-behind-the-pieces", "	over = ch.ended() // before reading: what was written by then counts\n	n, err = ch.in.Read(p)\n",
 		"	over = !WRONG && ch.ended()\n	n, err = ch.in.Read(p)\n	over = over || WRONG && ch.ended()\n",
 		"end-behind-pieces", "the end comes after"},
@@ -34,10 +34,10 @@ var mistakes = []struct{ name, old, new, story, shows string }{
 
 // stepped builds this test's program with a search through the possible interleavings of the sides
 // of a channel. Every access to a word of a ring is a step of it, and so is every operation on a
-// bell: Go's atomics are sequentially consistent, so interleavings of steps are the only possible
+// doorbell: Go's atomics are sequentially consistent, so interleavings of steps are the only possible
 // executions.
 func stepped(t *testing.T) string {
-	bell, channel := contents(t, "../../shm/bell.go"), contents(t, "channel.go")
+	doorbell, channel := contents(t, "../../shm/bell.go"), contents(t, "channel.go")
 	reader := replaced(t, "reader", contents(t, "../../ring/reader.go"), "shown atomic.Uint64", "shown readerPlace")
 	writer := replaced(t, "writer", contents(t, "../../ring/writer.go"), "shown, dshown atomic.Uint64", "shown, dshown writerPlace")
 	for old, with := range map[string]string{
@@ -46,7 +46,7 @@ func stepped(t *testing.T) string {
 		"Drain() {\n":                             "Drain() {\n	Step(\"drains\", b)\n",
 		"Close() error { return b.conn.Close() }": `Close() error { Step("closes", b); return b.conn.Close() }`,
 	} {
-		bell = replaced(t, "bell", bell, old, with)
+		doorbell = replaced(t, "bell", doorbell, old, with)
 	}
 	for old, with := range map[string]string{
 		"roomWatched, dataWatched atomic.Bool": "roomWatched, dataWatched steppedBool",
@@ -60,7 +60,7 @@ func stepped(t *testing.T) string {
 	return overlaid(t, map[string]string{
 		"../../ring/reader.go": replaced(t, "reader", reader, `import "sync/atomic"`, ""),
 		"../../ring/writer.go": replaced(t, "writer", writer, `import "sync/atomic"`, ""),
-		"channel.go":           channel, "../../shm/bell.go": bell,
+		"channel.go":           channel, "../../shm/bell.go": doorbell,
 		"../../ring/word_unsafe.go": contents(t, "testdata/orders/word_unsafe.go"),
 		"../../shm/bell_step.go":    contents(t, "testdata/orders/bell_step.go"),
 		"search_test.go":            contents(t, "testdata/orders/search_test.go"),

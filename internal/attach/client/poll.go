@@ -13,7 +13,7 @@ import (
 // pollers is the state of polling the endpoint. Guarded by the endpoint's mu.
 type pollers struct {
 	listeners map[*chan<- struct{}]chan<- struct{}
-	by        []io.Closer // duplicated descriptors of data, the bells and the path, to wait on
+	by        []io.Closer // duplicated descriptors of data, the doorbells and the path, to wait on
 	data      bool        // by has the data socket
 	path      bool        // by has the path's socket
 }
@@ -96,7 +96,7 @@ func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) {
 	if e.data != nil && !e.closed {
 		e.watchData()
 		if ch := e.ch.Load(); ch != nil {
-			e.watchBells(ch)
+			e.watchDoorbells(ch)
 		}
 		if p := e.path.Load(); p != nil {
 			e.watchPath(p)

@@ -30,11 +30,11 @@ type waking struct {
 	make    func(in, out *os.File) (waker, error)
 }
 
-// A bell is a socket pair, so that its end is visible: the others show the cost of that.
+// A doorbell is a socket pair, so that its end is visible: the others show the cost of that.
 var wakings = []waking{
 	{"bell", false, false, func(in, _ *os.File) (waker, error) {
-		b, err := shm.NewBell(in)
-		return bellWaker{b}, err
+		b, err := shm.NewDoorbell(in)
+		return doorbellWaker{b}, err
 	}},
 	{"socket pair byte", false, false, func(in, out *os.File) (waker, error) { return fileWaker{in, out, []byte{1}, make([]byte, 64)}, nil }},
 	{"eventfd", true, false, func(in, out *os.File) (waker, error) { return fileWaker{in, out, one, make([]byte, 8)}, nil }},
@@ -49,10 +49,10 @@ var wakings = []waking{
 // one is the number added to an eventfd.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
-type bellWaker struct{ *shm.Bell }
+type doorbellWaker struct{ *shm.Doorbell }
 
-func (b bellWaker) wake() error { b.Ring(); return nil }
-func (b bellWaker) wait() error { return b.Wait(context.Background()) }
+func (b doorbellWaker) wake() error { b.Ring(); return nil }
+func (b doorbellWaker) wait() error { return b.Wait(context.Background()) }
 
 type fileWaker struct {
 	in, out *os.File
@@ -111,7 +111,7 @@ func wakerOf(i, in, out int) (w waker, closes func(), err error) {
 	return w, func() {
 		from.Close()
 		to.Close()
-		if b, ok := w.(bellWaker); ok {
+		if b, ok := w.(doorbellWaker); ok {
 			b.Close()
 		}
 	}, err

@@ -69,7 +69,7 @@ const (
 	OpAddress     Op = 30
 	OpMunmap      Op = 31
 	OpChannel     Op = 32
-	OpBell        Op = 33
+	OpDoorbell    Op = 33
 	OpJoined      Op = 34
 	OpPostAtomic  Op = 36
 	OpPutSignal   Op = 37

@@ -419,18 +419,18 @@ func (m *RingsBody) fields(c *Coder) {
 	c.reserved(6)
 }
 
-// BellBody asks for a doorbell of a shared-memory path.
-type BellBody struct{ Which uint8 } // BellOut or BellIn
+// DoorbellBody asks for a doorbell of a shared-memory path.
+type DoorbellBody struct{ Which uint8 } // DoorbellOut or DoorbellIn
 
-func (m *BellBody) fields(c *Coder) {
+func (m *DoorbellBody) fields(c *Coder) {
 	c.u8(&m.Which)
 	c.reserved(7)
 }
 
 // The doorbells of a shared-memory path, as one side sees them.
 const (
-	BellOut uint8 = 1 // of the ring that this side writes
-	BellIn  uint8 = 2 // of the ring that this side reads
+	DoorbellOut uint8 = 1 // of the ring that this side writes
+	DoorbellIn  uint8 = 2 // of the ring that this side reads
 )
 
 // JoinedBody reports whether the application can use its shared-memory path.

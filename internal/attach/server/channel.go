@@ -18,7 +18,7 @@ import (
 // application that does not know channels never asks.
 const joinTime = 2 * time.Second
 
-// The node makes the memory and the bells of a connection's channel. It passes each side its own
+// The node makes the memory and the doorbells of a connection's channel. It passes each side its own
 // and takes no further part, except that each side reports whether it can use the channel.
 
 // pairs finds the endpoints with a peer on this node, and their channels.
@@ -173,7 +173,7 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	return h, other, nil
 }
 
-// makeChannel creates the memory and bells of both halves.
+// makeChannel creates the memory and doorbells of both halves.
 func makeChannel(a, b *half, params ring.Params) (err error) {
 	defer func() {
 		if err != nil {
@@ -189,10 +189,10 @@ func makeChannel(a, b *half, params ring.Params) (err error) {
 	if b.files[0], err = shm.Duplicate(a.files[0]); err != nil {
 		return err
 	}
-	if a.files[proto.BellOut], b.files[proto.BellIn], err = shm.BellPair(); err != nil {
+	if a.files[proto.DoorbellOut], b.files[proto.DoorbellIn], err = shm.DoorbellPair(); err != nil {
 		return err
 	}
-	if a.files[proto.BellIn], b.files[proto.BellOut], err = shm.BellPair(); err != nil {
+	if a.files[proto.DoorbellIn], b.files[proto.DoorbellOut], err = shm.DoorbellPair(); err != nil {
 		return err
 	}
 	a.peer, b.peer, b.side = b, a, 1
@@ -304,14 +304,14 @@ func (s *session) without(why string) {
 	}
 }
 
-func doBell(_ context.Context, s *session, r *request) (reply, error) {
-	which := r.in.(*proto.BellBody).Which
-	if which != proto.BellOut && which != proto.BellIn {
-		return reply{}, fmt.Errorf("bell %d: %w", which, status.Invalid)
+func doDoorbell(_ context.Context, s *session, r *request) (reply, error) {
+	which := r.in.(*proto.DoorbellBody).Which
+	if which != proto.DoorbellOut && which != proto.DoorbellIn {
+		return reply{}, fmt.Errorf("doorbell %d: %w", which, status.Invalid)
 	}
 	f, _ := s.srv.paired.take(r.ep, int(which))
 	if f == nil {
-		return reply{}, fmt.Errorf("bell %d: there is no channel, or it was taken: %w", which, status.Invalid)
+		return reply{}, fmt.Errorf("doorbell %d: there is no channel, or it was taken: %w", which, status.Invalid)
 	}
 	return s.account.answerTaken(nil, f), nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Every descriptor that an application makes the node hold is charged to its session before it is
-// created, and refunded when it is closed: sessions, data sockets, memory, bells, epochs, and the
+// created, and refunded when it is closed: sessions, data sockets, memory, doorbells, epochs, and the
 // descriptor in an answer until that is sent.
 
 // answerWith returns a reply with the descriptor that open returns.

@@ -90,12 +90,12 @@ var operations = map[proto.Op]operation{
 	proto.OpCause:      {endpoint: true, do: doCause},
 	proto.OpAbort:      {endpoint: true, in: body[proto.CauseBody], do: doAbort},
 
-	proto.OpChannel: {endpoint: true, do: doChannel},
-	proto.OpBell:    {endpoint: true, in: body[proto.BellBody], do: doBell},
-	proto.OpJoined:  {endpoint: true, in: body[proto.JoinedBody], do: doJoined},
-	proto.OpRings:   {do: doRings},
-	proto.OpShut:    {endpoint: true, do: doShut},
-	proto.OpPath:    {endpoint: true, in: body[proto.PathKeyBody], do: doPath},
+	proto.OpChannel:  {endpoint: true, do: doChannel},
+	proto.OpDoorbell: {endpoint: true, in: body[proto.DoorbellBody], do: doDoorbell},
+	proto.OpJoined:   {endpoint: true, in: body[proto.JoinedBody], do: doJoined},
+	proto.OpRings:    {do: doRings},
+	proto.OpShut:     {endpoint: true, do: doShut},
+	proto.OpPath:     {endpoint: true, in: body[proto.PathKeyBody], do: doPath},
 
 	proto.OpPathRest:  {endpoint: true, in: body[proto.PathRestBody], do: doPathRest},
 	proto.OpRMAPath:   {endpoint: true, in: body[proto.PathKeyBody], do: doRMAPath},

@@ -1,4 +1,4 @@
 package shm
 
-// Step is called before each operation on a bell, with its name.
-var Step = func(what string, b *Bell) {}
+// Step is called before each operation on a doorbell, with its name.
+var Step = func(what string, b *Doorbell) {}

@@ -45,18 +45,18 @@ type order struct {
 	parked    chan struct{}
 	near, far *channel
 	mem       []byte
-	bells     map[*shm.Bell]*rings
-	ends      []*shm.Bell  // the bells in the order of their making
-	still     map[int]bool // the words that do not change
-	flags     []*flag      // other shared state
-	got       int          // bytes received, by the call that has the turn
-	receiving *flag        // the turn of the receiver
+	doorbells map[*shm.Doorbell]*rings
+	ends      []*shm.Doorbell // the doorbells in the order of their making
+	still     map[int]bool    // the words that do not change
+	flags     []*flag         // other shared state
+	got       int             // bytes received, by the call that has the turn
+	receiving *flag           // the turn of the receiver
 	trail     []step
 }
 
-// rings is the state of a bell.
+// rings is the state of a doorbell.
 type rings struct {
-	peer  *shm.Bell
+	peer  *shm.Doorbell
 	n     int
 	ended bool
 	edge  bool // there are more than its watcher has been notified of
@@ -121,7 +121,7 @@ func init() {
 		}
 		return now.step(nil, what+" the word at", off, access)
 	}
-	shm.Step = func(what string, b *shm.Bell) { now.bell(what, b) }
+	shm.Step = func(what string, b *shm.Doorbell) { now.doorbell(what, b) }
 }
 
 // step waits for the turn of the side that is running, and for ready, and does
@@ -154,18 +154,18 @@ var hashSeed = maphash.MakeSeed()
 // ring, and on no other value that it has seen.
 func (o *order) only(v int) { o.running.saw = uint64(v) }
 
-// bell is a step at a bell, before it is done.
-func (o *order) bell(what string, b *shm.Bell) {
+// doorbell is a step at a doorbell, before it is done.
+func (o *order) doorbell(what string, b *shm.Doorbell) {
 	if o == nil || o.running == nil {
 		return
 	}
-	r := o.bells[b]
+	r := o.doorbells[b]
 	var ready func() bool
 	if what == "waits at" {
 		ready = r.heard
 	}
-	o.step(ready, what+" its bell", 0, func() uint64 {
-		peer := o.bells[r.peer]
+	o.step(ready, what+" its doorbell", 0, func() uint64 {
+		peer := o.doorbells[r.peer]
 		switch what {
 		case "rings":
 			peer.n++
@@ -215,22 +215,22 @@ func (o *order) end() {
 	}
 }
 
-// spare are pairs of bells that no order uses.
-var spare [][2]*shm.Bell
+// spare are pairs of doorbells that no order uses.
+var spare [][2]*shm.Doorbell
 
-// putBack makes two bells as good as new, or closes them.
-func (o *order) putBack(a, b *shm.Bell) {
-	if o.bells[a].ended || o.bells[b].ended {
+// putBack makes two doorbells as good as new, or closes them.
+func (o *order) putBack(a, b *shm.Doorbell) {
+	if o.doorbells[a].ended || o.doorbells[b].ended {
 		a.Close()
 		b.Close()
 		return
 	}
-	for _, bell := range []*shm.Bell{a, b} {
-		if o.bells[bell].n > 0 {
-			bell.Drain()
+	for _, doorbell := range []*shm.Doorbell{a, b} {
+		if o.doorbells[doorbell].n > 0 {
+			doorbell.Drain()
 		}
 	}
-	spare = append(spare, [2]*shm.Bell{a, b})
+	spare = append(spare, [2]*shm.Doorbell{a, b})
 }
 
 // able returns the sides that can go on.
@@ -250,7 +250,7 @@ func (o *order) key() uint64 {
 		h = mix(mix(h, s.saw), bit(s.done))
 	}
 	for _, b := range o.ends {
-		r := o.bells[b]
+		r := o.doorbells[b]
 		h = mix(mix(mix(h, uint64(r.n)), bit(r.ended)), bit(r.edge))
 	}
 	for _, f := range o.flags {

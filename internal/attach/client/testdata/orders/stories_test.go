@@ -91,7 +91,7 @@ func tiny(release int) ring.Params {
 func (s story) set(t *testing.T, mem []byte) *order {
 	p := tiny(s.release)
 	clear(mem)
-	o := &order{mem: mem, bells: map[*shm.Bell]*rings{}}
+	o := &order{mem: mem, doorbells: map[*shm.Doorbell]*rings{}}
 	if o.still = map[int]bool{0: true, 8: true, 192: true, ring.OffReaderPlace: true, ring.OffWriterPlace: true}; !s.ends {
 		o.still[4], o.still[196] = true, true
 	}
@@ -124,23 +124,23 @@ func (s story) set(t *testing.T, mem []byte) *order {
 	return o
 }
 
-// pair makes two bells that ring each other.
-func (o *order) pair(t *testing.T) (a, b *shm.Bell) {
+// pair makes two doorbells that ring each other.
+func (o *order) pair(t *testing.T) (a, b *shm.Doorbell) {
 	if last := len(spare) - 1; last >= 0 {
 		a, b, spare = spare[last][0], spare[last][1], spare[:last]
 	} else {
-		f, g, err := shm.BellPair()
+		f, g, err := shm.DoorbellPair()
 		if err == nil {
-			a, err = shm.NewBell(f)
+			a, err = shm.NewDoorbell(f)
 		}
 		if err == nil {
-			b, err = shm.NewBell(g)
+			b, err = shm.NewDoorbell(g)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	o.bells[a], o.bells[b] = &rings{peer: b}, &rings{peer: a}
+	o.doorbells[a], o.doorbells[b] = &rings{peer: b}, &rings{peer: a}
 	o.ends = append(o.ends, a, b)
 	return a, b
 }
@@ -211,8 +211,8 @@ func (o *order) read(ch *channel, p []byte) (n int, over bool, err error) {
 // polls polls, beside the calls of the same process at ch, until it has received a
 // piece, or could send one. The other side of it tells of rings of b, as
 // shm.WatchRead does.
-func (o *order) polls(ch *channel, b *shm.Bell, in bool) []*side {
-	told, r := o.flag(), o.bells[b]
+func (o *order) polls(ch *channel, b *shm.Doorbell, in bool) []*side {
+	told, r := o.flag(), o.doorbells[b]
 	ch.dataWatched.polled, ch.roomWatched.polled = in, !in
 	o.flags = append(o.flags, &ch.dataWatched.flag, &ch.roomWatched.flag)
 	ch.switched.Store(!in) // else it polls for both
@@ -246,7 +246,7 @@ func (o *order) polls(ch *channel, b *shm.Bell, in bool) []*side {
 	watch := func() error {
 		for {
 			o.only(0)
-			o.step(func() bool { return r.edge && r.heard() }, "hears its bell", 0, func() uint64 { r.edge = false; return 0 })
+			o.step(func() bool { return r.edge && r.heard() }, "hears its doorbell", 0, func() uint64 { r.edge = false; return 0 })
 			ch.changed()
 		}
 	}
