@@ -28,7 +28,7 @@ import (
 
 // fakeSubject is a node of which only the admin interface exists.
 type fakeSubject struct {
-	*roster
+	*nodeList
 	health Health
 	ping   func(ctx context.Context, id addr.NodeID) (time.Duration, error)
 	asked  []string // what was asked for
@@ -36,8 +36,8 @@ type fakeSubject struct {
 }
 
 func newFakeSubject() *fakeSubject {
-	f := &fakeSubject{roster: newRoster(), health: Health{Healthy: true, Detail: "joined"}}
-	f.roster.apply(membership.Event{Kind: membership.EventSelf, Node: testNode(3, 1, "three")}, time.Now())
+	f := &fakeSubject{nodeList: newNodeList(), health: Health{Healthy: true, Detail: "joined"}}
+	f.nodeList.apply(membership.Event{Kind: membership.EventSelf, Node: testNode(3, 1, "three")}, time.Now())
 	return f
 }
 
@@ -59,10 +59,10 @@ type fakeRow struct {
 }
 
 func (f *fakeSubject) Status() Status           { return Status{Name: "three", ID: 3} }
-func (f *fakeSubject) Nodes() Nodes             { return f.roster.snapshot(time.Now()) }
+func (f *fakeSubject) Nodes() Nodes             { return f.nodeList.snapshot(time.Now()) }
 func (f *fakeSubject) Table(name string) any    { return []fakeRow{{2050}} }
 func (f *fakeSubject) Health() Health           { return f.health }
-func (f *fakeSubject) subscribe() *subscription { return f.roster.subscribe(time.Now()) }
+func (f *fakeSubject) subscribe() *subscription { return f.nodeList.subscribe(time.Now()) }
 func (f *fakeSubject) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error) {
 	return f.ping(ctx, id)
 }
@@ -125,7 +125,7 @@ func TestAdminAnswers(t *testing.T) {
 // TestNodesHaveTheFixedForm pins the JSON of `fabricd nodes --json`.
 func TestNodesHaveTheFixedForm(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) { // its clock starts at midnight of 2000-01-01
-		r := newRoster()
+		r := newNodeList()
 		r.setCluster(addr.UUID{0xab})
 		empty, err := json.Marshal(r.snapshot(time.Now()))
 		if err != nil {
@@ -152,7 +152,7 @@ func TestNodesHaveTheFixedForm(t *testing.T) {
 
 func TestRemovedNodesAreForgottenAfterTheirQuarantine(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		r := newRoster()
+		r := newNodeList()
 		r.apply(membership.Event{Kind: membership.EventAdded, Node: testNode(7, 2, "seven")}, time.Now())
 		r.apply(membership.Event{Kind: membership.EventRemoved, Node: testNode(7, 2, "seven")}, time.Now())
 		time.Sleep(removedFor)
@@ -229,7 +229,7 @@ func TestEventsBeginWithTheCurrentNodes(t *testing.T) {
 func TestEventStreamsEndWithTheNode(t *testing.T) {
 	f := newFakeSubject()
 	c, _ := serveAdmin(t, f)
-	err := c.Events(t.Context(), func(e NodeEvent) error { f.roster.close(); return nil })
+	err := c.Events(t.Context(), func(e NodeEvent) error { f.nodeList.close(); return nil })
 	if err != io.EOF {
 		t.Errorf("got %v, want io.EOF", err)
 	}
@@ -240,7 +240,7 @@ func TestEventStreamsEndWithTheNode(t *testing.T) {
 }
 
 func TestSlowReadersAreCutOffAndDelayNobody(t *testing.T) {
-	r := newRoster()
+	r := newNodeList()
 	slow, quick := r.subscribe(time.Now()), r.subscribe(time.Now())
 	for i := range subscriberQueue + 1 {
 		r.apply(membership.Event{Kind: membership.EventHost, Detail: fmt.Sprint(i)}, time.Now())

@@ -21,17 +21,17 @@ type toldEngine interface {
 	ResetSelf(reason string)
 }
 
-// A bridge carries membership's events to the engine, and then to the roster.
+// A bridge carries membership's events to the engine, and then to the node list.
 // Its handle is called with one event at a time, in order.
 type bridge struct {
-	cluster addr.UUID
-	name    string
-	term    func() uint64
-	lease   func() []byte // signed, of this node's incarnation
-	engine  toldEngine
-	meet    func(membership.Event) // gets each event before the engine; nil: none
-	roster  *roster
-	log     zerolog.Logger
+	cluster  addr.UUID
+	name     string
+	term     func() uint64
+	lease    func() []byte // signed, of this node's incarnation
+	engine   toldEngine
+	meet     func(membership.Event) // gets each event before the engine; nil: none
+	nodeList *nodeList
+	log      zerolog.Logger
 
 	first *firstTable // of an incarnation that the engine does not know yet; else nil
 }
@@ -40,13 +40,13 @@ type bridge struct {
 // ends all that it holds of incarnations that are not in the table.
 type firstTable struct {
 	self   membership.Event
-	others []membership.Event // those of the table that are told; the roster hears of them behind self
+	others []membership.Event // those of the table that are told; the node list hears of them behind self
 }
 
 // handle makes one event happen here. It returns from a removal only when
 // every operation towards the removed incarnation has failed and the applications'
 // callbacks are due: the return is the acknowledgement that membership waits
-// for. The roster hears of an event after the engine, so that a reader of
+// for. The node list hears of an event after the engine, so that a reader of
 // a node there can connect to it, and a reader of its loss cannot. This
 // node's own incarnation waits for its first table; see begin.
 func (b *bridge) handle(ev membership.Event) {
@@ -87,7 +87,7 @@ func (b *bridge) handle(ev membership.Event) {
 		b.begin()
 		return
 	}
-	b.roster.apply(ev, time.Now())
+	b.nodeList.apply(ev, time.Now())
 }
 
 // begin gives this node its incarnation once the incarnation's first table is complete: an application that sees
@@ -106,7 +106,7 @@ func (b *bridge) begin() {
 	b.setSelf(ev.Node)
 	b.log.Debug().Str("op", "lease").Stringer("incarnation", ev.Node.Incarnation).Msg("engine knows this node's incarnation")
 	for _, e := range append([]membership.Event{ev}, others...) {
-		b.roster.apply(e, time.Now())
+		b.nodeList.apply(e, time.Now())
 	}
 }
 

@@ -39,7 +39,7 @@ func (e *fakeEngine) NodeLost(incarnation addr.Incarnation, reason string) {
 
 func newTestBridge(e *fakeEngine) *bridge {
 	return &bridge{cluster: addr.UUID{1}, name: "me", term: func() uint64 { return 5 },
-		engine: e, roster: newRoster(), log: zerolog.Nop()}
+		engine: e, nodeList: newNodeList(), log: zerolog.Nop()}
 }
 
 func TestEventsReachTheEngineInOrder(t *testing.T) {
@@ -71,19 +71,19 @@ func TestEventsReachTheEngineInOrder(t *testing.T) {
 	if fmt.Sprint(e.calls) != fmt.Sprint(want) {
 		t.Errorf("got  %q\nwant %q", e.calls, want)
 	}
-	if all := b.roster.snapshot(time.Now()); all.Self != addr.NoNode || len(all.Nodes) != 1 || all.Nodes[0].State != "removed" {
-		t.Errorf("after the reset the roster is %+v, want no self and node 4 removed", all)
+	if all := b.nodeList.snapshot(time.Now()); all.Self != addr.NoNode || len(all.Nodes) != 1 || all.Nodes[0].State != "removed" {
+		t.Errorf("after the reset the node list is %+v, want no self and node 4 removed", all)
 	}
 }
 
 // TestAnIncarnationBeginsWithItsTable: applications see this node's incarnation when the engine
-// knows all of those that its first table lists, and no others; what the roster
+// knows all of those that its first table lists, and no others; what the node list
 // showed before a reset is not shown for ever.
 func TestAnIncarnationBeginsWithItsTable(t *testing.T) {
 	e := &fakeEngine{}
 	b := newTestBridge(e)
 	alive := func() (ids []addr.NodeID, self addr.NodeID) {
-		all := b.roster.snapshot(time.Now())
+		all := b.nodeList.snapshot(time.Now())
 		for _, n := range all.Nodes {
 			ids = append(ids, n.ID)
 		}
@@ -125,7 +125,7 @@ func TestARemovalIsHandledWhenTheEngineIsDone(t *testing.T) {
 		e := &fakeEngine{release: make(chan struct{})}
 		b := newTestBridge(e)
 		b.handle(membership.Event{Kind: membership.EventAdded, Node: testNode(4, 1, "four")})
-		sub := b.roster.subscribe(time.Now())
+		sub := b.nodeList.subscribe(time.Now())
 		handled := false
 		go func() {
 			b.handle(membership.Event{Kind: membership.EventRemoved, Node: testNode(4, 1, "four"), Reason: membership.ReasonSilent})
@@ -148,7 +148,7 @@ func TestARemovalIsHandledWhenTheEngineIsDone(t *testing.T) {
 
 // TestALateRemovalDoesNotHideTheNextIncarnation keeps two incarnations of one ID apart.
 func TestALateRemovalDoesNotHideTheNextIncarnation(t *testing.T) {
-	r := newRoster()
+	r := newNodeList()
 	r.apply(membership.Event{Kind: membership.EventAdded, Node: testNode(4, 2, "four")}, time.Now())
 	r.apply(membership.Event{Kind: membership.EventRemoved, Node: testNode(4, 1, "four")}, time.Now())
 	all := r.snapshot(time.Now()).Nodes

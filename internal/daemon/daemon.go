@@ -64,13 +64,13 @@ func (o *Options) heapBound() func(int64) {
 
 // A Daemon is one running node. Its methods may be called from any goroutine.
 type Daemon struct {
-	cfg     Config
-	loaded  Config // cfg as Start got it
-	opts    Options
-	log     zerolog.Logger
-	started time.Time
-	roster  *roster
-	record  *flight.Recorder // the events of nodes, links, paths and connections
+	cfg      Config
+	loaded   Config // cfg as Start got it
+	opts     Options
+	log      zerolog.Logger
+	started  time.Time
+	nodeList *nodeList
+	record   *flight.Recorder // the events of nodes, links, paths and connections
 
 	nodeFaults *failpoint.Node // nil unless faults are enabled
 	clock      *trust.Clock    // for certificates and tokens
@@ -144,7 +144,7 @@ const (
 func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: c, loaded: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
-		roster: newRoster(), known: newKnownAddresses(),
+		nodeList: newNodeList(), known: newKnownAddresses(),
 		done:  make(chan struct{}),
 		phase: phaseJoining,
 	}
@@ -161,7 +161,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d.takeNodeFaults()
 	d.clock = trust.NewClock(d.nodeFaults.Now)
 	d.record = flight.New(time.Now)
-	d.roster.record = d.record
+	d.nodeList.record = d.record
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.heapBound())
 	if err = d.start(ctx); err != nil {
@@ -253,7 +253,7 @@ func (d *Daemon) Ready(ctx context.Context) error {
 	sub := d.subscribe()
 	defer d.unsubscribe(sub)
 	for {
-		if d.roster.complete() {
+		if d.nodeList.complete() {
 			return nil
 		}
 		select {
@@ -354,7 +354,7 @@ func (d *Daemon) Close() error {
 		}
 		d.wg.Wait()
 		d.links.close()
-		d.roster.close()
+		d.nodeList.close()
 		if d.admin != nil {
 			d.admin.close()
 		}
@@ -376,7 +376,7 @@ func (d *Daemon) Status() Status {
 	d.mu.Lock()
 	phase, waits, at, store := d.phase, d.waits, d.places, d.store
 	d.mu.Unlock()
-	self, local := d.roster.place()
+	self, local := d.nodeList.place()
 	if phase == phaseJoined && self.Generation == 0 {
 		phase, waits = phaseJoining, "no ID yet: "+d.whyNoID()
 	}
@@ -437,7 +437,7 @@ func (d *Daemon) whyNoID() string {
 }
 
 // Nodes returns the data of `fabricd nodes`.
-func (d *Daemon) Nodes() Nodes { return d.roster.snapshot(time.Now()) }
+func (d *Daemon) Nodes() Nodes { return d.nodeList.snapshot(time.Now()) }
 
 // Health returns whether the node can serve applications.
 func (d *Daemon) Health() Health {
@@ -468,9 +468,9 @@ func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error
 
 // Self returns the node's place in the cluster.
 func (d *Daemon) Self() attach.Self {
-	incarnation, _ := d.roster.place()
+	incarnation, _ := d.nodeList.place()
 	return attach.Self{Cluster: d.state.Identity().Cluster, Incarnation: incarnation, Name: d.cfg.Name}
 }
 
-func (d *Daemon) subscribe() *subscription      { return d.roster.subscribe(time.Now()) }
-func (d *Daemon) unsubscribe(sub *subscription) { d.roster.unsubscribe(sub) }
+func (d *Daemon) subscribe() *subscription      { return d.nodeList.subscribe(time.Now()) }
+func (d *Daemon) unsubscribe(sub *subscription) { d.nodeList.unsubscribe(sub) }

@@ -97,7 +97,7 @@ func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
 	if e.Token != (trust.TokenID{}) {
 		x.Token = e.Token.String()
 	}
-	if n, ok := d.roster.incarnation(e.UUID); ok {
+	if n, ok := d.nodeList.incarnation(e.UUID); ok {
 		x.ID, x.Generation, x.State = &n.Incarnation.Node, n.Incarnation.Generation, n.State.String()
 	}
 	if !e.Banned.IsZero() {
@@ -112,7 +112,7 @@ func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
 func (d *Daemon) find(agent *membership.Agent, node string) (membership.Enrolment, bool) {
 	id, err := strconv.ParseUint(node, 10, 16)
 	for _, e := range agent.Enrolments() {
-		n, there := d.roster.incarnation(e.UUID)
+		n, there := d.nodeList.incarnation(e.UUID)
 		if e.Name == node || e.UUID.String() == node || err == nil && there && n.Incarnation.Node == addr.NodeID(id) {
 			return e, true
 		}

@@ -165,7 +165,7 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 		s.Nodes = append(s.Nodes, observe.Node{ID: n.ID, Generation: n.Generation, Name: n.Name, State: n.State, Addresses: n.Addresses, Since: n.Since})
 	}
 	s.Totals.Descriptors, s.Totals.DescriptorLimit = openDescriptors(), shm.Descriptors()
-	s.Queues = map[string]float64{"audit": d.audit.Fill(), "event_readers": d.roster.fill()}
+	s.Queues = map[string]float64{"audit": d.audit.Fill(), "event_readers": d.nodeList.fill()}
 	e, agent := d.rooms()
 	if e != nil {
 		d.observeEngine(&s, e)
@@ -197,7 +197,7 @@ func (d *Daemon) observePast(s *observe.Snapshot) {
 			}
 		}
 	}
-	s.Removals, s.Refusals = d.roster.ended(), map[string]uint64{}
+	s.Removals, s.Refusals = d.nodeList.ended(), map[string]uint64{}
 	for _, kind := range []string{observe.JoinRefused, observe.ConnectRefused, observe.BindRefused} {
 		s.Refusals[kind] = d.record.Count(kind)
 	}

@@ -63,9 +63,9 @@ const (
 	subscriberQueue = 256
 )
 
-// A roster is the last state of all nodes that membership has reported. It follows the events; it
+// A node list is the last state of all nodes that membership has reported. It follows the events; it
 // decides nothing.
-type roster struct {
+type nodeList struct {
 	mu      sync.Mutex // guards the fields below
 	cluster addr.UUID
 	self    addr.Incarnation // Generation 0 without a lease
@@ -85,13 +85,13 @@ type subscription struct {
 	// current are the nodes at the moment of the subscription.
 	current []NodeEvent
 	// events has all that happened since. It is closed when the reader was too
-	// slow or the roster was closed.
+	// slow or the node list was closed.
 	events chan NodeEvent
 	lagged bool // written before events is closed, read after
 }
 
-func newRoster() *roster {
-	return &roster{
+func newNodeList() *nodeList {
+	return &nodeList{
 		nodes: map[addr.NodeID]membership.Node{},
 		subs:  map[*subscription]struct{}{},
 
@@ -100,14 +100,14 @@ func newRoster() *roster {
 }
 
 // setCluster sets the cluster's identity, which a node learns when it joins.
-func (r *roster) setCluster(cluster addr.UUID) {
+func (r *nodeList) setCluster(cluster addr.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.cluster = cluster
 }
 
 // apply records ev, which happened at now, and tells the subscribers.
-func (r *roster) apply(ev membership.Event, now time.Time) {
+func (r *nodeList) apply(ev membership.Event, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n, changed := ev.Node, false
@@ -150,7 +150,7 @@ func (r *roster) apply(ev membership.Event, now time.Time) {
 }
 
 // keep records an event.
-func (r *roster) keep(e NodeEvent, detail string) {
+func (r *nodeList) keep(e NodeEvent, detail string) {
 	var incarnation addr.Incarnation
 	name := ""
 	if e.Node != nil {
@@ -171,7 +171,7 @@ func removalReason(r membership.Reason) string {
 }
 
 // ended returns how many incarnations of other nodes have ended, by reason.
-func (r *roster) ended() map[string]uint64 {
+func (r *nodeList) ended() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make(map[string]uint64, len(removalReasons))
@@ -182,7 +182,7 @@ func (r *roster) ended() map[string]uint64 {
 }
 
 // publish hands e to every subscriber; one that cannot take it is cut off.
-func (r *roster) publish(e NodeEvent) {
+func (r *nodeList) publish(e NodeEvent) {
 	for sub := range r.subs {
 		select {
 		case sub.events <- e:
@@ -194,7 +194,7 @@ func (r *roster) publish(e NodeEvent) {
 }
 
 // fill returns how full the fullest queue of a subscriber is.
-func (r *roster) fill() float64 {
+func (r *nodeList) fill() float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	longest := 0
@@ -205,7 +205,7 @@ func (r *roster) fill() float64 {
 }
 
 // drop ends sub. The caller holds r.mu.
-func (r *roster) drop(sub *subscription) {
+func (r *nodeList) drop(sub *subscription) {
 	if _, ok := r.subs[sub]; ok {
 		delete(r.subs, sub)
 		close(sub.events)
@@ -213,7 +213,7 @@ func (r *roster) drop(sub *subscription) {
 }
 
 // subscribe returns the nodes that are there now, and all events from now on.
-func (r *roster) subscribe(now time.Time) *subscription {
+func (r *nodeList) subscribe(now time.Time) *subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sub := &subscription{events: make(chan NodeEvent, subscriberQueue)}
@@ -231,14 +231,14 @@ func (r *roster) subscribe(now time.Time) *subscription {
 }
 
 // unsubscribe ends sub; a second time does nothing.
-func (r *roster) unsubscribe(sub *subscription) {
+func (r *nodeList) unsubscribe(sub *subscription) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop(sub)
 }
 
 // close ends every subscription, now and later.
-func (r *roster) close() {
+func (r *nodeList) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -248,7 +248,7 @@ func (r *roster) close() {
 }
 
 // snapshot returns the nodes as of now, by ID.
-func (r *roster) snapshot(now time.Time) Nodes {
+func (r *nodeList) snapshot(now time.Time) Nodes {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := Nodes{Self: addr.NoNode, Cluster: r.cluster.String(), Nodes: r.list(now)}
@@ -260,7 +260,7 @@ func (r *roster) snapshot(now time.Time) Nodes {
 
 // place returns this node's own incarnation, and whether that is its last one, which it
 // shows to its own machine alone; the generation is 0 while it has none.
-func (r *roster) place() (self addr.Incarnation, local bool) {
+func (r *nodeList) place() (self addr.Incarnation, local bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.self, r.local
@@ -268,7 +268,7 @@ func (r *roster) place() (self addr.Incarnation, local bool) {
 
 // incarnation returns the newest incarnation of the node with this UUID that
 // this node knows.
-func (r *roster) incarnation(node addr.UUID) (found membership.Node, ok bool) {
+func (r *nodeList) incarnation(node addr.UUID) (found membership.Node, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range r.nodes {
@@ -280,14 +280,14 @@ func (r *roster) incarnation(node addr.UUID) (found membership.Node, ok bool) {
 }
 
 // complete reports whether this node has an incarnation and knows the others.
-func (r *roster) complete() bool {
+func (r *nodeList) complete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.self.Generation != 0 && r.told
 }
 
 // list returns the nodes by ID and forgets those removed long ago. The caller holds r.mu.
-func (r *roster) list(now time.Time) []NodeInfo {
+func (r *nodeList) list(now time.Time) []NodeInfo {
 	all := make([]NodeInfo, 0, len(r.nodes))
 	for id, n := range r.nodes {
 		if n.State == membership.Removed && now.Sub(n.Since) > removedFor {

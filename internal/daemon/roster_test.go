@@ -14,7 +14,7 @@ import (
 // TestTheLastIncarnationIsNeverShownAsJoined follows a node that serves its machine alone
 // until the host answers: at no moment its last incarnation is told as one of the cluster.
 func TestTheLastIncarnationIsNeverShownAsJoined(t *testing.T) {
-	r := newRoster()
+	r := newNodeList()
 	last, next := testNode(2, 10, "two"), testNode(2, 11, "two")
 	for _, c := range []struct {
 		kind  membership.EventKind
@@ -40,7 +40,7 @@ func TestTheLastIncarnationIsNeverShownAsJoined(t *testing.T) {
 // node is suspect.
 func TestOneRecordHasWhatThePageAndEventsShow(t *testing.T) {
 	now := time.Unix(1000, 0)
-	r := newRoster()
+	r := newNodeList()
 	r.record = flight.New(func() time.Time { return now })
 	tell := func(kind membership.EventKind, state membership.State, labels ...string) {
 		n := testNode(2, 10, "two")
@@ -52,7 +52,7 @@ func TestOneRecordHasWhatThePageAndEventsShow(t *testing.T) {
 	tell(membership.EventUpdated, membership.Alive, "gpu")
 	tell(membership.EventUpdated, membership.Suspect)
 	tell(membership.EventUpdated, membership.Suspect, "gpu")
-	d := &Daemon{roster: r, record: r.record}
+	d := &Daemon{nodeList: r, record: r.record}
 	s := observe.Snapshot{Nodes: []observe.Node{{ID: 2, Generation: 10, State: "suspect"}}}
 	d.observePast(&s)
 	if !s.Nodes[0].Suspect.Equal(time.Unix(1002, 0)) {

@@ -269,7 +269,7 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.roster.setCluster(d.state.Identity().Cluster)
+	d.nodeList.setCluster(d.state.Identity().Cluster)
 	timing := verdict.TimingOf(d.cfg.Detection)
 	giveUp := giveUpAfter(timing)
 	providers, err := d.openProviders(store, giveUp)
@@ -312,7 +312,7 @@ func giveUpAfter(t verdict.Timing) time.Duration { return t.Silence + t.Check }
 func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine *engine.Node, reports *reporter, leases *leases) error {
 	b := &bridge{
 		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term, lease: leases.own,
-		engine: engine, roster: d.roster, log: d.log,
+		engine: engine, nodeList: d.nodeList, log: d.log,
 		meet: func(ev membership.Event) {
 			d.known.meet(ev)
 			d.links.meet(d.ctx, ev, d.wg.Go)
