@@ -58,7 +58,7 @@ func (e *endpoint) join() {
 	}
 	var m proto.ChannelBody
 	e.c.at("asking")
-	f, err := e.question(ctx, question{op: proto.OpChannel, ended: status.Reset}, &m)
+	f, err := e.request(ctx, request{op: proto.OpChannel, ended: status.Reset}, &m)
 	if errors.Is(err, shm.ErrDescriptorLost) { // the node made a channel, but its memory was lost on the way
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
 	}
@@ -133,7 +133,7 @@ func (e *endpoint) fit(ch *channel, params ring.Params, side uint8) (err error) 
 }
 
 func (e *endpoint) doorbell(which uint8) (*shm.Doorbell, error) {
-	f, err := e.question(context.Background(), question{op: proto.OpDoorbell, body: &proto.DoorbellBody{Which: which}, ended: status.Reset}, nil)
+	f, err := e.request(context.Background(), request{op: proto.OpDoorbell, body: &proto.DoorbellBody{Which: which}, ended: status.Reset}, nil)
 	if err != nil {
 		return nil, err
 	}

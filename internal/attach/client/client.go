@@ -92,8 +92,8 @@ func (a answer) drop() {
 	}
 }
 
-// A question is one request to be sent.
-type question struct {
+// A request is one request to be sent.
+type request struct {
 	op       proto.Op
 	endpoint uint32
 	body     proto.Message
@@ -105,7 +105,7 @@ type question struct {
 
 // ask sends q, waits for its answer and decodes it into out. If ctx ends, it cancels the request;
 // an answer that succeeds nevertheless is the result.
-func (c *session) ask(ctx context.Context, q question, out proto.Message) (*os.File, error) {
+func (c *session) ask(ctx context.Context, q request, out proto.Message) (*os.File, error) {
 	if context.Cause(ctx) == errStill && q.op.Waits() != proto.GivesBack {
 		return nil, errStill // do not queue up requests for a node that does not respond
 	}
@@ -154,7 +154,7 @@ func (c *session) ask(ctx context.Context, q question, out proto.Message) (*os.F
 }
 
 // waitedInVain is the error of a call that gave up while waiting for its limit.
-func (c *session) waitedInVain(ctx context.Context, q question) error {
+func (c *session) waitedInVain(ctx context.Context, q request) error {
 	select {
 	case <-q.quit:
 		return q.ended
@@ -176,7 +176,7 @@ func (w *call) release() {
 }
 
 // post sends q. The call owns place, also on failure; nil: none.
-func (c *session) post(q question, place places) (uint64, *call, error) {
+func (c *session) post(q request, place places) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
 	switch {
@@ -208,10 +208,10 @@ func (c *session) post(q question, place places) (uint64, *call, error) {
 // abandon ends a connection that has no receiver, without waiting. A node that does not know ABORT
 // closes it.
 func (c *session) abandon(id uint32) {
-	q := question{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseUnheard}}
+	q := request{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseUnheard}}
 	q.late = func(a answer) {
 		if a.h.Code == status.NotSupp {
-			c.post(question{op: proto.OpClose, endpoint: id}, nil) // fails only when the session ends
+			c.post(request{op: proto.OpClose, endpoint: id}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
@@ -395,7 +395,7 @@ func (c *session) Self() attach.Self {
 	ctx, cancel := c.patient()
 	defer cancel()
 	var m proto.SelfBody
-	_, err := c.ask(ctx, question{op: proto.OpSelf}, &m)
+	_, err := c.ask(ctx, request{op: proto.OpSelf}, &m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
@@ -406,7 +406,7 @@ func (c *session) Self() attach.Self {
 
 func (c *session) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	var m proto.NodesBody
-	if _, err := c.ask(context.Background(), question{op: proto.OpNodes}, &m); err != nil {
+	if _, err := c.ask(context.Background(), request{op: proto.OpNodes}, &m); err != nil {
 		return nil, 0, err
 	}
 	var ids []addr.NodeID
@@ -422,18 +422,18 @@ func (c *session) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 // ends.
 func (c *session) Watch(fn func(attach.Event)) (cancel func()) {
 	cancel = c.watchers.add(fn)
-	c.ask(context.Background(), question{op: proto.OpWatch, body: &proto.WatchBody{On: 1}}, nil) // fails only when no event can come
+	c.ask(context.Background(), request{op: proto.OpWatch, body: &proto.WatchBody{On: 1}}, nil) // fails only when no event can come
 	return cancel
 }
 
 func (c *session) Open() (attach.Endpoint, error) { return c.OpenContext(context.Background()) }
 
 func (c *session) OpenContext(ctx context.Context) (attach.Endpoint, error) {
-	q := question{op: proto.OpOpen}
+	q := request{op: proto.OpOpen}
 	q.late = func(a answer) { // no caller waits for the endpoint any more
 		var m proto.EndpointBody
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
-			c.post(question{op: proto.OpClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
+			c.post(request{op: proto.OpClose, endpoint: m.Endpoint}, nil) // fails only when the session ends
 		}
 	}
 	var m proto.EndpointBody
@@ -479,7 +479,7 @@ func (c *session) Close() error {
 		e.shut()
 	}
 	ctx, cancel := c.patient()
-	c.ask(ctx, question{op: proto.OpBye}, nil) // a node that does not get it sees the end of the socket
+	c.ask(ctx, request{op: proto.OpBye}, nil) // a node that does not get it sees the end of the socket
 	cancel()
 	c.conn.Close()
 	c.out.Close()

@@ -59,7 +59,7 @@ func (s *directSession) epochs(ctx context.Context, quit <-chan struct{}) (*shm.
 		return page, nil
 	}
 	var out proto.MemAdd
-	f, err := s.c.ask(ctx, question{op: proto.OpEpochs, quit: quit, ended: status.Reset}, &out)
+	f, err := s.c.ask(ctx, request{op: proto.OpEpochs, quit: quit, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, err
 	}

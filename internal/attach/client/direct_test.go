@@ -378,7 +378,7 @@ func TestEpochsCannotBeWrittenByTheApplication(t *testing.T) {
 	p := newDirectPair(t, nil)
 	p.warm(t)
 	var out proto.MemAdd
-	f := must(p.a.(*endpoint).c.ask(t.Context(), question{op: proto.OpEpochs}, &out))(t)
+	f := must(p.a.(*endpoint).c.ask(t.Context(), request{op: proto.OpEpochs}, &out))(t)
 	defer f.Close()
 	if _, err := shm.Map(f, 0, out.Size, true); err == nil {
 		t.Error("the epochs can be mapped for writing")

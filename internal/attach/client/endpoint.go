@@ -103,11 +103,11 @@ func (c *session) lastSelf() attach.Self {
 
 // ask sends a request on the endpoint. Close ends it with ended.
 func (e *endpoint) ask(ctx context.Context, op proto.Op, in, out proto.Message) error {
-	_, err := e.question(ctx, question{op: op, body: in, ended: status.Reset}, out)
+	_, err := e.request(ctx, request{op: op, body: in, ended: status.Reset}, out)
 	return err
 }
 
-func (e *endpoint) question(ctx context.Context, q question, out proto.Message) (*os.File, error) {
+func (e *endpoint) request(ctx context.Context, q request, out proto.Message) (*os.File, error) {
 	select {
 	case <-e.quit:
 		return nil, status.BadFD
@@ -170,7 +170,7 @@ func (e *endpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
 
 func (e *endpoint) connect(ctx context.Context, op proto.Op, to proto.Message) (addr.Port, error) {
 	var m proto.Connected
-	q := question{op: op, body: to, ended: status.Reset}
+	q := request{op: op, body: to, ended: status.Reset}
 	q.late = func(a answer) { // connected after all: establish it as if the answer had been in time
 		var m proto.Connected
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
@@ -179,7 +179,7 @@ func (e *endpoint) connect(ctx context.Context, op proto.Op, to proto.Message) (
 			a.drop()
 		}
 	}
-	f, err := e.question(ctx, q, &m)
+	f, err := e.request(ctx, q, &m)
 	if err != nil {
 		e.refresh()
 		return 0, err
@@ -264,7 +264,7 @@ func (e *endpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
 
 func (e *endpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoint, addr.Addr, error) {
 	var m proto.Connected
-	q := question{op: op, ended: status.Intr}
+	q := request{op: op, ended: status.Intr}
 	q.late = func(a answer) { // no caller waits for the connection any more
 		var m proto.Connected
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
@@ -272,7 +272,7 @@ func (e *endpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoint, ad
 		}
 		a.drop()
 	}
-	f, err := e.question(ctx, q, &m)
+	f, err := e.request(ctx, q, &m)
 	if err != nil {
 		return nil, addr.Addr{}, err
 	}
@@ -310,11 +310,11 @@ func (e *endpoint) RemoteAddr() addr.Addr {
 }
 
 // Close leaves the delivery of sent bytes to the node.
-func (e *endpoint) Close() error { return e.end(question{op: proto.OpClose}) }
+func (e *endpoint) Close() error { return e.end(request{op: proto.OpClose}) }
 
 // Abort falls back to Close at a node that does not know ABORT.
 func (e *endpoint) Abort(cause string) error {
-	return e.end(question{op: proto.OpAbort, body: &proto.CauseBody{Cause: attach.CleanCause(cause)}})
+	return e.end(request{op: proto.OpAbort, body: &proto.CauseBody{Cause: attach.CleanCause(cause)}})
 }
 
 // Cause asks the node, unless the node is gone.
@@ -332,7 +332,7 @@ func (e *endpoint) Cause() string {
 }
 
 // end closes the endpoint and sends q.
-func (e *endpoint) end(q question) error {
+func (e *endpoint) end(q request) error {
 	if !e.shut() {
 		return status.BadFD
 	}
@@ -344,7 +344,7 @@ func (e *endpoint) end(q question) error {
 	e.free()
 	if e.path.Load() != nil {
 		if !e.finishPath(q.op == proto.OpAbort) {
-			q = question{op: proto.OpAbort, body: &proto.CauseBody{Cause: causeUnread}}
+			q = request{op: proto.OpAbort, body: &proto.CauseBody{Cause: causeUnread}}
 		}
 		e.closeData()
 	}
@@ -354,7 +354,7 @@ func (e *endpoint) end(q question) error {
 	defer cancel()
 	q.endpoint = e.id
 	if _, err := e.c.ask(ctx, q, nil); q.op == proto.OpAbort && errors.Is(err, status.NotSupp) {
-		e.c.ask(ctx, question{op: proto.OpClose, endpoint: e.id}, nil)
+		e.c.ask(ctx, request{op: proto.OpClose, endpoint: e.id}, nil)
 	}
 	_ = e.c.memory.withdraw(e.c.isLost()) // memory that could not be moved is tried again
 	return nil

@@ -31,7 +31,7 @@ type others struct {
 
 // shareWindows lets applications of other users use the session's windows directly.
 func (c *session) shareWindows(ctx context.Context) error {
-	_, err := c.ask(ctx, question{op: proto.OpShare, body: &proto.WatchBody{On: 1}}, nil)
+	_, err := c.ask(ctx, request{op: proto.OpShare, body: &proto.WatchBody{On: 1}}, nil)
 	return err
 }
 
@@ -92,7 +92,7 @@ func (m *sessionMemory) move(over bool) error {
 	defer m.moving.Unlock()
 	if id := m.id.Load(); id != 0 && !over {
 		m.others.set(true, false) // reports from here on are new
-		_, err := m.t.c.ask(context.Background(), question{op: proto.OpRetire, body: &proto.MemoryBody{Memory: id}}, nil)
+		_, err := m.t.c.ask(context.Background(), request{op: proto.OpRetire, body: &proto.MemoryBody{Memory: id}}, nil)
 		switch status.Of(err) {
 		case status.InUse:
 			return nil // the node reports the end of the new window

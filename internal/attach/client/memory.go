@@ -170,7 +170,7 @@ func (m *sessionMemory) name() (uint32, error) {
 		return id, nil
 	}
 	var out proto.MemoryBody
-	q := question{op: proto.OpMemAdd, body: &proto.MemAdd{Size: m.region.Len()}, file: m.region.File()}
+	q := request{op: proto.OpMemAdd, body: &proto.MemAdd{Size: m.region.Len()}, file: m.region.File()}
 	if _, err := m.t.c.ask(context.Background(), q, &out); err != nil {
 		return 0, err
 	}
@@ -193,7 +193,7 @@ func (m *sessionMemory) Close() error {
 	}
 	m.t.remove(m)
 	if id != 0 {
-		m.t.c.ask(context.Background(), question{op: proto.OpMemDrop, body: &proto.MemoryBody{Memory: id}}, nil) // the session's end drops it too
+		m.t.c.ask(context.Background(), request{op: proto.OpMemDrop, body: &proto.MemoryBody{Memory: id}}, nil) // the session's end drops it too
 	}
 	m.region.Release()
 	return nil

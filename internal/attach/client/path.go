@@ -45,7 +45,7 @@ func (e *endpoint) joinPath(join func()) (again bool) {
 	ctx, cancel := e.untilClose()
 	defer cancel()
 	var m proto.PathBody
-	f, err := e.question(ctx, question{op: proto.OpPath, body: &proto.PathKeyBody{Key: key.Hash()}, ended: status.Reset}, &m)
+	f, err := e.request(ctx, request{op: proto.OpPath, body: &proto.PathKeyBody{Key: key.Hash()}, ended: status.Reset}, &m)
 	if errors.Is(err, shm.ErrDescriptorLost) {
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
 	}
@@ -472,7 +472,7 @@ func (e *endpoint) leaveRest(rest []byte) error {
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	for piece := range slices.Chunk(rest, proto.MaxPathRest) {
-		q := question{op: proto.OpPathRest, endpoint: e.id, body: &proto.PathRestBody{Bytes: piece}}
+		q := request{op: proto.OpPathRest, endpoint: e.id, body: &proto.PathRestBody{Bytes: piece}}
 		if _, err := e.c.ask(ctx, q, nil); err != nil {
 			return err
 		}

@@ -82,7 +82,7 @@ func (e *endpoint) putPieces(b []byte, p rma.Put) error {
 		piece.More += min(total-done-n, math.MaxInt64-p.More)
 		in := &proto.VPutBody{Memory: memory, MemOff: memOff, Len: n, Put: piece}
 		// As in vtransfer: not even Close ends the wait.
-		_, err := e.c.ask(context.Background(), question{op: proto.OpVPutSignal, endpoint: e.id, body: in}, nil)
+		_, err := e.c.ask(context.Background(), request{op: proto.OpVPutSignal, endpoint: e.id, body: in}, nil)
 		return err
 	})
 }

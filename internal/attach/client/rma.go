@@ -135,7 +135,7 @@ func (e *endpoint) vtransfer(op proto.Op, p []byte, roff int64, flags rma.Flags)
 		return usePad(func(p *pad) error {
 			p.staged = proto.VTransfer{Memory: memory, Flags: flags, MemOff: memOff, Len: n, Remote: roff + done}
 			// Not even Close ends the wait: the node uses the memory until it answers.
-			_, err := e.c.ask(context.Background(), question{op: op, endpoint: e.id, body: &p.staged}, nil)
+			_, err := e.c.ask(context.Background(), request{op: op, endpoint: e.id, body: &p.staged}, nil)
 			return err
 		})
 	})
@@ -191,15 +191,15 @@ func (e *endpoint) nodeAtomic(ctx context.Context, a rma.Atomic) (uint64, error)
 
 func (e *endpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, error) {
 	var out proto.Mapped
-	q := question{op: proto.OpMmap, body: &proto.MmapBody{Off: roff, Len: n, Prot: prot}, ended: status.Reset}
+	q := request{op: proto.OpMmap, body: &proto.MmapBody{Off: roff, Len: n, Prot: prot}, ended: status.Reset}
 	q.late = func(a answer) { // no caller waits for the mapping any more
 		var m proto.Mapped
 		if proto.ParseAnswer(a.h, a.body, &m) == nil {
-			e.c.post(question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: m.Mapping}}, nil) // fails only when the session ends
+			e.c.post(request{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: m.Mapping}}, nil) // fails only when the session ends
 		}
 		a.drop()
 	}
-	f, err := e.question(context.Background(), q, &out)
+	f, err := e.request(context.Background(), q, &out)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (e *endpoint) Mmap(roff, n int64, prot rma.Prot) (attach.Mapping, error) {
 	region, err := shm.Map(f, out.Off, n, prot&rma.ProtWrite != 0)
 	if err != nil {
 		f.Close()
-		e.c.post(question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: out.Mapping}}, nil) // the window is unused; fails only when the session ends
+		e.c.post(request{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: out.Mapping}}, nil) // the window is unused; fails only when the session ends
 		return nil, err
 	}
 	return &mapping{c: e.c, id: out.Mapping, region: region}, nil
@@ -229,7 +229,7 @@ func (m *mapping) Close() error {
 	err := error(status.BadFD)
 	m.once.Do(func() {
 		m.region.Release()
-		m.c.ask(context.Background(), question{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: m.id}}, nil) // the session's end drops it too
+		m.c.ask(context.Background(), request{op: proto.OpMunmap, body: &proto.MemoryBody{Memory: m.id}}, nil) // the session's end drops it too
 		err = nil
 	})
 	return err

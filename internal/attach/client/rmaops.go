@@ -39,7 +39,7 @@ func (e *endpoint) leaveFar() error {
 // askFar requests a window of a peer on another node.
 func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
 	var out proto.WindowBody
-	f, err := d.e.question(ctx, question{op: proto.OpFarWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
+	f, err := d.e.request(ctx, request{op: proto.OpFarWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, nil, 0, err
 	}

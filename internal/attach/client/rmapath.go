@@ -56,7 +56,7 @@ func (e *endpoint) joinRMAPath() {
 	ctx, cancel := e.untilClose()
 	defer cancel()
 	var m proto.PathBody
-	f, err := e.question(ctx, question{op: proto.OpRMAPath, body: &proto.PathKeyBody{Key: key.Hash()}, ended: status.Reset}, &m)
+	f, err := e.request(ctx, request{op: proto.OpRMAPath, body: &proto.PathKeyBody{Key: key.Hash()}, ended: status.Reset}, &m)
 	switch {
 	case errors.Is(err, shm.ErrDescriptorLost):
 		e.noRMAPath(ctx, false, err)

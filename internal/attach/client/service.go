@@ -18,7 +18,7 @@ func (c *session) Services() ([]attach.Service, error) {
 	var next proto.ServicesBody
 	for range maxPages {
 		var page proto.ServiceList
-		if _, err := c.ask(context.Background(), question{op: proto.OpServices, body: &next}, &page); err != nil {
+		if _, err := c.ask(context.Background(), request{op: proto.OpServices, body: &next}, &page); err != nil {
 			return nil, tooOld(err)
 		}
 		all = append(all, page.Services...)
@@ -33,7 +33,7 @@ func (c *session) Services() ([]attach.Service, error) {
 
 func (c *session) Resolve(ctx context.Context, service, node string) ([]attach.Service, error) {
 	var list proto.ServiceList
-	if _, err := c.ask(ctx, question{op: proto.OpResolve, body: &proto.ResolveBody{Service: service, Node: node}}, &list); err != nil {
+	if _, err := c.ask(ctx, request{op: proto.OpResolve, body: &proto.ResolveBody{Service: service, Node: node}}, &list); err != nil {
 		return nil, tooOld(err)
 	}
 	if len(list.Services) == 0 {
@@ -54,7 +54,7 @@ func tooOld(err error) error {
 // for them: every change after its return is reported.
 func (c *session) NotifyServices(ch chan<- struct{}) (stop func()) {
 	stop = c.services.Add(ch)
-	c.ask(context.Background(), question{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only if no change can be reported
+	c.ask(context.Background(), request{op: proto.OpWatchServices, body: &proto.WatchBody{On: 1}}, nil) // fails only if no change can be reported
 	return stop
 }
 

@@ -31,7 +31,7 @@ func asUsers(uids ...uint32) func(*server.Options) {
 func windowOf(t *testing.T, e attach.Endpoint, off int64) (proto.WindowBody, *os.File) {
 	t.Helper()
 	var out proto.WindowBody
-	f, err := e.(*endpoint).question(t.Context(), question{op: proto.OpWindow, body: &proto.Offset{Off: off}, ended: status.Reset}, &out)
+	f, err := e.(*endpoint).request(t.Context(), request{op: proto.OpWindow, body: &proto.Offset{Off: off}, ended: status.Reset}, &out)
 	check(t, "WINDOW", err, status.OK)
 	if f != nil {
 		t.Cleanup(func() { f.Close() })

@@ -79,7 +79,7 @@ func (r *ringHabits) get(c *session, quit <-chan struct{}) (proto.RingsBody, err
 	if known {
 		return body, nil
 	}
-	f, err := c.ask(context.Background(), question{op: proto.OpRings, quit: quit, ended: status.Reset}, &body)
+	f, err := c.ask(context.Background(), request{op: proto.OpRings, quit: quit, ended: status.Reset}, &body)
 	if f != nil {
 		f.Close()
 	}

@@ -65,7 +65,7 @@ func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.
 		return d.askFar(ctx, roff)
 	}
 	var out proto.WindowBody
-	f, err := d.e.question(ctx, question{op: proto.OpWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
+	f, err := d.e.request(ctx, request{op: proto.OpWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, nil, 0, err
 	}
