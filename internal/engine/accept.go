@@ -335,10 +335,10 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	e.holdLocked(c)
 	e.state, e.port, e.holds = core.Connected, port, true
 	e.remote = addr.Addr{Node: r.link.peer.Incarnation.Node, Port: r.frame.From}
-	if r.link.twin != nil {
-		if twin := r.link.twin.conn(r.frame.Conn); twin != nil {
-			c.twin.Store(twin)
-			twin.twin.Store(c)
+	if r.link.otherEnd != nil {
+		if otherEnd := r.link.otherEnd.conn(r.frame.Conn); otherEnd != nil {
+			c.otherEnd.Store(otherEnd)
+			otherEnd.otherEnd.Store(c)
 		}
 	}
 	e.linked.Store(c) // last: a goroutine that finds it there needs no lock

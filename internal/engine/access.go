@@ -108,7 +108,7 @@ func (n *Node) AccessRules() []RuleCount {
 // callerLocked returns the caller of a connect over l, as in the node table now.
 // Requires mu.
 func (n *Node) callerLocked(l *link, uid uint32) access.Caller {
-	if l.twin != nil {
+	if l.otherEnd != nil {
 		return access.Caller{Incarnation: l.peer.Incarnation, Name: n.self.Name, Labels: n.self.Labels, UID: uid, Local: true}
 	}
 	known := l.peer
@@ -229,8 +229,8 @@ func (e *endpoint) Peer() (attach.Peer, error) {
 // acceptor returns the peer of a connector. Its user is known on this node only.
 func (e *endpoint) acceptor(c *conn) *access.Caller {
 	uid := access.UnknownUID
-	if twin := c.twin.Load(); twin != nil {
-		uid = twin.ep.s.cred.UID
+	if otherEnd := c.otherEnd.Load(); otherEnd != nil {
+		uid = otherEnd.ep.s.cred.UID
 	}
 	e.n.mu.Lock()
 	who := e.n.callerLocked(c.link, uid)
@@ -280,7 +280,7 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 	if err != nil {
 		return Preview{}, err
 	}
-	if l.twin != nil {
+	if l.otherEnd != nil {
 		n.mu.Lock()
 		c := n.callerLocked(l, uid)
 		n.mu.Unlock()

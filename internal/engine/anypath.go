@@ -34,7 +34,7 @@ var (
 // version on; nil: it may have one.
 func (c *conn) mayHavePath(kind string, version uint16) error {
 	switch {
-	case c.link.twin != nil:
+	case c.link.otherEnd != nil:
 		return fmt.Errorf("the peer is on this node: %w", status.NotSupp)
 	case c.link.n.cfg.Paths == nil:
 		return errNoPaths

@@ -29,7 +29,7 @@ func (n *Node) LinksOf(ctx context.Context, node addr.NodeID) ([]LinkInfo, error
 	if err != nil {
 		return nil, err
 	}
-	if l.twin != nil || l.version < linksVersion {
+	if l.otherEnd != nil || l.version < linksVersion {
 		return nil, status.NotSupp
 	}
 	l.use()

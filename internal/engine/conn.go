@@ -29,7 +29,7 @@ type conn struct {
 	in   *inbox
 	out  *outbox
 
-	twin     atomic.Pointer[conn] // the other end, if it is on this node
+	otherEnd atomic.Pointer[conn] // the other end, if it is on this node
 	released atomic.Bool          // release was called
 	moved    atomic.Uint64        // large pieces that a stream has taken or brought
 

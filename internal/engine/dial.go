@@ -98,7 +98,7 @@ func (n *Node) loopLocked() *link {
 	n.loop = newLink(n, "loopback", self.Incarnation, self, a, n.now())
 	other := newLink(n, "loopback", self.Incarnation, self, b, n.now())
 	n.loop.dialed = true
-	n.loop.twin, other.twin = other, n.loop
+	n.loop.otherEnd, other.otherEnd = other, n.loop
 	for _, l := range []*link{n.loop, other} {
 		n.links[l] = struct{}{}
 		l.start(nil, nil)
@@ -109,7 +109,7 @@ func (n *Node) loopLocked() *link {
 // linkDown removes a failed link from its peer's links, so that no call finds it.
 func (n *Node) linkDown(l *link) {
 	n.mu.Lock()
-	if n.loop != nil && (n.loop == l || n.loop == l.twin) {
+	if n.loop != nil && (n.loop == l || n.loop == l.otherEnd) {
 		n.loop = nil
 	}
 	level := zerolog.InfoLevel
@@ -120,7 +120,7 @@ func (n *Node) linkDown(l *link) {
 		}
 	}
 	n.mu.Unlock()
-	if l.twin == nil {
+	if l.otherEnd == nil {
 		n.log.WithLevel(level).Stringer("peer", l.peer.Incarnation).Str("provider", l.provider).Str("cause", l.why()).
 			Str("age", time.Since(l.since).Round(time.Millisecond).String()).Msg("link down")
 		if level == zerolog.InfoLevel {

@@ -75,7 +75,7 @@ func (c *conn) rmaPath(hasPath bool) (path, why string) {
 		return "node", w.why
 	case w.used:
 		return "direct", ""
-	case c.twin.Load() != nil:
+	case c.otherEnd.Load() != nil:
 		return "node", "no window has been asked for"
 	case hasPath:
 		return "path", ""
@@ -126,7 +126,7 @@ func (e *endpoint) FoundWindow(why error) {
 }
 
 func (c *conn) peerWindow(roff int64) (attach.PeerWindow, error) {
-	owner := c.twin.Load()
+	owner := c.otherEnd.Load()
 	if owner == nil {
 		return attach.PeerWindow{}, errOtherNode
 	}

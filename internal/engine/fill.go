@@ -51,8 +51,8 @@ func (c *conn) closeWindows() {
 	c.core.CloseWindows()
 	filled := c.fill.wait()
 	c.mu.Unlock()
-	if twin := c.twin.Load(); twin != nil { // one that comes later finds no window
-		twin.withdrawals.end()
+	if otherEnd := c.otherEnd.Load(); otherEnd != nil { // one that comes later finds no window
+		otherEnd.withdrawals.end()
 	}
 	c.awaitApplied()
 	if filled == nil {

@@ -23,7 +23,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	n.awaitArrival(most)
 	var told group
 	for _, l := range n.allLinks() {
-		if l.twin == nil {
+		if l.otherEnd == nil {
 			told.run(func() {
 				defer guard.Recover(l.panicked)
 				l.bye(ctx, "leaving")

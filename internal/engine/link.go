@@ -39,7 +39,7 @@ type link struct {
 	dialed   bool      // by this node
 	version  uint16    // of the protocol; set before start
 	beside   bool      // its dialer has kept the link that the pair had
-	twin     *link     // of a link with this node itself, the other end; else nil
+	otherEnd *link     // of a link with this node itself, the other end; else nil
 	since    time.Time // wall clock, for people
 
 	control chan []byte // frames for the control stream; full means a stuck peer
@@ -109,7 +109,7 @@ func (l *link) start(ctrl transport.SendStream, in *wire.Reader) {
 	}
 	l.spawn(l.acceptStreams)
 	l.spawn(func() { l.writeControl(ctrl) })
-	if l.twin == nil {
+	if l.otherEnd == nil {
 		l.spawn(func() { l.readControl(in) })
 		l.spawn(l.readDatagrams)
 	}
@@ -415,10 +415,10 @@ func (l *link) writeControl(ctrl transport.SendStream) {
 	for {
 		select {
 		case frame := <-l.control:
-			if l.twin != nil {
+			if l.otherEnd != nil {
 				h, err := wire.ParseHeader(frame)
 				if err == nil {
-					err = l.twin.onControl(h, frame[wire.HeaderLen:])
+					err = l.otherEnd.onControl(h, frame[wire.HeaderLen:])
 				}
 				l.violated(err)
 				continue

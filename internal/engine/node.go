@@ -376,7 +376,7 @@ func (n *Node) NodeLost(incarnation addr.Incarnation, reason string) {
 	n.mu.Unlock()
 	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)
 	n.failLinks(transport.CodeFenced, errors.New(causeNodeRemoved+reason),
-		func(l *link) bool { return l.peer.Incarnation == incarnation && l.twin == nil })
+		func(l *link) bool { return l.peer.Incarnation == incarnation && l.otherEnd == nil })
 	n.paths.cut(incarnation)
 	_ = n.cfg.Faults.Hit(failpoint.LostFenced)
 	n.log.Debug().Stringer("peer", incarnation).Str("reason", reason).Msg("node removed")

@@ -20,6 +20,6 @@ func (e *endpoint) Pair() (self, peer any, ok bool) {
 	if c == nil {
 		return nil, nil, false
 	}
-	twin := c.twin.Load()
-	return c, twin, twin != nil
+	otherEnd := c.otherEnd.Load()
+	return c, otherEnd, otherEnd != nil
 }

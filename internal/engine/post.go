@@ -16,7 +16,7 @@ func (e *endpoint) PostAtomic(a rma.Atomic) error {
 		return err
 	}
 	may := c.core.MayChange(core.Local{}, a.Offset, int64(a.Width))
-	return c.operate(core.Local{}, c.link.twin != nil, may, func(w *core.Waiter) error { return c.core.Post(a, w) })
+	return c.operate(core.Local{}, c.link.otherEnd != nil, may, func(w *core.Waiter) error { return c.core.Post(a, w) })
 }
 
 func (e *endpoint) PutSignal(loff, n int64, p rma.Put) error {
@@ -34,9 +34,9 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 	if err != nil {
 		return err
 	}
-	l, waits := e.copies(l, c.link.twin != nil)
+	l, waits := e.copies(l, c.link.otherEnd != nil)
 	err = c.operate(l, waits, c.roomForPut(l, p), func(w *core.Waiter) error { _, err := c.core.Put(l, p, w); return err })
-	if err != nil || c.link.twin == nil {
+	if err != nil || c.link.otherEnd == nil {
 		return err
 	}
 	return c.wait(context.Background(), c.markSelf())

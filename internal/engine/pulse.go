@@ -61,7 +61,7 @@ func (n *Node) endExpired(now time.Time) {
 	var over []*link
 	for l := range n.links {
 		p := n.peers[l.peer.Incarnation.Node]
-		if l.twin != nil || p == nil || !slices.Contains(p.links, l) || p.Until.IsZero() {
+		if l.otherEnd != nil || p == nil || !slices.Contains(p.links, l) || p.Until.IsZero() {
 			continue
 		}
 		if now.After(p.Until) && now.After(l.sess.Peer().Until) {
@@ -79,7 +79,7 @@ func (n *Node) ties() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for l := range n.links {
-		if l.twin == nil {
+		if l.otherEnd == nil {
 			return true
 		}
 	}
@@ -88,7 +88,7 @@ func (n *Node) ties() bool {
 
 // tick performs the actions that the link's pulse asks for.
 func (l *link) tick(now time.Duration) {
-	if l.twin != nil {
+	if l.otherEnd != nil {
 		return
 	}
 	came := l.sess.Heard()
@@ -236,7 +236,7 @@ func (l *link) took(frame func(time.Duration) (core.Heard, error), now time.Dura
 func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error) {
 	for try := 1; ; try++ {
 		l, err := n.linkTo(ctx, node)
-		if err != nil || l.twin != nil {
+		if err != nil || l.otherEnd != nil {
 			return 0, err
 		}
 		rtt, err := l.ping(ctx)

@@ -53,7 +53,7 @@ func (l *loss) percent(t transport.Traffic) float64 {
 // countEnd counts the end of a link to another node that had so many connections, which
 // have their error now.
 func (l *link) countEnd(conns int) {
-	if l.twin != nil {
+	if l.otherEnd != nil {
 		return
 	}
 	l.mu.Lock()

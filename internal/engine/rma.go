@@ -101,7 +101,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 	if err != nil {
 		return err
 	}
-	waits := flags&rma.Sync != 0 || c.link.twin != nil
+	waits := flags&rma.Sync != 0 || c.link.otherEnd != nil
 	if kind == core.OpRead {
 		return c.operate(l, waits, c.core.MayBegin, func(w *core.Waiter) error {
 			_, err := c.core.Read(l, roff, flags, w)
@@ -247,7 +247,7 @@ func (e *endpoint) FenceSignal(s fence.Signal) error {
 		return c.signalByPeer(s)
 	}
 	err = c.begin(false, c.core.MayBegin, func() error { return c.core.Signal(s) })
-	if err != nil || c.link.twin == nil {
+	if err != nil || c.link.otherEnd == nil {
 		return err
 	}
 	return c.wait(context.Background(), c.markSelf()) // on one node the values are there on return
@@ -262,7 +262,7 @@ func (c *conn) signalByPeer(s fence.Signal) error {
 	err := c.call(context.Background(), func(w *core.Waiter) (bool, error) {
 		return true, c.core.SignalByPeer(s, w)
 	})
-	if err != nil || c.link.twin == nil {
+	if err != nil || c.link.otherEnd == nil {
 		return err
 	}
 	m, err := c.markPeer()
@@ -301,7 +301,7 @@ func (e *endpoint) lend(roff, n int64, prot rma.Prot) (*loan, error) {
 	if roff%rma.PageSize != 0 || n <= 0 || n%rma.PageSize != 0 {
 		return nil, status.Invalid
 	}
-	owner := c.twin.Load()
+	owner := c.otherEnd.Load()
 	if owner == nil {
 		return nil, status.NotSupp // the memory is in another machine
 	}

@@ -25,7 +25,7 @@ func (n *Node) Revalidate() {
 // pause of this process or of the peer, nothing that arrives is applied before
 // a round trip has shown that neither was replaced.
 func (l *link) awaitServing() error {
-	for l.twin == nil && int64(l.n.now()) > l.servingUntil.Load() {
+	for l.otherEnd == nil && int64(l.n.now()) > l.servingUntil.Load() {
 		select {
 		case <-l.startProbe():
 		case <-l.end.down:

@@ -241,7 +241,7 @@ func (n *Node) Links() []LinkInfo {
 	out := []LinkInfo{}
 	now := n.now()
 	for _, l := range n.allLinks() {
-		if l.twin != nil {
+		if l.otherEnd != nil {
 			continue
 		}
 		l.mu.Lock()

@@ -271,7 +271,7 @@ var All = []Mutant{
 	{
 		Name: "serving-not-awaited", What: "the engine applies operations without asking whether it may",
 		File: "internal/engine/serving.go", By: "./internal/engine",
-		Old: "	for l.twin == nil && int64(l.n.now()) > l.servingUntil.Load() {\n", New: "	for false {\n",
+		Old: "	for l.otherEnd == nil && int64(l.n.now()) > l.servingUntil.Load() {\n", New: "	for false {\n",
 	},
 	{
 		Name: "ordered-broken", What: "an ordered write does not leave its last line for the end",
