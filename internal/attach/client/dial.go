@@ -56,15 +56,19 @@ func DialWith(ctx context.Context, path string, opt DialOptions) (attach.Session
 // dialMember is dial that waits, until ctx ends, for a node that is starting or
 // joining to get its ID: what an application does before would have no address.
 func dialMember(ctx context.Context, path string) (*session, error) {
+	var unready error // of the dial before
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, err := dial(ctx, path)
-		if err == nil || status.Of(err) != status.Again {
+		switch {
+		case err != nil && ctx.Err() != nil && unready != nil: // ctx has ended the dial
+			return nil, &unreadyError{unready, ctx.Err()}
+		case err == nil || status.Of(err) != status.Again:
 			return c, err
 		}
+		unready = err
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, &unreadyError{err, ctx.Err()}
+		case <-ctx.Done(): // which ends the next dial
 		}
 	}
 }
