@@ -1,5 +1,5 @@
 // Package network is shared by the providers over a network: mutual authentication, limits on
-// resources that unauthenticated peers can take, and the sessions' incarnation cycle.
+// resources that unauthenticated peers can take, and the sessions' life cycle.
 package network
 
 import (
