@@ -182,7 +182,7 @@ func (m *machine) traces(incarnation addr.Incarnation) (n traces, err error) {
 		var rows map[string][]struct {
 			Node        addr.NodeID
 			Generation  addr.Generation
-			Incarnation string
+			Incarnation string `json:"life"`
 			State       string
 			Remote      string
 		}
