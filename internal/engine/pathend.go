@@ -188,7 +188,8 @@ func (c *conn) finishPath() {
 		defer stopAll()
 		if len(rest) > 0 {
 			f.SetWriteDeadline(time.Now().Add(pathDrainAll))
-			if ctx.Err() != nil || path.SendRest(f, rest) != nil {
+			// A removal may have cut the others before: then the link is down.
+			if ctx.Err() != nil || isClosed(c.link.end.down) || path.SendRest(f, rest) != nil {
 				path.Reset(f)
 				return
 			}

@@ -161,16 +161,22 @@ func TestAPathEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// TestACloseDeliversWhatThePathHas: the bytes and the end arrive, although this end has
-// unread bytes.
-func TestACloseDeliversWhatThePathHas(t *testing.T) {
-	p := newPathed(t, nil)
-	a, b := p.pair(0, 1)
+// withPath returns two endpoints of a new fabric and the two ends of their path.
+func withPath(t *testing.T) (p *pathed, a, b attach.Endpoint, c [2]net.Conn) {
+	t.Helper()
+	p = newPathed(t, nil)
+	a, b = p.pair(0, 1)
 	sockets, errs := p.ask(a, b)
 	if err := errors.Join(errs[:]...); err != nil {
 		t.Fatal(err)
 	}
-	c := conns(t, sockets)
+	return p, a, b, conns(t, sockets)
+}
+
+// TestACloseDeliversWhatThePathHas: the bytes and the end arrive, although this end has
+// unread bytes.
+func TestACloseDeliversWhatThePathHas(t *testing.T) {
+	_, a, b, c := withPath(t)
 	if _, err := c[1].Write(make([]byte, 10_000)); err != nil { // for an application that does not read
 		t.Fatal(err)
 	}
@@ -195,13 +201,7 @@ func TestACloseDeliversWhatThePathHas(t *testing.T) {
 // TestTheNodeSendsTheRestOfAPath: bytes for which the socket had no room arrive behind the
 // others, although their application has gone, and a close waits for no reader.
 func TestTheNodeSendsTheRestOfAPath(t *testing.T) {
-	p := newPathed(t, nil)
-	a, b := p.pair(0, 1)
-	sockets, errs := p.ask(a, b)
-	if err := errors.Join(errs[:]...); err != nil {
-		t.Fatal(err)
-	}
-	c := conns(t, sockets)
+	_, a, b, c := withPath(t)
 	sent := fillSocket(t, c[0])
 	rest := bytes.Repeat([]byte{7}, path.RestMost)
 	if err := a.(attach.PathEndpoint).PathRest(rest); err != nil {
@@ -222,13 +222,7 @@ func TestTheNodeSendsTheRestOfAPath(t *testing.T) {
 // neither the node nor the end of the path at the removal of the peer, and the peer sees no
 // end in order.
 func TestARestOfAHostileApplication(t *testing.T) {
-	p := newPathed(t, nil)
-	a, b := p.pair(0, 1)
-	sockets, errs := p.ask(a, b)
-	if err := errors.Join(errs[:]...); err != nil {
-		t.Fatal(err)
-	}
-	c := conns(t, sockets)
+	p, a, b, c := withPath(t)
 	sent := fillSocket(t, c[0])
 	if err := a.(attach.PathEndpoint).PathRest(make([]byte, path.RestMost)); err != nil {
 		t.Fatal(err)

@@ -503,9 +503,7 @@ func (c *Conn) Finish(ctx context.Context) error {
 
 // FinishRest is Finish for what End has returned.
 func (c *Conn) FinishRest(ctx context.Context, rest []byte) error {
-	if err := c.takeToken(ctx); err != nil {
-		return err
-	}
+	<-c.flushing // while errLeft stands no goroutine waits with it
 	c.broken.CompareAndSwap(&errLeft, nil)
 	c.sending = rest
 	c.flushing <- struct{}{}

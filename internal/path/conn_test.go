@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -227,32 +228,112 @@ func TestTryWriteStopsAndGoesOn(t *testing.T) {
 	})
 }
 
-// fill writes to a until its socket has no room, and no other bytes wait than those of
-// the last call. It returns how many bytes were written.
-func fill(t *testing.T, a *Conn) (sent int) {
+// withRest returns the two ends of a path, how many bytes a has written, and what End has
+// returned of them: b has read nothing. Where the kernel has made room meanwhile, it tries again.
+func withRest(t *testing.T, plaintext bool) (a, b *Conn, sent int, rest []byte) {
 	t.Helper()
-	for n := 1; n > 0; sent += n {
+	for range 20 {
+		a, b = pair(t, plaintext)
+		a.sock.tcp.SetWriteBuffer(4 << 10) // these fail only on a socket that has ended
+		b.sock.tcp.SetReadBuffer(4 << 10)
+		a.Begin(0)
+		sent = 0
+		for n := 1; n > 0; sent += n {
+			var err error
+			if n, err = a.TryWrite(make([]byte, 16<<10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		await(t, b, 0)
+		a.Interrupt()
 		var err error
-		if n, err = a.TryWrite(make([]byte, 16<<10)); err != nil {
+		if rest, err = a.End(); err != nil || len(rest) > RestMost {
+			t.Fatalf("the rest is %d bytes, %v", len(rest), err)
+		}
+		if len(rest) > 0 {
+			return a, b, sent, rest
+		}
+	}
+	t.Fatal("a socket without a reader takes all bytes")
+	return nil, nil, 0, nil
+}
+
+// readsAll checks that b reads so many bytes, and then the end.
+func readsAll(t *testing.T, b *Conn, want int) {
+	t.Helper()
+	got, p, n, err := 0, make([]byte, 1<<20), 0, error(nil)
+	for err == nil {
+		n, err = b.Read(t.Context(), p)
+		got += n
+	}
+	if got != want || err != io.EOF {
+		t.Errorf("%d bytes, %v; want %d and the end", got, err, want)
+	}
+}
+
+// TestASocketThatBlocksHoldsUpNothing: an application that makes the socket of its closed path
+// block cannot keep the node in a call beyond the deadline.
+func TestASocketThatBlocksHoldsUpNothing(t *testing.T) {
+	node, peer := sockets(t)
+	defer node.Close()
+	defer peer.Close()
+	fd := int(node.Fd()) // the application's descriptor
+	nonblock := func(is bool) {
+		if err := unix.SetNonblock(fd, is); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return sent
+	nonblock(true)
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(dup), "path")
+	defer f.Close()
+	nonblock(false)
+	f.SetDeadline(time.Now().Add(50 * time.Millisecond))
+	if err := SendRest(f, make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the write of more than there is room for: %v", err)
+	}
+	looks := 0
+	Discard(f, func() bool { looks++; return true })
+	if looks != 1 {
+		t.Errorf("%d reads of nothing before the deadline", looks)
+	}
+}
+
+// TestARestThatTheApplicationHasWritten: where it has ended its direction itself the node's copy
+// of the rest is dropped, and destroys nothing that is on its way.
+func TestARestThatTheApplicationHasWritten(t *testing.T) {
+	forms(t, func(t *testing.T, plaintext bool) {
+		a, b := pair(t, plaintext)
+		a.Begin(0)
+		n, err := a.Write(t.Context(), make([]byte, 100<<10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := a.sock.tcp.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Finish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		if err := SendRest(node, []byte("again")); err != nil {
+			t.Error(err)
+		}
+		node.Close()
+		await(t, b, 0)
+		readsAll(t, b, n)
+	})
 }
 
 // TestEndWaitsForNobody: End returns what the socket of a peer that does not read has no room
 // for. The peer reads all bytes, and the end, after another process has written that.
 func TestEndWaitsForNobody(t *testing.T) {
 	forms(t, func(t *testing.T, plaintext bool) {
-		a, b := pair(t, plaintext)
-		a.Begin(0)
-		sent := fill(t, a)
-		await(t, b, 0)
-		a.Interrupt()
-		rest, err := a.End()
-		if err != nil || len(rest) == 0 || len(rest) > RestMost {
-			t.Fatalf("the rest is %d bytes, %v", len(rest), err)
-		}
+		a, b, sent, rest := withRest(t, plaintext)
 		node, err := a.sock.tcp.File()
 		if err != nil {
 			t.Fatal(err)
@@ -260,15 +341,7 @@ func TestEndWaitsForNobody(t *testing.T) {
 		a.Close()
 		done := make(chan error, 1)
 		go func() { done <- SendRest(node, rest); node.Close() }()
-		got, p := 0, make([]byte, 1<<20)
-		for err == nil {
-			var n int
-			n, err = b.Read(t.Context(), p)
-			got += n
-		}
-		if got != sent || err != io.EOF {
-			t.Errorf("%d bytes, %v; want %d and the end", got, err, sent)
-		}
+		readsAll(t, b, sent)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -295,28 +368,13 @@ func TestAnEndThatIsNotThePeersIsNone(t *testing.T) {
 	})
 }
 
-// TestAFinishFollowsAnEnd: a rest that nobody took is written by Finish.
+// TestAFinishFollowsAnEnd: a rest that nobody took is written by FinishRest.
 func TestAFinishFollowsAnEnd(t *testing.T) {
 	forms(t, func(t *testing.T, plaintext bool) {
-		a, b := pair(t, plaintext)
-		a.Begin(0)
-		sent := fill(t, a)
-		await(t, b, 0)
-		rest, err := a.End()
-		if err != nil || len(rest) == 0 {
-			t.Fatalf("the rest is %d bytes, %v", len(rest), err)
-		}
+		a, b, sent, rest := withRest(t, plaintext)
 		done := make(chan error, 1)
 		go func() { done <- a.FinishRest(t.Context(), rest) }()
-		got, p := 0, make([]byte, 1<<20)
-		for err == nil {
-			var n int
-			n, err = b.Read(t.Context(), p)
-			got += n
-		}
-		if got != sent || err != io.EOF {
-			t.Errorf("%d bytes, %v; want %d and the end", got, err, sent)
-		}
+		readsAll(t, b, sent)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
