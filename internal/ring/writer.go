@@ -9,7 +9,7 @@ type Writer struct {
 	tail, head   uint64 // slots: written; consumed, as last read from the reader
 	dtail, dhead uint64 // bytes of the data area, likewise
 
-	shown, dshown atomic.Uint64 // tail and dtail, for Room
+	dshown atomic.Uint64 // dtail, for Room
 }
 
 // NewWriter returns the writing side of the ring in mem, which is fresh, zero,
@@ -51,9 +51,6 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 			break
 		}
 		n += k
-	}
-	if n > 0 {
-		w.shown.Store(w.tail)
 	}
 	return n, err
 }
@@ -122,10 +119,14 @@ func (w *Writer) look() error {
 	return nil
 }
 
-// Room reports whether Write would now accept at least a part of any piece.
+// Room reports whether Write would now accept at least a part of any piece. The slots are full when
+// the last one of the lap that begins at the reader's position is published: so a write need not
+// tell its own position with a locked store of its own.
 func (w *Writer) Room() bool {
 	head, dhead := w.word64(offHead).Load(), w.word64(offDataHead).Load()
-	return w.shown.Load()-head < uint64(w.Slots) && w.dshown.Load()-dhead <= uint64(w.Data-w.least())
+	last := head + uint64(w.Slots) - 1
+	full := w.at64(last).Load()>>32 == published(last, 0)>>32
+	return !full && w.dshown.Load()-dhead <= uint64(w.Data-w.least())
 }
 
 // WakeReader reports whether the reader waits for written pieces and has to be woken. It reports

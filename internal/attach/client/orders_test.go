@@ -39,7 +39,7 @@ var mistakes = []struct{ name, old, new, story, shows string }{
 func stepped(t *testing.T) string {
 	doorbell, channel := contents(t, "../../shm/doorbell.go"), contents(t, "channel.go")
 	reader := replaced(t, "reader", contents(t, "../../ring/reader.go"), "shown atomic.Uint64", "shown readerPlace")
-	writer := replaced(t, "writer", contents(t, "../../ring/writer.go"), "shown, dshown atomic.Uint64", "shown, dshown writerPlace")
+	writer := replaced(t, "writer", contents(t, "../../ring/writer.go"), "dshown atomic.Uint64", "dshown writerPlace")
 	for old, with := range map[string]string{
 		"{ b.raw.Control(b.send) }":               `{ Step("rings", b); b.raw.Control(b.send) }`,
 		"Wait(ctx context.Context) error {\n":     "Wait(ctx context.Context) error {\n	Step(\"waits at\", b)\n",
