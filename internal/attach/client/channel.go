@@ -242,14 +242,18 @@ func (e *endpoint) watchDoorbells(ch *channel) {
 	if ch.watchers {
 		return
 	}
-	for _, b := range []*shm.Doorbell{ch.room, ch.data} {
-		w, err := b.Watcher()
-		if err != nil {
-			return // out of descriptors: Ready still works, without notification
-		}
-		e.polled.by = append(e.polled.by, w)
-		e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+	room, err := ch.room.Watcher()
+	if err != nil {
+		return // out of descriptors: Ready still works, without notification
 	}
+	data, err := ch.data.Watcher()
+	if err != nil {
+		room.Close()
+		return
+	}
+	e.polled.by = append(e.polled.by, room, data)
+	e.wg.Go(func() { shm.WatchRead(room, e.notify) })
+	e.wg.Go(func() { shm.WatchRead(data, e.notify) })
 	ch.watchers = true
 }
 
