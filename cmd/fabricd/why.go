@@ -176,10 +176,11 @@ func tellPreview(w io.Writer, p daemon.Preview) error {
 func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	var conns struct {
 		Conns []struct {
-			Local, Remote, Incarnation, Provider, Path, Why, RMA string
-			RMAWhy                                               string `json:"rma_why"`
-			Socket                                               *pathRow
-			RMASocket                                            *pathRow `json:"rma_socket"`
+			Local, Remote, Provider, Path, Why, RMA string
+			Incarnation                             string `json:"life"`
+			RMAWhy                                  string `json:"rma_why"`
+			Socket                                  *pathRow
+			RMASocket                               *pathRow `json:"rma_socket"`
 		}
 	}
 	var links struct{ Links []json.RawMessage }

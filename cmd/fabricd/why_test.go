@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
+
+	"github.com/fabricd/fabricd/internal/engine"
 )
 
 func TestWaysAreTold(t *testing.T) {
@@ -37,5 +40,17 @@ func TestWaysAreTold(t *testing.T) {
 	out.Reset()
 	if err := tellWays(&out, nil, false); err != nil || out.String() != "no connections\n" {
 		t.Errorf("without connections: %q, %v", out.String(), err)
+	}
+}
+
+// The keys of the tables are those that the node's own types give.
+func TestAWayHasTheLinkOfItsPeer(t *testing.T) {
+	environ, _ := fakeHost(t, map[string]any{
+		"GET conns": map[string]any{"conns": []engine.ConnInfo{{Local: "0:5", Remote: "1:6", Incarnation: "1.2", Provider: "quic", Path: "socket"}}},
+		"GET links": map[string]any{"links": []engine.LinkInfo{{Node: 1, Generation: 2, Remote: "10.0.0.1:7700", Provider: "quic"}}},
+	})
+	out, errs, code := run(t, environ, "why")
+	if code != exitOK || !strings.Contains(out, "link      quic to 10.0.0.1:7700") {
+		t.Errorf("why ended with %d and said %q, %q, want the link over quic to 10.0.0.1:7700", code, out, errs)
 	}
 }
