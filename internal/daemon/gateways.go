@@ -101,8 +101,8 @@ func (c *Config) checkGateways(values map[string]value, report func(key, text, a
 			report(string(kind), values[string(kind)].text, err.Error())
 		}
 	}
-	if err := spec.Check(c.Gateways.Lines(), c.Name); err != nil {
-		report(string(spec.Expose), values[string(spec.Expose)].text, err.Error())
+	if kind, err := spec.Check(c.Gateways.Lines(), c.Name); err != nil {
+		report(string(kind), values[string(kind)].text, err.Error())
 	}
 }
 

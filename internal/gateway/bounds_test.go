@@ -80,6 +80,9 @@ func TestNoMemberTakesAllPlaces(t *testing.T) {
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("it gets %v", err)
 		}
+		if i > 6 {
+			continue // equal ones are reported once
+		}
 		if ev := await(t, exposed, spec.Refused); ev.Detail != want {
 			t.Errorf("%+v", ev)
 		}

@@ -35,17 +35,29 @@ type gateway struct {
 	done  chan struct{}      // closed when run has ended
 	conns sync.WaitGroup     // of run
 
-	mu      sync.Mutex // guards the fields below
-	at      string     // address that it listens on; empty: it does not
-	waits   string     // why it does not
-	open    map[uint64]*tracked
-	held    map[string]int // how many of them are of which node
-	total   uint64         // connections that were taken; the number of the latest one
-	refused uint64
-	resets  uint64
-	failure string // of the latest that was refused or reset
-	sent    int64  // of connections that have ended
-	back    int64
+	mu       sync.Mutex // guards the fields below
+	at       string     // address that it listens on; empty: it does not
+	waits    string     // why it does not
+	open     map[uint64]*tracked
+	held     map[string]int // how many of them are of which node
+	total    uint64         // connections that were taken; the number of the latest one
+	refused  uint64
+	resets   uint64
+	failure  string        // of the latest that was refused or reset
+	reported refusalReport // the latest
+	sent     int64         // of connections that have ended
+	back     int64
+}
+
+// sameRefusal is for how long an equal refusal is not reported again: a caller whose target is away
+// tries again for some seconds.
+const sameRefusal = 10 * time.Second
+
+// A refusalReport is what was reported of a refused connection. Equal ones are only counted until
+// its end.
+type refusalReport struct {
+	client, text string
+	until        time.Time
 }
 
 // A tracked is a connection of a gateway.
@@ -271,9 +283,17 @@ func (g *gateway) refuse(info spec.Conn, err error) {
 	g.refused++
 	text := oneLine(err.Error())
 	g.failure = text
+	now := time.Now()
+	again := info.Client == g.reported.client && text == g.reported.text && now.Before(g.reported.until)
+	if !again {
+		g.reported = refusalReport{info.Client, text, now.Add(sameRefusal)}
+	}
 	g.mu.Unlock()
+	if again {
+		return
+	}
 	g.owner.refusals.Line(zerolog.WarnLevel, netip.Addr{}).Str("gateway", g.key()).Str("client", info.Client).Str("error", text).Msg("connection refused")
-	g.report(spec.Event{Time: time.Now(), Event: spec.Refused, Conn: &info, Detail: text})
+	g.report(spec.Event{Time: now, Event: spec.Refused, Conn: &info, Detail: text})
 }
 
 // status returns the gateway as a node reports it.

@@ -260,6 +260,49 @@ func TestARingThatAReloadMakesDoesNotRun(t *testing.T) {
 	state(spec.Listening)
 }
 
+// TestARingByANameIsRefused where the name's address shows it: a line of text does not.
+func TestARingByANameIsRefused(t *testing.T) {
+	w := newWorld(t)
+	at, _, stop := w.run(1, spec.Forward, "127.0.0.1:0=node-1:2050")
+	stop()
+	w.run(1, spec.Forward, at+"=node-1:2050")
+	line, err := spec.Parse(spec.Expose, "2050=db.example:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.at[1].Set([]spec.Gateway{line}) // runs, since its text shows nothing
+	e := exposed{Gateway: line, owner: w.at[1]}
+	if err := e.checkResolved("tcp4", at, nil); err == nil || !strings.Contains(err.Error(), "would come back to it") {
+		t.Errorf("the address of a forward that leads back: %v", err)
+	}
+	if err := e.checkResolved("tcp4", freeAddress(t), nil); err != nil {
+		t.Errorf("another address: %v", err)
+	}
+}
+
+// TestEqualRefusalsAreReportedOnce, and all are counted.
+func TestEqualRefusalsAreReportedOnce(t *testing.T) {
+	w := newWorld(t)
+	_, exposed, _ := w.run(1, spec.Expose, "2050="+freeAddress(t))
+	at, _, _ := w.run(0, spec.Forward, "127.0.0.1:0=1:2050 wait 0s")
+	for range 3 {
+		if err := dialReset(t, at); err != nil {
+			t.Error(err)
+		}
+	}
+	await(t, exposed, spec.Refused)
+	for limit, ticks := time.Now().Add(patience), time.Tick(10*time.Millisecond); w.at[1].List()[0].Refused < 3; <-ticks {
+		if time.Now().After(limit) {
+			t.Fatalf("%+v", w.at[1].List()[0])
+		}
+	}
+	for len(exposed) > 0 {
+		if ev := <-exposed; ev.Event == spec.Refused {
+			t.Errorf("reported again: %+v", ev)
+		}
+	}
+}
+
 // TestOnlyThoseAllowedConnect: the rules of a service are the listener's.
 func TestOnlyThoseAllowedConnect(t *testing.T) {
 	w := newWorld(t)

@@ -61,7 +61,8 @@ func asConn(c net.Conn) (conn, error) {
 // exposed serves a TCP or Unix address on the fabric.
 type exposed struct {
 	spec.Gateway
-	node nodeFunc
+	node  nodeFunc
+	owner *Gateways
 }
 
 func (e exposed) listen(ctx context.Context) (net.Listener, error) {
@@ -125,7 +126,7 @@ func (e exposed) dialTarget(ctx context.Context, caller fabric.Peer, held attach
 			}
 		})
 	}
-	var d net.Dialer
+	d := net.Dialer{Control: e.checkResolved}
 	c, err := d.DialContext(ctx, spec.Network(e.To), e.To)
 	if err != nil {
 		return nil, err
@@ -137,6 +138,13 @@ func (e exposed) dialTarget(ctx context.Context, caller fabric.Peer, held attach
 		}
 	}
 	return server, err
+}
+
+// checkResolved refuses an address of the target that leads back to e by the node's other gateways.
+// A target that is a name shows that only when it is dialed.
+func (e exposed) checkResolved(_, address string, _ syscall.RawConn) error {
+	e.To = address
+	return e.Check(e.owner.lines(), e.owner.self()...)
 }
 
 // refusal returns the code with which a caller is refused whose target could not be dialed.
@@ -338,10 +346,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // sideOf returns the side of g's kind.
-func sideOf(g spec.Gateway, node nodeFunc) side {
+func sideOf(g spec.Gateway, owner *Gateways) side {
+	node := owner.attached
 	switch g.Kind {
 	case spec.Expose:
-		return exposed{g, node}
+		return exposed{g, node, owner}
 	case spec.SOCKS:
 		return proxy{g, newDialer(g, node), askSOCKS}
 	case spec.HTTPProxy:

@@ -6,28 +6,43 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fabricd/fabricd/internal/attach"
 )
 
-// Check returns an error if one node cannot run the gateways together: two that listen in
-// one place, or one whose connections come back to it. self are the node's name and ID, as
-// far as they are known.
-func Check(all []Gateway, self ...string) error {
+// MaxGateways bounds the gateways of one node.
+const MaxGateways = 256
+
+// Check returns an error if one node cannot run the gateways together: too many, two that listen
+// in one place, or one whose connections come back to it; kind is that of the one that cannot run.
+// self are the node's name and ID, as far as they are known.
+func Check(all []Gateway, self ...string) (kind Kind, err error) {
+	if len(all) > MaxGateways {
+		return all[MaxGateways].Kind, fmt.Errorf("%d gateways, want at most %d on one node", len(all), MaxGateways)
+	}
 	taken := make(map[string]Gateway)
+	services := 0
 	for _, g := range all {
+		if _, port := Port(g.Listen); g.Kind == Expose && !port {
+			services++
+		}
 		place := g.place()
 		if other, ok := taken[place]; ok {
-			return fmt.Errorf("%s is taken on this node: by %s %s", g.Listen, other.Kind, other)
+			return g.Kind, fmt.Errorf("%s is taken on this node: by %s %s", g.Listen, other.Kind, other)
 		}
 		if place != "" {
 			taken[place] = g
 		}
 	}
+	if services > attach.MaxServices {
+		return Expose, fmt.Errorf("%d names, want at most %d on one node", services, attach.MaxServices)
+	}
 	for _, g := range all {
 		if err := g.Check(all, self...); err != nil {
-			return err
+			return g.Kind, err
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // Check reports whether the connections of g would come back to it through all of a node.
@@ -110,7 +125,16 @@ func sameAddress(listen, target string) bool {
 	if lerr != nil || terr != nil || lport != tport {
 		return false
 	}
-	return lhost == thost || everywhere(lhost) && loopback(thost) || loopback(lhost) && loopback(thost)
+	return lhost == thost || everywhere(lhost) && own(thost) || loopback(lhost) && loopback(thost)
+}
+
+// own reports whether host is an address of this machine.
+func own(host string) bool {
+	addrs, _ := net.InterfaceAddrs() // without them only loopback is known
+	return loopback(host) || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(net.ParseIP(host))
+	})
 }
 
 func loopback(host string) bool {

@@ -1,9 +1,12 @@
 package spec
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/attach"
 )
 
 func TestParse(t *testing.T) {
@@ -75,8 +78,11 @@ func TestCheck(t *testing.T) {
 		want  string
 	}{
 		{"expose db=localhost:1,expose web=localhost:1,forward 15432=db@web-2", ""},
-		{"expose db=localhost:1,expose db=localhost:2", "db is taken on this node: by expose db=localhost:1"},
-		{"forward 1=a,socks 1", "127.0.0.1:1 is taken"},
+		{"expose db=localhost:1,expose db=localhost:2", "expose: db is taken on this node: by expose db=localhost:1"},
+		{"forward 1=a,socks 1", "socks: 127.0.0.1:1 is taken"},
+		{strings.TrimSuffix(strings.Repeat("expose 2050=localhost:1,", MaxGateways+1), ","), "257 gateways, want at most 256"},
+		{exposes(attach.MaxServices), ""},
+		{exposes(attach.MaxServices + 1), "expose: 65 names, want at most 64"},
 		{"forward localhost:0=a,forward localhost:0=b", ""},
 		{"expose db=localhost:1,forward 1=db", "db=localhost:1: its connections would come back to it"},
 		{"expose db=localhost:1,forward :1=db@web-1", "would come back"},
@@ -86,6 +92,7 @@ func TestCheck(t *testing.T) {
 		{"expose 2050=localhost:1,forward 1=8:2050", ""},
 		{"expose 2050=localhost:1,forward 1=7:2050", "would come back"},
 		{"expose db=10.0.0.1:1,forward 1=db", ""},
+		{"expose db=127.0.0.9:1,forward :1=db", "would come back"},
 		{"expose a=localhost:1,forward 1=b,expose b=localhost:2,forward 2=a", "would come back"},
 		{"expose a=localhost:1,forward 1=b,expose b=localhost:2,forward 2=b", "would come back"},
 		{"expose a=localhost:1,forward 1=b,expose b=localhost:2,forward 2=c", ""},
@@ -99,11 +106,23 @@ func TestCheck(t *testing.T) {
 			}
 			all = append(all, g)
 		}
-		err := Check(all, "web-1", "7")
+		kind, err := Check(all, "web-1", "7")
+		if err != nil {
+			err = fmt.Errorf("%s: %w", kind, err)
+		}
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %q", c.lines, err, c.want)
 		}
 	}
+}
+
+// exposes are so many names, as lines of TestCheck.
+func exposes(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("expose s%d=localhost:1", i))
+	}
+	return strings.Join(all, ",")
 }
 
 // FuzzParse holds a line to be one that is written as it is read, in one line of a list.

@@ -99,7 +99,7 @@ var mayImport = map[string][]string{
 
 	// Gateways of applications that know nothing of the fabric: an application too, which
 	// cmd/fabricd gives to the daemon.
-	"internal/gateway/spec": {"fabric/addr", "internal/access"},
+	"internal/gateway/spec": {"fabric/addr", "internal/access", "internal/attach"},
 	"internal/gateway":      {"fabric", "fabric/addr", "internal/attach", "internal/hook", "internal/status", "internal/gateway/spec", "internal/guard", "internal/logbound", "internal/rawio"},
 
 	// A file over a connection of any kind.
