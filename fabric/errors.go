@@ -97,7 +97,7 @@ func (e *OpError) hint() string {
 	case "bind":
 		return bindHint(code, e.Local)
 	case "listen":
-		if code == status.Invalid {
+		if e.Err == error(status.Invalid) {
 			return "the endpoint must be bound and the backlog at least 1"
 		}
 	case "connect":
@@ -140,7 +140,7 @@ func bindHint(code status.Code, local Addr) string {
 func connectHint(code status.Code, remote Addr) string {
 	switch code {
 	case status.Refused:
-		return "nobody listens there, its backlog is full, nobody accepted in time, or the target of an expose refused"
+		return "nothing listens there, its backlog is full, no accept came in time, the target of an expose refused, or a rule there refuses this caller"
 	case status.NoDevice:
 		return fmt.Sprintf("node %d is no member now, or this node cannot reach it, or it the target that it exposes: see fabricd ping %d", remote.Node, remote.Node)
 	case status.Invalid:

@@ -23,7 +23,7 @@ func TestOpErrorSaysWhatWhoAndWhy(t *testing.T) {
 	}{
 		{&OpError{"open", Addr{Node: 1}, Addr{}, status.NoMemory}, "open node 1: out of memory or over quota"},
 		{&OpError{"send", local, remote, status.Reset}, "send 1:1088->2:2050: connection reset by peer"},
-		{&OpError{"connect", local, remote, status.Refused}, "connect 1:1088->2:2050: connection refused (nobody listens there, its backlog is full, nobody accepted in time, or the target of an expose refused)"},
+		{&OpError{"connect", local, remote, status.Refused}, "connect 1:1088->2:2050: connection refused (nothing listens there, its backlog is full, no accept came in time, the target of an expose refused, or a rule there refuses this caller)"},
 		{&OpError{"connect", Addr{Node: 1}, remote, status.NoDevice}, "connect node 1->2:2050: no such node, or it is not reachable (node 2 is no member now, or this node cannot reach it, or it the target that it exposes: see fabricd ping 2)"},
 		{&OpError{"connect", local, Addr{Node: 2}, status.Invalid}, "connect 1:1088->2:0: invalid argument (port 0 is nobody's)"},
 		{&OpError{"bind", Addr{Node: 1}, Addr{}, status.Invalid}, "bind node 1: invalid argument (the port is taken on this node)"},

@@ -173,6 +173,7 @@ func connText(c *spec.Conn) string {
 
 func (a *app) gatewaysCommand() *cobra.Command {
 	return a.reader("gateways", "List what this node exposes and forwards, and the connections that go through it", `  fabricd gateways
+  fabricd gateways --watch
   fabricd gateways --json | jq '.gateways[].connections'`, "gateways", showGateways)
 }
 

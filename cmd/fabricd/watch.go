@@ -55,10 +55,11 @@ var watched = map[string][]string{
 	"windows": {"conn", "local", "remote", "offset"},
 
 	"services": {"name", "life"},
+	"gateways": {"kind", "listen"},
 }
 
 // restless are the members whose change is not reported: counts and measurements.
-var restless = []string{"sent", "received", "unread", "silent_ms", "sent_bytes", "received_bytes", "socket", "rma_socket", "considered", "round_trip_us"}
+var restless = []string{"sent", "received", "unread", "silent_ms", "sent_bytes", "received_bytes", "connections", "socket", "rma_socket", "considered", "round_trip_us"}
 
 // watch shows a table again and again, until it is interrupted.
 func (a *app) watch(ctx context.Context, c *daemon.Client, path string, f watchFlags, asJSON bool, show func(io.Writer, json.RawMessage) error) error {

@@ -39,7 +39,10 @@ func fabricNames(hostPort string) ([]string, error) {
 	host = strings.TrimSuffix(host, ".")
 	cut := max(len(host)-len(suffix), 0)
 	name := host[:cut]
-	if err != nil || !strings.EqualFold(host[cut:], suffix) {
+	if err != nil {
+		return nil, fmt.Errorf("%.100q: want NAME%s:PORT", hostPort, suffix)
+	}
+	if !strings.EqualFold(host[cut:], suffix) {
 		return nil, fmt.Errorf("%.100q: only names below %s are served", hostPort, suffix)
 	}
 	var names []string
@@ -138,9 +141,14 @@ func socksCode(err error) byte {
 
 // askHTTP reads a client's CONNECT.
 func askHTTP(client conn) (conn, string, func(error) error, error) {
-	r := bufio.NewReader(io.LimitReader(client, proxyHeader))
+	head := &io.LimitedReader{R: client, N: proxyHeader}
+	r := bufio.NewReader(head)
 	req, err := http.ReadRequest(r)
-	if err != nil {
+	switch {
+	case err != nil && head.N == 0:
+		err = fmt.Errorf("the request has more than %d bytes", proxyHeader)
+		return nil, "", nil, errAnswered{errors.Join(err, writeHTTP(client, http.StatusRequestHeaderFieldsTooLarge, err))}
+	case err != nil:
 		return nil, "", nil, errAnswered{errors.Join(err, writeHTTP(client, http.StatusBadRequest, errors.New("not a request of HTTP")))}
 	}
 	if req.Method != http.MethodConnect {

@@ -94,10 +94,10 @@ func TestHTTPConnect(t *testing.T) {
 		{"CONNECT 1.fabric:2050 HTTP/1.0\r\n\r\nearly ", "200 Connection established", ""},
 		{"CONNECT 1.fabric:2051 HTTP/1.1\r\nHost: x\r\n\r\n", "502 Bad Gateway", "connection refused"},
 		{"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n", "403 Forbidden", "only names below"},
-		{"CONNECT 1.fabric HTTP/1.1\r\nHost: x\r\n\r\n", "403 Forbidden", "only names below"},
+		{"CONNECT 1.fabric HTTP/1.1\r\nHost: x\r\n\r\n", "403 Forbidden", "want NAME.fabric:PORT"},
 		{"GET http://1.fabric:2050/ HTTP/1.1\r\nHost: 1.fabric\r\n\r\n", "405 Method Not Allowed", "CONNECT only"},
 		{"\x05\x01\x00\r\n\r\n", "400 Bad Request", "malformed"},
-		{"CONNECT 1.fabric:2050 HTTP/1.1\r\nX: " + strings.Repeat("x", proxyHeader) + "\r\n\r\n", "400 Bad Request", "EOF"},
+		{"CONNECT 1.fabric:2050 HTTP/1.1\r\nX: " + strings.Repeat("x", proxyHeader) + "\r\n\r\n", "431 Request Header Fields Too Large", "more than 16384 bytes"},
 	} {
 		client := dial(t, at)
 		io.WriteString(client, c.send)
