@@ -270,7 +270,7 @@ func (c *conn) settlePath(ours *wire.Path, s *net.TCPConn) bool {
 	path.Tune(s)
 	held, err := path.Hold(s)
 	if err != nil {
-		c.refusePath(ours, fmt.Errorf("%w: %w", status.NoMemory, err))
+		c.refusePath(ours, fmt.Errorf("%w: %w", err, status.Again))
 		return false
 	}
 	p := &c.path

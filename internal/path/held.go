@@ -20,8 +20,8 @@ type Held struct {
 }
 
 // Hold keeps a duplicate of s, which it takes in any case, for a socket that an application
-// uses. The duplicate is not in this process's poller, which every byte of the application's
-// would wake.
+// uses, and locks it to its connection. The duplicate is not in this process's poller, which
+// every byte of the application's would wake.
 func Hold(s *net.TCPConn) (*Held, error) {
 	defer s.Close()
 	raw, err := s.SyscallConn()
@@ -33,6 +33,10 @@ func Hold(s *net.TCPConn) (*Held, error) {
 		return nil, err
 	}
 	b := &bareFD{fd: fd}
+	if err := lock(uintptr(fd), s.LocalAddr(), s.RemoteAddr()); err != nil {
+		b.close()
+		return nil, err
+	}
 	return &Held{local: s.LocalAddr(), remote: s.RemoteAddr(), control: b.control, close: b.close, bare: b}, nil
 }
 

@@ -4,6 +4,7 @@ package path
 
 import (
 	"errors"
+	"net"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,3 +29,4 @@ func infoOf(uintptr) (*tcpInfo, error)    { return nil, errAbsent }
 func unread(uintptr) (int, error)         { return 0, errAbsent }
 func unacknowledged(uintptr) (int, error) { return 0, errAbsent }
 func poke(uintptr)                        {}
+func lock(_ uintptr, _, _ net.Addr) error { return errAbsent }
