@@ -72,6 +72,16 @@ func (c *rawClient) request(op uint16, endpoint uint32, body []byte) []byte {
 // ask makes a request and returns its answer's code and body.
 func (c *rawClient) ask(op uint16, endpoint uint32, body []byte, f *os.File) (status.Code, []byte) {
 	c.t.Helper()
+	code, answer, got := c.askFor(op, endpoint, body, f)
+	if got != nil {
+		got.Close()
+	}
+	return code, answer
+}
+
+// askFor is ask for an answer with a descriptor, which is the caller's.
+func (c *rawClient) askFor(op uint16, endpoint uint32, body []byte, f *os.File) (status.Code, []byte, *os.File) {
+	c.t.Helper()
 	if err := shm.Send(c.conn, c.request(op, endpoint, body), f); err != nil {
 		c.t.Fatalf("operation %d: %v", op, err)
 	}
@@ -81,11 +91,11 @@ func (c *rawClient) ask(op uint16, endpoint uint32, body []byte, f *os.File) (st
 		if err != nil || n < headerBytes {
 			c.t.Fatalf("answer to operation %d: %d bytes, %v", op, n, err)
 		}
+		if binary.LittleEndian.Uint64(p[8:]) == c.next && binary.LittleEndian.Uint16(p) == op|replyBit {
+			return status.Code(binary.LittleEndian.Uint16(p[2:])), bytes.Clone(p[headerBytes:n]), got
+		}
 		if got != nil {
 			got.Close()
-		}
-		if binary.LittleEndian.Uint64(p[8:]) == c.next && binary.LittleEndian.Uint16(p) == op|replyBit {
-			return status.Code(binary.LittleEndian.Uint16(p[2:])), bytes.Clone(p[headerBytes:n])
 		}
 	}
 }

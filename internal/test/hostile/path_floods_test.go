@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"testing"
@@ -298,29 +299,44 @@ func dialApp(t *testing.T, socket string) attach.Session {
 func (c *rawClient) connectAll(n int, to addr.Addr, l attach.Endpoint) (endpoints []uint32, others []attach.Endpoint) {
 	c.t.Helper()
 	for i := range 2 * n {
-		code, body := c.ask(opOpen, 0, nil, nil)
-		if code != status.OK || len(body) < 4 {
-			c.t.Fatalf("OPEN: %v %q", code, body)
-		}
-		e := binary.LittleEndian.Uint32(body)
+		e := c.open()
 		if endpoints = append(endpoints, e); i%2 == 1 {
 			continue
 		}
-		at := binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, uint16(to.Node)), uint16(to.Port))
-		accepted := make(chan error, 1)
-		go func() {
-			e, _, err := l.Accept(within(c.t))
-			others = append(others, e)
-			accepted <- err
-		}()
-		if code, body := c.ask(opConnect, e, at, nil); code != status.OK {
-			c.t.Fatalf("CONNECT: %v %q", code, body)
-		}
-		if err := <-accepted; err != nil {
-			c.t.Fatal(err)
-		}
+		other, data := c.connect(e, to, l)
+		data.Close()
+		others = append(others, other)
 	}
 	return endpoints, others
+}
+
+func (c *rawClient) open() uint32 {
+	c.t.Helper()
+	code, body := c.ask(opOpen, 0, nil, nil)
+	if code != status.OK || len(body) < 4 {
+		c.t.Fatalf("OPEN: %v %q", code, body)
+	}
+	return binary.LittleEndian.Uint32(body)
+}
+
+// connect connects endpoint e with the one that l accepts, and returns that and e's data socket.
+func (c *rawClient) connect(e uint32, to addr.Addr, l attach.Endpoint) (other attach.Endpoint, data *os.File) {
+	c.t.Helper()
+	at := binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, uint16(to.Node)), uint16(to.Port))
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		other, _, err = l.Accept(within(c.t))
+		accepted <- err
+	}()
+	code, body, data := c.askFor(opConnect, e, at, nil)
+	if code != status.OK || data == nil {
+		c.t.Fatalf("CONNECT: %v %q", code, body)
+	}
+	if err := <-accepted; err != nil {
+		c.t.Fatal(err)
+	}
+	return other, data
 }
 
 // floodOfAsks asks n times, for each of endpoints and for none, and does between now and then.
