@@ -42,11 +42,19 @@ func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Self, s.Term, s.Alone = a.view.self, a.view.term, a.view.alone
-	s.HostDetail = cmp.Or(a.view.hostText, a.view.noHost)
+	s.HostDetail = hostDetail(a.view.hostText, a.view.noHost)
 	s.HostReachable = strings.HasPrefix(s.HostDetail, verdict.HostReachable)
 	s.Nodes, s.Lifelines, s.Sessions = len(a.view.nodes), a.view.lifelines, len(a.view.sessions)
 	s.StrayLists = a.view.stray
 	return s
+}
+
+// hostDetail joins the state of the session with the host, and why the latest dial of the host failed.
+func hostDetail(session, dial string) string {
+	if session == "" || dial == "" || strings.HasPrefix(session, verdict.HostReachable) {
+		return cmp.Or(session, dial)
+	}
+	return session + "; the latest dial: " + dial
 }
 
 // Queues returns how full the fullest queue of messages for another node's control session is,
