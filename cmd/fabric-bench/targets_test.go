@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -20,6 +22,23 @@ func TestTargetsPageIsGenerated(t *testing.T) {
 	}
 	if string(page) != out {
 		t.Error("TARGETS.md is not what this writes: go run ./cmd/fabric-bench targets cmd/fabric-bench/testdata/last.json --out cmd/fabric-bench/TARGETS.md")
+	}
+}
+
+// TestReasonsAreReasons: a reason names the cause, not the figure of another run.
+func TestReasonsAreReasons(t *testing.T) {
+	other := regexp.MustCompile(`(?i)\bruns? before\b|no cause`)
+	var reasons map[string]string
+	if err := json.Unmarshal(reasonsJSON, &reasons); err != nil {
+		t.Fatal(err)
+	}
+	for what, reason := range reasons {
+		if other.MatchString(reason) || !strings.HasSuffix(reason, ".") {
+			t.Errorf("%s: %q: want the cause in a sentence", what, reason)
+		}
+	}
+	if !other.MatchString("The run before had 0.85×.") || !other.MatchString("Runs before had 1.48×.") {
+		t.Error("the test accepts the figure of another run as a reason")
 	}
 }
 
