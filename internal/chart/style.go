@@ -13,7 +13,7 @@ h1{font-size:1.6rem;line-height:1.25;margin:0 0 .3rem}h2{font-size:1.1rem;margin
 p{margin:.3rem 0;max-width:70rem}small{color:var(--mute);display:block;font-size:.85em}
 table{border-collapse:collapse;width:100%;margin:.4rem 0;font-variant-numeric:tabular-nums}
 th,td{text-align:left;vertical-align:top;padding:.3rem .7rem .3rem 0;border-bottom:1px solid var(--line);overflow-wrap:break-word}
-th{font-weight:600;color:var(--mute);vertical-align:bottom}td.n,th.n{text-align:right}td.n{white-space:nowrap}
+th{font-weight:600;color:var(--mute);vertical-align:bottom}td.n,th.n{text-align:right}td.n{white-space:nowrap}.n+:not(.n,[colspan]),[colspan]+[rowspan]{padding-left:.7rem}
 code,pre{font:12.5px/1.45 ui-monospace,monospace}pre{background:var(--soft);padding:.6rem .8rem;white-space:pre-wrap;overflow-wrap:anywhere;border-radius:4px;margin:.4rem 0}
 .wide{overflow-x:auto}.v{font-weight:600;white-space:nowrap}.good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.warn{color:var(--warn)}.mute{color:var(--mute)}.none{color:var(--none)}
 figure{margin:0 0 .9rem;break-inside:avoid}figcaption{font-weight:600}figcaption span{font-weight:400;margin-left:.9rem;color:var(--mute);white-space:nowrap}figcaption span.about{white-space:normal}

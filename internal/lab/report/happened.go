@@ -75,7 +75,7 @@ func (p *page) graph(g *graph) {
 			return Spread{}
 		}
 		why := "no such call succeeded"
-		p.panel(g, "Latency: "+name, "of calls that succeeded, at the time they began; on a logarithmic scale", []quantity{
+		p.panel(g, "Latency: "+name, "of calls that succeeded, when they began; logarithmic scale", []quantity{
 			{"median", why, func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).P50) }},
 			{"slowest", "", func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).Max) }},
 		}, &chart.Panel{Height: 100, Label: durOf, Log: true})
