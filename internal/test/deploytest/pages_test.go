@@ -11,7 +11,8 @@ import (
 
 // pages are those for users: short ones.
 var pages = []string{"docs/README.md", "docs/compose.md", "docs/kubernetes.md", "docs/systemd.md", "docs/sysctl.md", "docs/rings.md", "docs/quotas.md",
-	"docs/access.md", "docs/connect.md", "docs/names.md", "docs/audit.md", "docs/threats.md", "docs/failures.md", "docs/operate.md", "docs/backup.md", "docs/upgrade.md", "docs/observe.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+	"docs/access.md", "docs/connect.md", "docs/names.md", "docs/audit.md", "docs/threats.md", "docs/failures.md", "docs/operate.md", "docs/backup.md", "docs/upgrade.md", "docs/observe.md",
+	"docs/install.md", "docs/test-failures.md", "docs/performance.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 
 // commands returns the commands of a page: the indented lines that begin with
 // one of the programs.
@@ -52,10 +53,33 @@ func TestEveryCommandIsTested(t *testing.T) {
 		}
 	}
 	makefile := readFile(t, "Makefile")
-	for _, target := range regexp.MustCompile("(?:`|    )make\\s([a-z-]+)").FindAllStringSubmatch(readFile(t, "docs/compose.md")+readFile(t, "docs/README.md")+readFile(t, "docs/failures.md")+readFile(t, "CONTRIBUTING.md"), -1) {
+	for _, target := range regexp.MustCompile("(?:`|    )make\\s([a-z-]+)").FindAllStringSubmatch(readFile(t, "docs/compose.md")+readFile(t, "docs/README.md")+readFile(t, "docs/failures.md")+
+		readFile(t, "docs/install.md")+readFile(t, "docs/test-failures.md")+readFile(t, "docs/performance.md")+readFile(t, "CONTRIBUTING.md"), -1) {
 		if !strings.Contains(makefile, "\n"+target[1]+":") {
 			t.Errorf("make %s is no target of the Makefile", target[1])
 		}
+	}
+}
+
+// TestFiguresAreThoseOfTheLastRun holds the table of performance.md to TARGETS.md: ours and its,
+// in one row.
+func TestFiguresAreThoseOfTheLastRun(t *testing.T) {
+	_, table, _ := strings.Cut(readFile(t, "docs/performance.md"), "|---|---|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	targets := strings.Split(readFile(t, "cmd/fabric-bench/TARGETS.md"), "\n")
+	rows := strings.Split(table, "\n")
+	for _, row := range rows {
+		cells := strings.Split(row, "|")
+		ours := strings.TrimSpace(cells[3])
+		its, _, _ := strings.Cut(strings.TrimSpace(cells[4]), ",")
+		if !slices.ContainsFunc(targets, func(line string) bool {
+			return strings.Contains(line, "| "+ours+" ") && (its == "" || strings.Contains(line, "| "+its+" "))
+		}) {
+			t.Errorf("TARGETS.md has no row with %q beside %q", ours, its)
+		}
+	}
+	if len(rows) < 8 {
+		t.Errorf("performance.md has %d rows of figures", len(rows))
 	}
 }
 
