@@ -75,6 +75,7 @@ define WITHOUT
 without=$${FABRICD_TEST_WITHOUT:-}
 if [ -z "$${FABRICD_TEST_ALL:-}" ]; then
   if [[ ",$$without," != *,docker,* ]] && ! docker version >/dev/null 2>&1; then without+=,docker; fi
+  if [[ ",$$without," != *,debian,* ]] && ! command -v dpkg-deb >/dev/null; then without+=,debian; fi
   if [[ ",$$without," != *,systemd,* ]] && ! command -v systemd-analyze >/dev/null; then without+=,systemd; fi
   if [[ ",$$without," != *,chromium,* ]] && ! { command -v chromium && command -v chromedriver; } >/dev/null; then without+=,chromium; fi
   if [[ ",$$without," != *,postgresql,* ]] && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then without+=,postgresql; fi
