@@ -108,7 +108,7 @@ func TestDemo(t *testing.T) {
 			t.Errorf("step %d has the number %d", len(names), s.Step)
 		}
 	}
-	for _, want := range []string{
+	for _, want := range append(stepsOfREADME(t),
 		"fabricd init", "fabricd run --role host", "all three see all three", "they exchange messages",
 		"bob polls, sees her signal", "bob reads alice's memory", "alice polls, sees his signal", "alice reads bob's memory",
 		"kill -9 node-2", "alice's receive: ECONNRESET", "NODE_REMOVED at node-1", "NODE_REMOVED at host",
@@ -116,11 +116,27 @@ func TestDemo(t *testing.T) {
 		"the server streams", "the reader: ECONNRESET, and no end",
 		"fabricd nodes ban node-2", "alice's connection: ECONNRESET", "no link to it at node-1", "two others noticed nothing", "fabricd token revoke",
 		"node-2 knows that it is banned", "a newcomer with that token", "fabricd nodes allow node-2", "node-2 comes back by itself", "nothing left behind",
-	} {
+	) {
 		if !strings.Contains("\n"+strings.Join(names, "\n")+"\n", "\n"+want+"\n") {
 			t.Errorf("no step %q in %q", want, names)
 		}
 	}
+}
+
+// stepsOfREADME returns the names of the steps that README.md shows.
+func stepsOfREADME(t *testing.T) (names []string) {
+	t.Helper()
+	_, block, _ := strings.Cut(readme(t), "```text\n")
+	block, _, _ = strings.Cut(block, "```")
+	for line := range strings.Lines(block) {
+		_, name, _ := strings.Cut(line, " s  ok    ")
+		name, _, _ = strings.Cut(name, "  ")
+		names = append(names, name)
+	}
+	if len(names) != 4 {
+		t.Errorf("README.md shows %d steps of the demo, want 4", len(names))
+	}
+	return names
 }
 
 // startDemo starts a demo and returns when its output contains what.
