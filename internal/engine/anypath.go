@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -23,6 +24,26 @@ type anyPath struct {
 	silence path.Silence // of socket, for watchPaths
 	why     error        // why there is no path
 	over    bool         // no path is made any more, and the one there was has ended
+	failed  time.Time    // the last attempt; zero: there was none
+}
+
+// pathPause is how long after a failed attempt the peer may not begin another one. An
+// application waits for twice that at least.
+const pathPause = 500 * time.Millisecond
+
+// tooSoon reports whether the last attempt has failed within pathPause. The caller holds mu.
+func (p *anyPath) tooSoon() bool { return !p.failed.IsZero() && time.Since(p.failed) < pathPause }
+
+// passes reports whether another attempt may follow one that has ended for why.
+func passes(why error) bool { return why != nil && !errors.Is(why, status.NotSupp) }
+
+// peerSays is the reason that the peer's node has given for there being no path.
+func peerSays(reason string, passing bool) error {
+	code := status.NotSupp
+	if passing {
+		code = status.Again
+	}
+	return fmt.Errorf("the peer's node says: %s: %w", attach.CleanCause(reason), code)
 }
 
 var (

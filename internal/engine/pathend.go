@@ -44,7 +44,7 @@ func (c *conn) refuseLocked(ours *wire.Path, why error) {
 }
 
 func (c *conn) sayNoPath(why error) {
-	c.queueFrame(wire.NoPath{Reason: why.Error(), Passing: !errors.Is(why, status.NotSupp)}.AppendTo(nil))
+	c.queueFrame(wire.NoPath{Reason: why.Error(), Passing: passes(why)}.AppendTo(nil))
 }
 
 // onNoPath handles the peer's NoPath.
@@ -56,11 +56,7 @@ func (c *conn) onNoPath(f wire.NoPath) {
 		p.said = false
 	case p.over, p.ours == nil && p.peer == nil: // nothing is left to end
 	default:
-		code := status.NotSupp
-		if f.Passing {
-			code = status.Again
-		}
-		why := fmt.Errorf("the peer's node says: %s: %w", attach.CleanCause(f.Reason), code)
+		why := peerSays(f.Reason, f.Passing)
 		c.endAttemptLocked(why)
 		c.sayNoPath(why)
 		c.note("path-refused", why.Error())

@@ -107,6 +107,29 @@ func TestAPeerThatKnowsNoPaths(t *testing.T) {
 	}
 }
 
+// TestFurtherAttemptsAreOfAVersion: a peer that knows them has its refusal answered, and may ask
+// again behind a pause. One that does not hears nothing of them.
+func TestFurtherAttemptsAreOfAVersion(t *testing.T) {
+	for version, attempts := range map[uint16]int{6: 1, 7: 2} {
+		bubble.Test(t, func(t *testing.T) {
+			h := newPathHostile(t, version)
+			count := h.frames()
+			h.say(wire.RMAPath{Token: path.Token{1}}.AppendTo(nil))
+			h.say(wire.NoRMAPath{Passing: true, Reason: "not now"}.AppendTo(nil))
+			h.say(wire.RMAPath{Token: path.Token{2}}.AppendTo(nil))
+			if got := count(); got[wire.TypeRMAPath] != 1 || got[wire.TypeNoRMAPath] != attempts-1 {
+				t.Errorf("version %d: at once the node has answered %v", version, got)
+			}
+			time.Sleep(time.Second)
+			h.say(wire.RMAPath{Token: path.Token{3}}.AppendTo(nil))
+			if got := count(); got[wire.TypeRMAPath] != attempts {
+				t.Errorf("version %d: behind the pause the node has answered %v", version, got)
+			}
+			h.goesOn()
+		})
+	}
+}
+
 // TestFramesOfPathsWithoutEnd: a peer that asks, refuses and asks again as fast as it can
 // makes the node dial nothing that its application has not asked for, keeps no place of
 // another connection's path, and harms its own connection alone.
@@ -124,6 +147,12 @@ func TestFramesOfPathsWithoutEnd(t *testing.T) {
 				h.say(wire.NoPath{Reason: "no"}.AppendTo(nil))
 				h.say(wire.NoRMAPath{Reason: "no"}.AppendTo(nil))
 				h.say(wire.NoRMAPath{Answer: true, Reason: "no"}.AppendTo(nil))
+			}
+		},
+		"asks for an RMA path, refuses it for now and asks again": func(h *pathHostile) {
+			for i := range times {
+				h.say(wire.RMAPath{Token: path.Token{byte(i), byte(i >> 8)}}.AppendTo(nil))
+				h.say(wire.NoRMAPath{Passing: true, Reason: "not now"}.AppendTo(nil))
 			}
 		},
 		"asks for an RMA path and refuses": func(h *pathHostile) {

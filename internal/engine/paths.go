@@ -45,12 +45,11 @@ const (
 // begins with Path of either side, and is over when both have sent NoPath: frames
 // between belong to the one that fails.
 type connPath struct {
-	anyPath           // its mu is taken before conn.mu; socket is this node's duplicate
-	want    func()    // notifies the application that the peer asks; nil: it is not wanted
-	rest    []byte    // the application's last bytes, for which the socket had no room
-	joined  bool      // both have asked
-	said    bool      // NoPath was sent, and the peer's has not come
-	failed  time.Time // the last attempt; zero: there was none
+	anyPath        // its mu is taken before conn.mu; socket is this node's duplicate
+	want    func() // notifies the application that the peer asks; nil: it is not wanted
+	rest    []byte // the application's last bytes, for which the socket had no room
+	joined  bool   // both have asked
+	said    bool   // NoPath was sent, and the peer's has not come
 }
 
 var _ attach.PathEndpoint = (*endpoint)(nil)
@@ -162,10 +161,6 @@ func (c *conn) queueFrame(frame []byte) {
 	c.mu.Unlock()
 }
 
-// pathPause is how long after a failed attempt the peer may not begin another one. An
-// application waits for twice that at least.
-const pathPause = 500 * time.Millisecond
-
 // applyPath handles a frame about paths.
 func (c *conn) applyPath(h wire.Header, body []byte) error {
 	if h.Type == wire.TypePath {
@@ -199,7 +194,7 @@ func (c *conn) onPath(f wire.Path) error {
 	switch {
 	case c.link.n.cfg.Paths == nil:
 		c.refuseLocked(nil, errNoPaths)
-	case !p.failed.IsZero() && time.Since(p.failed) < pathPause:
+	case p.tooSoon():
 		c.refuseLocked(nil, fmt.Errorf("it is too soon for another attempt: %w", status.Again))
 	default:
 		if p.ours == nil {

@@ -15,8 +15,11 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// rmaVersion is the version of the link's protocol that has RMAPath.
-const rmaVersion = 4
+// The versions of the link's protocol that have RMAPath, and its further attempts.
+const (
+	rmaVersion      = 4
+	rmaAgainVersion = 7
+)
 
 // A connRMA is a connection's RMA paths at one of its ends: out for the operations of the
 // application here, in for those of the peer's, which this node applies.
@@ -32,8 +35,13 @@ type connRMA struct {
 
 // A rmaPath is one RMA path at one of its ends. At out the socket is the node's
 // duplicate, to end it and to count the bytes that the application has written.
+//
+// One that is over for a passing reason may be asked for again: by out's node once the peer's
+// NoRMAPath has come, of which there is one in each such attempt. ours tells attempts apart.
 type rmaPath struct {
 	anyPath               // its mu is innermost
+	again   bool          // over, and another attempt may follow
+	told    bool          // of out: the peer's NoRMAPath has come
 	written *path.Written // of out
 	taken   uint64        // of in: bytes of the socket whose operations have been applied
 	moved   chan struct{} // closed when taken rises or may soon; nil while no goroutine waits
@@ -52,15 +60,16 @@ func (e *endpoint) RMAPath(ctx context.Context, key path.Hash, freed func()) (at
 		freed()
 		return attach.PathSocket{}, err
 	}
+	var made <-chan struct{}
 	if err = c.mayHavePath("RMA paths", rmaVersion); err == nil {
-		err = c.askRMA(key, freed)
+		made, err = c.askRMA(key, freed)
 	}
 	if err != nil {
 		freed()
 		c.rma.out.notAsked(err)
 		return attach.PathSocket{}, err
 	}
-	return c.awaitRMA(ctx)
+	return c.awaitRMA(ctx, made)
 }
 
 // notAsked records why the path was not asked for, unless it had been.
@@ -80,7 +89,7 @@ func (e *endpoint) NoRMAPath(why string, used bool) {
 	case used:
 		c.fail("RMA path: " + why)
 	default:
-		c.refuseRMA(&c.rma.out, fmt.Errorf("%s: %w", why, status.NotSupp))
+		c.refuseRMA(&c.rma.out, nil, fmt.Errorf("%s: %w", why, status.NotSupp))
 	}
 }
 
@@ -102,43 +111,57 @@ func (e *endpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	return attach.PeerWindow{Offset: w.Offset, Length: w.Length, Prot: w.Prot}, err
 }
 
-// askRMA asks the peer's node to serve an RMA path. It takes freed if it returns no error.
-func (c *conn) askRMA(key path.Hash, freed func()) error {
+// renew begins another attempt. The caller holds mu.
+func (p *rmaPath) renew() {
+	p.ours, p.peer, p.why, p.silence = nil, nil, nil, path.Silence{}
+	p.over, p.again, p.told, p.taken = false, false, false, 0
+}
+
+// askRMA asks the peer's node to serve an RMA path, and returns what is closed once it is made,
+// or will not be. It takes freed if it returns no error.
+func (c *conn) askRMA(key path.Hash, freed func()) (<-chan struct{}, error) {
 	p, n := &c.rma.out, c.link.n
 	ask := wire.RMAPath{Token: path.NewToken(), Key: key, Plaintext: n.cfg.Paths.Plaintext}
 	p.mu.Lock()
+	var err error
 	switch {
+	case p.again && p.told && !p.tooSoon():
+		p.renew()
+	case p.again:
+		err = fmt.Errorf("the attempt before has just ended: %w", status.Again)
 	case p.ours != nil:
-		p.mu.Unlock()
-		return fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
+		err = fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
 	case p.over:
-		defer p.mu.Unlock()
-		return p.reason()
+		err = p.reason()
 	}
-	if err := n.paths.admit(n.cfg.Paths.Max); err != nil {
+	if err == nil {
+		err = n.paths.admit(n.cfg.Paths.Max)
+	}
+	if err != nil {
 		p.mu.Unlock()
-		return err
+		return nil, err
 	}
-	p.ours, p.made, p.freed, p.why = offer(ask), make(chan struct{}), freed, nil
+	ours, made := offer(ask), make(chan struct{})
+	p.ours, p.made, p.freed, p.why = ours, made, freed, nil
 	if !c.link.dialed {
-		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, s) })
+		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, ours, s) })
 	}
 	p.mu.Unlock()
 	c.say(ask.AppendTo(nil))
-	return nil
+	return made, nil
 }
 
 // awaitRMA waits until the path is made and returns the application's end of it.
-func (c *conn) awaitRMA(ctx context.Context) (attach.PathSocket, error) {
+func (c *conn) awaitRMA(ctx context.Context, made <-chan struct{}) (attach.PathSocket, error) {
 	p := &c.rma.out
 	t := time.NewTimer(pathJoin)
 	defer t.Stop()
 	select {
-	case <-p.made:
+	case <-made:
 	case <-t.C:
-		c.refuseRMA(p, fmt.Errorf("the peer's node does not answer: %w", status.NotSupp))
+		c.refuseRMA(p, nil, fmt.Errorf("the peer's node does not answer: %w", status.NotSupp))
 	case <-ctx.Done():
-		c.refuseRMA(p, fmt.Errorf("the application does not wait: %w", status.NotSupp))
+		c.refuseRMA(p, nil, fmt.Errorf("the application does not wait: %w", status.NotSupp))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,16 +202,22 @@ func (c *conn) onRMAPath(f wire.RMAPath) error {
 	}
 	p := &c.rma.in
 	p.mu.Lock()
-	second := p.peer != nil
-	if !second {
+	if p.again && !p.tooSoon() {
+		p.renew()
+	}
+	over, second := p.over, p.peer != nil
+	if !over && !second {
 		p.peer, p.gone = offer(f), make(chan struct{})
 	}
 	p.mu.Unlock()
-	if second {
+	switch {
+	case over: // it has crossed this end's NoRMAPath, or comes too soon
+		return nil
+	case second:
 		return fmt.Errorf("%w: a second RMAPath", status.Protocol)
 	}
 	if err := c.acceptRMA(f); err != nil {
-		c.refuseRMA(p, err)
+		c.refuseRMA(p, nil, err)
 	}
 	return nil
 }
@@ -209,23 +238,22 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 	if err := n.paths.admit(n.cfg.Paths.Max); err != nil {
 		return err
 	}
-	ours := wire.RMAPath{Token: path.NewToken(), Key: key.Hash(), Plaintext: f.Plaintext, Answer: true}
+	answer := wire.RMAPath{Token: path.NewToken(), Key: key.Hash(), Plaintext: f.Plaintext, Answer: true}
 	p.mu.Lock()
 	if p.over {
 		p.mu.Unlock()
 		n.paths.left()
 		return nil
 	}
-	p.ours = offer(ours)
-	over := p.gone
-	settle := func(s *net.TCPConn) bool { return c.settleRMA(p, s) }
+	ours, over := offer(answer), p.gone
+	p.ours = ours
 	if !c.link.dialed {
-		n.paths.expect(ours.Token, settle)
+		n.paths.expect(answer.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, ours, s) })
 	}
 	p.mu.Unlock()
-	c.say(ours.AppendTo(nil))
+	c.say(answer.AppendTo(nil))
 	if c.link.dialed {
-		c.link.spawn(func() { c.dialRMA(p, f.Token, over) })
+		c.link.spawn(func() { c.dialRMA(p, ours, f.Token, over) })
 	}
 	return nil
 }
@@ -246,30 +274,30 @@ func (c *conn) onRMAAnswer(f wire.RMAPath) error {
 	case p.over:
 		return nil
 	case f.Plaintext != p.ours.Plaintext:
-		c.link.spawn(func() { c.refuseRMA(p, errMixed) })
+		c.link.spawn(func() { c.refuseRMA(p, nil, errMixed) })
 		return nil
 	}
 	p.peer = offer(f)
-	over := p.made
+	ours, over := p.ours, p.made
 	if c.link.dialed {
-		c.link.spawn(func() { c.dialRMA(p, f.Token, over) })
+		c.link.spawn(func() { c.dialRMA(p, ours, f.Token, over) })
 	}
 	p.settleLocked()
 	return nil
 }
 
 // dialRMA dials the peer's data port and shows the peer's token.
-func (c *conn) dialRMA(p *rmaPath, token path.Token, over <-chan struct{}) {
+func (c *conn) dialRMA(p *rmaPath, ours *wire.Path, token path.Token, over <-chan struct{}) {
 	s, err := c.dialSocket(token, over)
 	if err != nil {
-		c.refuseRMA(p, err)
+		c.refuseRMA(p, ours, err)
 		return
 	}
-	c.settleRMA(p, s)
+	c.settleRMA(p, ours, s)
 }
 
-// settleRMA gives the path its socket.
-func (c *conn) settleRMA(p *rmaPath, s *net.TCPConn) bool {
+// settleRMA gives the attempt ours its socket.
+func (c *conn) settleRMA(p *rmaPath, ours *wire.Path, s *net.TCPConn) bool {
 	s.SetDeadline(time.Time{})
 	path.Tune(s)
 	hold := path.Use
@@ -286,13 +314,13 @@ func (c *conn) settleRMA(p *rmaPath, s *net.TCPConn) bool {
 		written, err = path.CountWritten(held, before)
 	}
 	p.mu.Lock()
-	if err != nil || p.over || p.socket != nil || p.ours == nil {
+	if err != nil || p.over || p.socket != nil || p.ours != ours {
 		p.mu.Unlock()
 		if s.Close(); held != nil {
 			held.Close()
 		}
 		if err != nil {
-			c.refuseRMA(p, fmt.Errorf("%w: %w", err, status.NotSupp))
+			c.refuseRMA(p, ours, fmt.Errorf("%w: %w", err, status.NotSupp))
 		}
 		return false
 	}
@@ -300,44 +328,60 @@ func (c *conn) settleRMA(p *rmaPath, s *net.TCPConn) bool {
 	p.socket, p.since, p.written = held, time.Now(), written
 	if p == &c.rma.in {
 		o := path.RMAOptions{Client: c.link.dialed, Plaintext: p.ours.Plaintext,
-			Binding: p.binding(c.link.dialed), Peer: path.Hash(p.peer.Key), Taken: p.took}
-		c.link.spawn(func() { c.serveRMA(s, o) })
+			Binding: p.binding(c.link.dialed), Peer: path.Hash(p.peer.Key), Taken: func(bytes uint64) { p.took(ours, bytes) }}
+		gone := p.gone
+		c.link.spawn(func() { c.serveRMA(s, ours, o, gone) })
 		return true
 	}
 	p.settleLocked()
 	return true
 }
 
-// refuseRMA ends the path, or its making, for both ends.
-func (c *conn) refuseRMA(p *rmaPath, why error) {
-	if c.endRMA(p, why) {
-		c.say(wire.NoRMAPath{Answer: p == &c.rma.in, Reason: why.Error()}.AppendTo(nil))
+// refuseRMA ends the attempt ours, or any if that is nil, for both ends.
+func (c *conn) refuseRMA(p *rmaPath, ours *wire.Path, why error) {
+	if c.endRMA(p, ours, why) {
+		c.say(wire.NoRMAPath{Answer: p == &c.rma.in, Passing: c.repeats(why), Reason: why.Error()}.AppendTo(nil))
 	}
 }
 
+// repeats reports whether an RMA path that is over for why may be asked for again.
+func (c *conn) repeats(why error) bool { return passes(why) && c.link.version >= rmaAgainVersion }
+
 // onNoRMAPath handles the peer's NoRMAPath.
 func (c *conn) onNoRMAPath(f wire.NoRMAPath) {
-	p := &c.rma.in
-	if f.Answer {
-		p = &c.rma.out
+	why := peerSays(f.Reason, f.Passing)
+	if !f.Answer {
+		if p := &c.rma.in; c.endRMA(p, nil, why) && c.repeats(why) {
+			c.say(wire.NoRMAPath{Answer: true, Passing: true, Reason: f.Reason}.AppendTo(nil))
+		}
+		return
 	}
-	c.endRMA(p, fmt.Errorf("the peer's node says: %s: %w", attach.CleanCause(f.Reason), status.NotSupp))
+	p := &c.rma.out
+	c.endRMA(p, nil, why)
+	p.mu.Lock()
+	p.told, p.failed = true, time.Now() // the peer's is before
+	p.mu.Unlock()
 }
 
 // endRMAPaths ends both paths of the connection.
 func (c *conn) endRMAPaths() {
-	c.endRMA(&c.rma.out, nil)
-	c.endRMA(&c.rma.in, nil)
+	c.endRMA(&c.rma.out, nil, nil)
+	c.endRMA(&c.rma.in, nil, nil)
 }
 
-// endRMA shuts the path down at once, and reports whether this was the call that did it.
-func (c *conn) endRMA(p *rmaPath, why error) bool {
+// endRMA shuts the path of the attempt ours, or any if that is nil, down at once, and reports
+// whether this was the call that did it.
+func (c *conn) endRMA(p *rmaPath, ours *wire.Path, why error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if ours != nil && p.ours != ours {
+		return false
+	}
+	p.again = c.repeats(why) && (p.again || !p.over)
 	if p.over {
 		return false
 	}
-	p.over, p.why = true, why
+	p.over, p.why, p.failed = true, why, time.Now()
 	if p.ours != nil {
 		c.link.n.paths.forget(p.ours.Token)
 		c.link.n.paths.left()
@@ -400,12 +444,14 @@ func (c *conn) passAnswers() {
 	}
 }
 
-// took notes how much of the socket of in has been applied.
-func (p *rmaPath) took(bytes uint64) {
+// took notes how much of the socket of in's attempt ours has been applied.
+func (p *rmaPath) took(ours *wire.Path, bytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.taken = bytes
-	p.movedLocked()
+	if p.ours == ours {
+		p.taken = bytes
+		p.movedLocked()
+	}
 }
 
 // goesOn records progress of an operation that is not applied yet.

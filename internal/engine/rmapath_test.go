@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,6 +39,12 @@ func initiates(t *testing.T, ep attach.Endpoint) *initiator {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return initiatorOf(t, s, key)
+}
+
+// initiatorOf makes an initiator of an RMA path's socket.
+func initiatorOf(t *testing.T, s attach.PathSocket, key *path.Key) *initiator {
+	t.Helper()
 	c, err := path.New(t.Context(), s.File, path.Options{Client: s.Client, Plaintext: s.Plaintext, Binding: s.Binding,
 		Key: key, Peer: s.Peer, Changed: func() {}})
 	if err != nil {
@@ -180,6 +188,72 @@ func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 		}
 		if _, err := f.a.(attach.RMAPathEndpoint).RMAPath(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
 			t.Errorf("a second path: %v", err)
+		}
+	}
+}
+
+// TestAnRMAPathIsTriedAgain: one that either node has refused for a passing reason is made
+// later, and not at once; one that can never be made is not.
+func TestAnRMAPathIsTriedAgain(t *testing.T) {
+	for name, refuse := range map[string]func(p *pathed) (allow func()){
+		"no descriptors": func(p *pathed) func() {
+			dial := p.net.Dial
+			p.net.Dial = func(context.Context, string) (*net.TCPConn, error) { return nil, syscall.EMFILE }
+			return func() { p.net.Dial = dial }
+		},
+		"max-paths": func(p *pathed) func() {
+			p.net.Max = 1
+			_, other := p.pair(0, 1)
+			ctx, leave := context.WithCancel(t.Context())
+			left := make(chan struct{})
+			go func() {
+				defer close(left)
+				other.(attach.PathEndpoint).Path(ctx, path.Hash{}, func() {}) // it waits, and counts at node 1
+			}()
+			for p.nodes[1].Paths() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			return func() { leave(); <-left }
+		},
+	} {
+		for from := range 2 {
+			t.Run(fmt.Sprintf("%s, by node %d", name, from), func(t *testing.T) {
+				p := newPathed(t, nil)
+				x, y := p.pair(0, 1) // node 0 dials the link
+				x.Close()
+				y.Close()
+				a, b := p.pair(from, 1-from)
+				off, err := b.Register(alloc(t, p.fabric, rma.PageSize), 0, rma.ProtRead|rma.ProtWrite, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				key, err := path.NewKey()
+				if err != nil {
+					t.Fatal(err)
+				}
+				ask := func() (attach.PathSocket, error) {
+					return a.(attach.RMAPathEndpoint).RMAPath(t.Context(), key.Hash(), func() {})
+				}
+				allow := refuse(p)
+				for range 2 {
+					if _, err := ask(); !errors.Is(err, status.Again) {
+						t.Fatalf("refused: %v", err)
+					}
+				}
+				allow()
+				s, err := ask()
+				for end := time.Now().Add(20 * time.Second); errors.Is(err, status.Again) && time.Now().Before(end); s, err = ask() {
+					time.Sleep(50 * time.Millisecond)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				i := initiatorOf(t, s, key)
+				i.send(path.RMARequest{Kind: path.RMAWrite, Flags: path.RMATell, Offset: uint64(off), Length: 8}, make([]byte, 8))
+				if got, _, err := i.answer(); err != nil || got.Code != 0 {
+					t.Errorf("a write: %+v, %v", got, err)
+				}
+			})
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -38,17 +39,17 @@ type refusal struct {
 	code   status.Code
 }
 
-// serveRMA serves the peer's RMA path until it ends.
-func (c *conn) serveRMA(s *net.TCPConn, o path.RMAOptions) {
+// serveRMA serves the peer's RMA path, of the attempt ours, until it ends. gone is closed behind it.
+func (c *conn) serveRMA(s *net.TCPConn, ours *wire.Path, o path.RMAOptions, gone <-chan struct{}) {
 	p := &c.rma.in
 	var err error
 	if o.Key, err = rmaKey(); err != nil {
-		c.refuseRMA(p, err)
+		c.refuseRMA(p, ours, err)
 		return
 	}
 	e, err := path.NewRMAServed(s, o)
 	if err != nil {
-		c.refuseRMA(p, fmt.Errorf("%w: %w", err, status.NotSupp))
+		c.refuseRMA(p, ours, fmt.Errorf("%w: %w", err, status.NotSupp))
 		return
 	}
 	server := rmaServer{c: c, e: e}
@@ -60,7 +61,7 @@ func (c *conn) serveRMA(s *net.TCPConn, o path.RMAOptions) {
 	late := time.NewTimer(rmaGrace)
 	defer late.Stop()
 	select {
-	case <-p.gone: // with its connection
+	case <-gone: // with its connection
 	case <-c.link.end.down:
 	case <-late.C:
 		c.fail("the RMA path has ended: " + err.Error())

@@ -11,7 +11,7 @@ import (
 // The protocol versions that this implementation supports.
 const (
 	VersionMin uint16 = 2
-	VersionMax uint16 = 6
+	VersionMax uint16 = 7
 )
 
 // Limits of the format.

@@ -147,6 +147,7 @@ var golden = map[string]frame{
 	"rma-path":        RMAPath{Token: uuid(0x10), Key: [32]byte{0x20, 0x21, 31: 0x3f}},
 	"rma-path-ok":     RMAPath{Token: uuid(0x10), Plaintext: true, Answer: true},
 	"no-rma-path":     NoRMAPath{Answer: true, Reason: "paths are off by the setting paths"},
+	"no-rma-path-now": NoRMAPath{Answer: true, Passing: true, Reason: "this node has 64 paths"},
 	"rma-passed":      RMAPassed{Bytes: 0x2122232425262728},
 	"write":           Write{Op: 0x0102030405060708, Offset: 0x1112131415161718, Length: 0x00021222},
 	"write-last":      Write{Op: 1, Offset: 2, Length: MaxPayload, Last: true},
@@ -277,7 +278,7 @@ func TestWrongLengthIsMalformed(t *testing.T) {
 }
 
 func TestReservedFlagsAreMalformed(t *testing.T) {
-	allowed := map[Type]uint8{TypeHello: 3, TypeConnect: 1, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1, TypePath: 1, TypeNoPath: 1, TypeRMAPath: 3, TypeNoRMAPath: 2}
+	allowed := map[Type]uint8{TypeHello: 3, TypeConnect: 1, TypeAnswer: 3, TypeWrite: 3, TypeReadData: 1, TypeAtomic: 1, TypeClose: 1, TypePath: 1, TypeNoPath: 1, TypeRMAPath: 3, TypeNoRMAPath: 3}
 	for name := range golden {
 		b := vector(t, name)
 		typ, _ := TypeOf(b)

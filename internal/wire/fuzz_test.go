@@ -206,7 +206,7 @@ func anyFrame() *rapid.Generator[frame] {
 			func() frame { return Close{Sent: u()} },
 			func() frame { return Close{u(), true, text()} },
 			func() frame { return NoPath{Reason: text()} },
-			func() frame { return NoRMAPath{on(), text()} },
+			func() frame { return NoRMAPath{on(), on(), text()} },
 			func() frame { return RMAPassed{u()} },
 			func() frame { return Register{u(), u(), b()} },
 			func() frame { return Registered{u()} },

@@ -51,7 +51,7 @@ var formats = [256]format{
 	TypePath:         fixed("Path", flagPlaintext, 48),
 	TypeNoPath:       {"NoPath", flagPassing, 2, 2 + MaxReason},
 	TypeRMAPath:      fixed("RMAPath", flagPlaintext|flagApplies, 48),
-	TypeNoRMAPath:    {"NoRMAPath", flagApplies, 2, 2 + MaxReason},
+	TypeNoRMAPath:    {"NoRMAPath", flagApplies | flagPassing, 2, 2 + MaxReason},
 	TypeRMAPassed:    fixed("RMAPassed", 0, 8),
 	TypeWrite:        fixed("Write", flagLast|flagOrdered, 20),
 	TypeRead:         fixed("Read", 0, 24),

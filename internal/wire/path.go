@@ -16,7 +16,7 @@ type NoPath struct {
 	Passing bool   // flag bit 0: another attempt may follow
 }
 
-// flagPlaintext belongs to Path, flagPassing to NoPath.
+// flagPlaintext belongs to Path, flagPassing to NoPath and NoRMAPath.
 const (
 	flagPlaintext = 1
 	flagPassing   = 1

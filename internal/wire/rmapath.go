@@ -1,7 +1,8 @@
 package wire
 
 // RMAPath negotiates a path for the RMA operations of one end of a connection. The node of that end
-// sends it once. The other node, which has the windows, answers with its own, or with NoRMAPath.
+// sends it once in an attempt. The other node, which has the windows, answers with its own, or with
+// NoRMAPath.
 // The side that has dialed the link then dials the peer's data port and presents the peer's token.
 type RMAPath struct {
 	Token     [16]byte // opens the path at the sender, once
@@ -10,10 +11,12 @@ type RMAPath struct {
 	Answer    bool     // flag bit 1: the sender applies the operations
 }
 
-// NoRMAPath reports that there is no such path, or no longer.
+// NoRMAPath reports that there is no such path, or no longer. The side that would apply the
+// operations answers one with Passing with its own, unless it has sent one in this attempt.
 type NoRMAPath struct {
-	Answer bool   // flag bit 1: the sender is the side that would apply the operations
-	Reason string // at most MaxReason bytes, UTF-8
+	Answer  bool   // flag bit 1: the sender is the side that would apply the operations
+	Passing bool   // flag bit 0: another attempt may follow; not before version 7
+	Reason  string // at most MaxReason bytes, UTF-8
 }
 
 // RMAPassed orders the frames after it behind the operations in the first Bytes bytes that the
@@ -54,15 +57,15 @@ func ParseRMAPath(flags uint8, body []byte) (RMAPath, error) {
 //	+--------+------------+
 func (f NoRMAPath) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeNoRMAPath, flag(f.Answer, flagApplies))
+	b = begin(b, TypeNoRMAPath, flag(f.Answer, flagApplies)|flag(f.Passing, flagPassing))
 	b = appendReason(b, f.Reason)
 	return end(b, start)
 }
 
 // ParseNoRMAPath parses a NoRMAPath that fills body exactly.
 func ParseNoRMAPath(flags uint8, body []byte) (NoRMAPath, error) {
-	d := decode(body, flags, flagApplies)
-	return result(&d, NoRMAPath{Answer: flags&flagApplies != 0, Reason: d.reason()})
+	d := decode(body, flags, flagApplies|flagPassing)
+	return result(&d, NoRMAPath{Answer: flags&flagApplies != 0, Passing: flags&flagPassing != 0, Reason: d.reason()})
 }
 
 // AppendTo appends the encoded frame to b.
