@@ -218,8 +218,12 @@ func (s *rmaServer) check(r *path.RMARequest, need rma.Prot) status.Code {
 	return s.c.core.PeerEnd(s.spans, nil)
 }
 
-// begin finds the windows of a piece, and holds them until end.
+// begin finds the windows of a piece, and holds them until end. The caller holds applying: no
+// piece begins behind endRMAPaths and awaitApplied, although it was read before.
 func (s *rmaServer) begin(off, n int64, need rma.Prot) status.Code {
+	if !s.c.servesRMA() {
+		return status.Reset
+	}
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	return s.beginLocked(off, n, need)
