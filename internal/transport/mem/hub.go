@@ -1,17 +1,15 @@
 // Package mem is the transport provider inside one process: the loopback path
 // of a node, and the network of clusters in tests.
 //
-// A stream is a bounded ring under a lock: a write copies in, a read copies out,
-// neither allocates once the ring has grown. There are no goroutines; delay is
-// a time at which bytes become visible to a reader, so that everything runs in
-// a testing/synctest bubble.
+// The two ends of a stream share one buffer under a lock: a write copies in, a read
+// copies out, neither allocates once the buffer has grown. There are no goroutines but
+// those of timers, so that everything runs in a testing/synctest bubble.
 package mem
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -21,6 +19,11 @@ import (
 
 // ErrRefused is in the error of a Dial that no provider accepts.
 var ErrRefused = errors.New("connection refused")
+
+const (
+	dialTimeout = 2 * time.Second // bounds a Dial over a cut path
+	idleTimeout = 5 * time.Second // how long a session survives a cut path
+)
 
 // Config configures a hub. The zero Config is a perfect network.
 type Config struct {
@@ -32,59 +35,34 @@ type Config struct {
 	// overtake each other. A hub that delays allocates in steady state.
 	Delay, Jitter time.Duration
 
-	// StreamBuffer is how many bytes one stream holds for its reader, rounded up
-	// to a power of two; a Write beyond it waits. 0: 256 KiB.
+	// StreamBuffer is how many bytes one stream holds for its reader; a Write beyond it
+	// waits. 0: 256 KiB.
 	StreamBuffer int
 
 	// MaxStreams bounds the open streams of one session in one direction, as
 	// those of the other providers. 0: 32768.
 	MaxStreams int
-
-	// DialTimeout bounds a Dial over a cut path. 0: 2 s.
-	DialTimeout time.Duration
-
-	// IdleTimeout is how long a session survives a cut path. 0: 5 s.
-	IdleTimeout time.Duration
 }
 
-// withDefaults returns c with every zero resolved.
-func (c Config) withDefaults() *Config {
-	if c.StreamBuffer <= 0 {
-		c.StreamBuffer = 256 << 10
-	}
-	c.StreamBuffer = powerOfTwo(c.StreamBuffer)
-	if c.MaxStreams <= 0 {
-		c.MaxStreams = 32768
-	}
-	if c.DialTimeout <= 0 {
-		c.DialTimeout = 2 * time.Second
-	}
-	if c.IdleTimeout <= 0 {
-		c.IdleTimeout = 5 * time.Second
-	}
-	return &c
-}
-
-// Pair returns the two ends of a session without a hub: the first belongs to
+// Pair returns the two ends of a session without a network: the first belongs to
 // a, and its Peer is b.
 func Pair(a, b transport.Identity) (transport.Session, transport.Session) {
-	cfg := Config{}.withDefaults()
-	sa, sb := newSessions(cfg, &path{}, endpoint{"mem", a}, endpoint{"mem", b})
-	return sa, sb
+	h := NewHub(Config{})
+	w := h.connect(h.provider("mem", a), h.provider("mem", b))
+	return w.a, w.b
 }
 
 // A Hub is the network between the providers of one process. All methods may
 // be called from any goroutine.
 type Hub struct {
-	cfg *Config
+	cfg Config
 
-	mu        sync.Mutex // guards the fields below; never held while sessions end
+	mu        sync.Mutex // guards the fields below and Provider.closed; never held while sessions end
 	providers map[string]*Provider
-	silent    map[string][]*session // peers of a provider that died silently
 	cuts      map[route]bool
-	paths     map[*path]route
-	dials     uint64        // numbers the paths, for their seeds
-	changed   chan struct{} // closed and replaced when providers or cuts change
+	paths     map[*path]struct{} // of sessions of which an end is open
+	dials     uint64             // numbers the paths, for their seeds
+	changed   chan struct{}      // closed and replaced when a Dial that waits may succeed
 }
 
 // A route is an unordered pair of addresses.
@@ -94,12 +72,13 @@ func routeOf(a, b string) route { return route{min(a, b), max(a, b)} }
 
 // NewHub returns a hub without providers.
 func NewHub(cfg Config) *Hub {
+	cfg.StreamBuffer = cmp.Or(cfg.StreamBuffer, 256<<10)
+	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, 32768)
 	return &Hub{
-		cfg:       cfg.withDefaults(),
+		cfg:       cfg,
 		providers: make(map[string]*Provider),
-		silent:    make(map[string][]*session),
 		cuts:      make(map[route]bool),
-		paths:     make(map[*path]route),
+		paths:     make(map[*path]struct{}),
 		changed:   make(chan struct{}),
 	}
 }
@@ -109,26 +88,49 @@ func NewHub(cfg Config) *Hub {
 // them.
 func (h *Hub) Provider(address string, id transport.Identity) (*Provider, error) {
 	h.mu.Lock()
-	if h.providers[address] != nil {
+	old := h.providers[address]
+	if old != nil && !old.closed {
 		h.mu.Unlock()
 		return nil, fmt.Errorf("mem: address %q is in use", address)
 	}
-	p := &Provider{
-		hub:      h,
-		self:     endpoint{address, id},
-		backlog:  make(chan *session, acceptBacklog),
-		done:     make(chan struct{}),
-		sessions: make(map[*session]struct{}),
-	}
+	p := h.provider(address, id)
 	h.providers[address] = p
-	orphans := h.silent[address]
-	delete(h.silent, address)
+	orphans := h.sessionsOf(old)
 	h.wake()
 	h.mu.Unlock()
 	for _, s := range orphans {
-		s.end(&transport.CloseError{Reset: true})
+		s.peer.end(&transport.CloseError{Reset: true})
 	}
 	return p, nil
+}
+
+func (h *Hub) provider(address string, id transport.Identity) *Provider {
+	return &Provider{
+		hub: h, address: address, id: id,
+		backlog: make(chan *session, acceptBacklog),
+		done:    make(chan struct{}),
+	}
+}
+
+// sessionsOf returns the sessions of p of which an end is open. h.mu is held.
+func (h *Hub) sessionsOf(p *Provider) (all []*session) {
+	for w := range h.paths {
+		for _, s := range []*session{w.a, w.b} {
+			if s.owner == p {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+// silent reports whether p was killed, and nothing answers at its address. h.mu is held.
+func (h *Hub) silent(p *Provider) bool { return p.closed && h.providers[p.address] == p }
+
+// wake makes waiting dials try again. h.mu is held.
+func (h *Hub) wake() {
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
 // Cut stops all traffic between the addresses a and b, in both directions:
@@ -139,8 +141,8 @@ func (h *Hub) Cut(a, b string) {
 	h.cuts[routeOf(a, b)] = true
 	paths := h.pathsOf(routeOf(a, b))
 	h.mu.Unlock()
-	for _, p := range paths {
-		p.setCut()
+	for _, w := range paths {
+		w.setCut()
 	}
 }
 
@@ -151,27 +153,30 @@ func (h *Hub) Heal(a, b string) {
 	paths := h.pathsOf(routeOf(a, b))
 	h.wake()
 	h.mu.Unlock()
-	for _, p := range paths {
-		p.heal()
+	for _, w := range paths {
+		w.heal()
 	}
 }
 
 // HealAll undoes every Cut.
 func (h *Hub) HealAll() {
 	h.mu.Lock()
-	cuts := h.cuts
-	h.cuts = make(map[route]bool)
+	var cuts []route
+	for r := range h.cuts {
+		cuts = append(cuts, r)
+	}
 	h.mu.Unlock()
-	for r := range cuts {
+	for _, r := range cuts {
 		h.Heal(r.low, r.high)
 	}
 }
 
-// pathsOf returns the paths of live sessions on r. h.mu is held.
+// pathsOf returns the paths on r, without those to a silent provider. h.mu is held.
 func (h *Hub) pathsOf(r route) (paths []*path) {
-	for p, at := range h.paths {
-		if at == r {
-			paths = append(paths, p)
+	for w := range h.paths {
+		a, b := w.a.owner, w.b.owner
+		if routeOf(a.address, b.address) == r && !h.silent(a) && !h.silent(b) {
+			paths = append(paths, w)
 		}
 	}
 	return paths
@@ -194,46 +199,18 @@ const (
 func (h *Hub) Kill(address string, how Death) {
 	h.mu.Lock()
 	p := h.providers[address]
-	delete(h.providers, address)
 	h.mu.Unlock()
 	if p == nil {
 		return
 	}
-	for _, s := range p.shut() {
-		peer := s.peer
+	for _, s := range p.shut(how == Silent) {
 		if how == Silent {
-			h.mu.Lock()
-			h.silent[address] = append(h.silent[address], peer)
-			h.mu.Unlock()
 			s.path.setCut()
 		} else {
-			s.path.deliver(func() { peer.end(&transport.CloseError{Reset: true}) })
+			s.path.send(&s.order, func() { s.peer.end(&transport.CloseError{Reset: true}) })
 		}
 		s.end(&transport.CloseError{Reason: "provider killed"})
 	}
-	if how == Silent {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.providers[address] == nil && h.silent[address] == nil {
-			h.silent[address] = []*session{} // dials hang, as towards a dead machine
-		}
-	}
-}
-
-// wake makes waiting dials try again. h.mu is held.
-func (h *Hub) wake() {
-	close(h.changed)
-	h.changed = make(chan struct{})
-}
-
-// ended forgets the path of a session whose both ends are gone.
-func (h *Hub) ended(s *session) {
-	if s.peer.Err() == nil {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.paths, s.path)
 }
 
 // dial makes a session from p to address. It returns wait instead while the
@@ -242,52 +219,39 @@ func (h *Hub) dial(p *Provider, address string) (s *session, wait <-chan struct{
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	target := h.providers[address]
-	_, dead := h.silent[address]
-	r := routeOf(p.self.address, address)
 	switch {
-	case h.cuts[r] || target == nil && dead:
+	case p.closed:
+		return nil, nil, transport.ErrClosed
+	case h.cuts[routeOf(p.address, address)] || target != nil && target.closed:
 		return nil, h.changed, nil
 	case target == nil:
 		return nil, nil, fmt.Errorf("nobody accepts there: %w", ErrRefused)
+	case len(target.backlog) == acceptBacklog:
+		return nil, nil, fmt.Errorf("too many wait for accept: %w", ErrRefused)
 	}
+	w := h.connect(p, target)
+	h.paths[w] = struct{}{}
+	target.backlog <- w.b
+	return w.a, nil, nil
+}
+
+// connect returns the path of a new session from one provider to another.
+func (h *Hub) connect(from, to *Provider) *path {
 	h.dials++
-	way := h.newPath(r)
-	here, there := newSessions(h.cfg, way, p.self, target.self)
-	here.onEnd = func(s *session) { p.forget(s); h.ended(s) }
-	there.onEnd = func(s *session) { target.forget(s); h.ended(s) }
-	if err := p.adopt(here); err != nil {
-		return nil, nil, err
-	}
-	if err := target.enqueue(there); err != nil {
-		p.forget(here)
-		return nil, nil, err
-	}
-	h.paths[way] = r
-	return here, nil, nil
+	w := &path{hub: h, delay: h.cfg.Delay, jitter: h.cfg.Jitter, a: newSession(from), b: newSession(to)}
+	w.rng = rand.New(rand.NewPCG(h.cfg.Seed, h.dials))
+	w.a.path, w.a.peer = w, w.b
+	w.b.path, w.b.peer = w, w.a
+	w.direct.Store(!w.slow())
+	return w
 }
 
-// newPath returns a path with a seed of its own. h.mu is held.
-func (h *Hub) newPath(r route) *path {
-	p := &path{delay: h.cfg.Delay, jitter: h.cfg.Jitter, idleTimeout: h.cfg.IdleTimeout}
-	if p.jitter > 0 {
-		name := fnv.New64a()
-		fmt.Fprintf(name, "%q %q %d", r.low, r.high, h.dials)
-		p.rng = rand.New(rand.NewPCG(h.cfg.Seed, name.Sum64()))
+// ended forgets the path of a session whose both ends are gone.
+func (h *Hub) ended(w *path) {
+	if w.a.Err() == nil || w.b.Err() == nil {
+		return
 	}
-	return p
-}
-
-// roundTrip waits as long as a handshake takes.
-func (h *Hub) roundTrip(ctx context.Context) error {
-	if h.cfg.Delay <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(2 * h.cfg.Delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.paths, w)
 }

@@ -154,6 +154,26 @@ func TestWriterSleepsWhileACancelIsStuckInACut(t *testing.T) {
 	})
 }
 
+func TestCutLosesDatagramsInFlightAndKeepsTheRest(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{Delay: 5 * time.Millisecond})
+		sa, sb := connect(t, a, b)
+		s, r := transporttest.Stream(t, sa, sb)
+		sa.SendDatagram([]byte("lost"))
+		s.Write([]byte("x"))
+		h.Cut("a", "b")
+		time.Sleep(time.Second)
+		h.Heal("a", "b")
+		sa.SendDatagram([]byte("next"))
+		if p, err := sb.ReceiveDatagram(t.Context()); string(p) != "next" {
+			t.Errorf("received %q, %v after Heal, want only what was sent then", p, err)
+		}
+		if n, err := r.Read(make([]byte, 2)); n != 1 || err != nil {
+			t.Errorf("read %d bytes, %v after Heal, want the one in flight", n, err)
+		}
+	})
+}
+
 // wantEnd checks how a session ended, and when.
 func wantEnd(t *testing.T, s transport.Session, want transport.CloseError, after time.Duration) {
 	t.Helper()
@@ -170,10 +190,10 @@ func wantEnd(t *testing.T, s transport.Session, want transport.CloseError, after
 
 func TestLongCutEndsSessions(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		h, a, b := pair(t, Config{IdleTimeout: 3 * time.Second})
+		h, a, b := pair(t, Config{})
 		sa, sb := connect(t, a, b)
 		h.Cut("a", "b")
-		wantEnd(t, sa, transport.CloseError{Timeout: true}, 3*time.Second)
+		wantEnd(t, sa, transport.CloseError{Timeout: true}, idleTimeout)
 		wantEnd(t, sb, transport.CloseError{Timeout: true}, 0)
 	})
 }
@@ -195,13 +215,13 @@ func TestCloseDuringCutIsToldAfterHeal(t *testing.T) {
 
 func TestDialOverACutPath(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		h, a, _ := pair(t, Config{DialTimeout: 2 * time.Second})
+		h, a, _ := pair(t, Config{})
 		h.Cut("a", "b")
 		start := time.Now()
 		_, err := a.Dial(t.Context(), "b")
 		var why *transport.CloseError
-		if !errors.As(err, &why) || !why.Timeout || time.Since(start) != 2*time.Second {
-			t.Errorf("dial: %v after %v, want a timeout after 2s", err, time.Since(start))
+		if !errors.As(err, &why) || !why.Timeout || time.Since(start) != dialTimeout {
+			t.Errorf("dial: %v after %v, want a timeout after %v", err, time.Since(start), dialTimeout)
 		}
 	})
 }
@@ -237,14 +257,25 @@ func TestKillWithReset(t *testing.T) {
 
 func TestKillInSilence(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		h, a, b := pair(t, Config{IdleTimeout: 5 * time.Second, DialTimeout: time.Second})
+		h, a, b := pair(t, Config{})
 		sa, _ := connect(t, a, b)
 		h.Kill("b", Silent)
 		var why *transport.CloseError
 		if _, err := a.Dial(t.Context(), "b"); !errors.As(err, &why) || !why.Timeout {
 			t.Errorf("dial to a silent provider: %v, want a timeout", err)
 		}
-		wantEnd(t, sa, transport.CloseError{Timeout: true}, 4*time.Second)
+		wantEnd(t, sa, transport.CloseError{Timeout: true}, idleTimeout-dialTimeout)
+	})
+}
+
+func TestHealDoesNotReviveTheKilled(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		h, a, b := pair(t, Config{})
+		sa, _ := connect(t, a, b)
+		h.Cut("a", "b")
+		h.Kill("b", Silent)
+		h.HealAll()
+		wantEnd(t, sa, transport.CloseError{Timeout: true}, idleTimeout)
 	})
 }
 
@@ -303,8 +334,8 @@ func TestEndedSessionsAreForgotten(t *testing.T) {
 			sa.Close(transport.CodeOK, "")
 			<-sb.Done()
 		}
-		if len(h.paths) != 0 || len(a.sessions) != 0 || len(b.sessions) != 0 {
-			t.Errorf("%d paths, %d and %d sessions are left", len(h.paths), len(a.sessions), len(b.sessions))
+		if len(h.paths) != 0 {
+			t.Errorf("the paths of %d sessions are left", len(h.paths))
 		}
 	})
 }
