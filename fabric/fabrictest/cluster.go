@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -43,7 +44,6 @@ type Cluster struct {
 	network network
 	id      addr.UUID
 	size    int
-	cuts    cuts
 	kills   sync.WaitGroup // of crashes at a step
 	paths   sync.Map       // engines (*engine.Node) by the address of their links, for paths
 	accepts sync.WaitGroup // of paths
@@ -103,24 +103,17 @@ func (p panics) Fatalf(format string, args ...any) { p.Errorf(format, args...) }
 func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb, id: addr.UUID{0xfa, 0xb1}, size: n,
-		cuts:    cuts{parts: make(map[[2]int]bool), still: make(map[int]int)},
 		journal: newJournal(), alive: make(map[run]bool), lost: make(map[int]loss)}
 	c.opts.faultSeed = 1
 	for _, o := range opts {
 		o(&c.opts)
 	}
 	c.network = newMemory(c.opts)
-	var err error
-	switch {
-	case c.opts.quic && c.opts.tcp:
-		c.network, err = newMixed(c.opts)
-	case c.opts.quic:
-		c.network, err = newLoopback()
-	case c.opts.tcp:
-		c.network, err = newStreams(c.opts)
-	}
-	if err != nil {
-		tb.Fatalf("fabrictest: %v", err)
+	if c.opts.quic || c.opts.tcp {
+		var err error
+		if c.network, err = newLoopback(c.opts); err != nil {
+			tb.Fatalf("fabrictest: %v", err)
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +161,8 @@ func (c *Cluster) startLocked(m *member) {
 		c.acquaint(m, other)
 		c.acquaint(other, m)
 	}
-	m.actor = &actor{c: c, i: int(m.peer.Incarnation.Node), incarnation: m.peer.Incarnation, gone: make(chan struct{})}
+	m.actor = &actor{c: c, i: int(m.peer.Incarnation.Node), incarnation: m.peer.Incarnation,
+		links: m.layer.Plane(), gone: make(chan struct{})}
 	m.faults = failpoint.New(m.actor)
 	cfg := c.opts.engine(providers, m.faults)
 	if c.opts.paths {
@@ -297,8 +291,9 @@ func (c *Cluster) Kill(i int) {
 }
 
 func (c *Cluster) killLocked(m *member) {
-	c.network.crash(c.identity(m))
+	c.isolate(m.layer.Plane())
 	c.lostLocked(m, "crashed")
+	m.layer.Plane().RemoveNamed(isolation) // the others hear nothing of it any more; its own calls end
 	c.closeLocked(m)
 }
 
@@ -376,23 +371,21 @@ func (c *Cluster) Partition(side ...int) {
 	c.tb.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.breaks()
-	in := make(map[int]bool)
-	for _, i := range side {
-		in[i] = true
-	}
+	var in, out []int
 	for i := range c.nodes {
-		for j := range c.nodes {
-			if in[i] && !in[j] {
-				c.part(i, j)
-			}
+		if slices.Contains(side, i) {
+			in = append(in, i)
+		} else {
+			out = append(out, i)
 		}
+	}
+	if len(in) > 0 && len(out) > 0 {
+		c.partitionLocked(Symmetric, in, out)
 	}
 }
 
 // Heal ends every Partition and every fault of links.
 func (c *Cluster) Heal() {
-	c.unpart()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unbreakLocked()
@@ -414,7 +407,6 @@ func (c *Cluster) end() {
 	c.accepts.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unpart()
 	c.unbreakLocked()
 	for _, m := range c.nodes {
 		if m.engine != nil {

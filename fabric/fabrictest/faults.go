@@ -3,10 +3,10 @@ package fabrictest
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
@@ -37,21 +37,23 @@ type actor struct {
 	c           *Cluster
 	i           int
 	incarnation addr.Incarnation
+	links       *faults.Plane
 	gone        chan struct{} // closed when the incarnation ends
 }
 
 // Crash cuts the incarnation off at once. The rest of Kill is not for the goroutine
 // that met the step: Kill waits for it.
 func (a *actor) Crash() {
-	a.c.network.crash(a.c.identityOf(a.i))
+	a.c.isolate(a.links)
 	a.c.kills.Go(func() { a.c.killIncarnation(a.i, a.incarnation) })
 }
 
 // Freeze lets nothing pass to or from the node for d, and holds up calls that met
 // the step.
 func (a *actor) Freeze(d time.Duration) error {
-	undo := a.c.isolate(a.i)
-	defer undo()
+	for _, id := range a.c.isolate(a.links) {
+		defer a.links.Remove(id)
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -75,59 +77,19 @@ func (c *Cluster) killIncarnation(i int, incarnation addr.Incarnation) {
 	}
 }
 
-// cuts counts why nothing passes between two nodes: partitions and freezes.
-type cuts struct {
-	mu    sync.Mutex // guards the fields below
-	parts map[[2]int]bool
-	still map[int]int // how many freezes a node is in
-}
+// isolation names the rules that cut off a node that crashes or is frozen: Heal does not end them.
+const isolation = "isolation"
 
-func (x *cuts) open(i, j int) bool {
-	return !x.parts[[2]int{min(i, j), max(i, j)}] && x.still[i] == 0 && x.still[j] == 0
-}
-
-// isolate cuts node i off from all others until undo is called.
-func (c *Cluster) isolate(i int) (undo func()) {
-	c.cuts.mu.Lock()
-	defer c.cuts.mu.Unlock()
-	c.cuts.still[i]++
-	for j := range c.size {
-		if j != i {
-			c.network.cut(c.identityOf(i), c.identityOf(j))
-		}
+// isolate lets nothing pass to or from the node whose links are given, until the rules that it
+// returns are removed.
+func (c *Cluster) isolate(links *faults.Plane) (rules []uint64) {
+	self := faults.Nodes{links.Self()}
+	rules, err := links.AddAll([]faults.Rule{
+		{Name: isolation, On: faults.Link, From: self, Cut: true},
+		{Name: isolation, On: faults.Link, To: self, Cut: true},
+	})
+	if err != nil {
+		c.tb.Errorf("fabrictest: cut off node %d: %v", links.Self(), err)
 	}
-	return func() {
-		c.cuts.mu.Lock()
-		defer c.cuts.mu.Unlock()
-		c.cuts.still[i]--
-		c.mendLocked()
-	}
-}
-
-// part cuts two nodes off from each other until Heal.
-func (c *Cluster) part(i, j int) {
-	c.cuts.mu.Lock()
-	defer c.cuts.mu.Unlock()
-	c.cuts.parts[[2]int{min(i, j), max(i, j)}] = true
-	c.network.cut(c.identityOf(i), c.identityOf(j))
-}
-
-// unpart undoes every part.
-func (c *Cluster) unpart() {
-	c.cuts.mu.Lock()
-	defer c.cuts.mu.Unlock()
-	clear(c.cuts.parts)
-	c.mendLocked()
-}
-
-// mendLocked mends the pairs of nodes that no cut separates any more. The caller
-// holds cuts.mu.
-func (c *Cluster) mendLocked() {
-	for i := range c.size {
-		for j := range i {
-			if c.cuts.open(i, j) {
-				c.network.mend(c.identityOf(i), c.identityOf(j))
-			}
-		}
-	}
+	return rules
 }

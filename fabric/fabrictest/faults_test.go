@@ -432,6 +432,27 @@ func TestAFreezeOfASecondAtEveryStepChangesNothing(t *testing.T) {
 	}
 }
 
+func TestHealDoesNotEndAFreeze(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := fabrictest.NewCluster(t, 2)
+		near, far := connect(t, c.Node(0), c.Node(1))
+		began := time.Now()
+		arm(t, c, 1, fabrictest.NodeFault{Kind: "freeze", For: 2 * time.Second})
+		time.Sleep(time.Second) // it begins a moment after the call
+		c.Partition(1)
+		c.Heal()
+		if _, err := near.Send(t.Context(), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := far.Recv(t.Context(), make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < 2*time.Second || took > 3*time.Second {
+			t.Errorf("a frozen node got a message after %v, want a little over 2s", took)
+		}
+	})
+}
+
 // TestListenerThatClosesInAGrantFreesItsPort has a connector stop between the
 // grant and its confirmation: the endpoint of the grant keeps no port.
 func TestListenerThatClosesInAGrantFreesItsPort(t *testing.T) {

@@ -222,6 +222,13 @@ const (
 // group reach all. No node is removed, as with Partition.
 func (c *Cluster) PartitionGroups(d Direction, groups ...[]int) *Fault {
 	c.tb.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.partitionLocked(d, groups...)
+}
+
+func (c *Cluster) partitionLocked(d Direction, groups ...[]int) *Fault {
+	c.tb.Helper()
 	var sets []faults.Nodes
 	for _, g := range groups {
 		var ids faults.Nodes
@@ -234,8 +241,6 @@ func (c *Cluster) PartitionGroups(d Direction, groups ...[]int) *Fault {
 	if err != nil {
 		c.tb.Fatalf("fabrictest: %v", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	return c.addLocked(rules)
 }
 
@@ -257,6 +262,10 @@ func (c *Cluster) Pause(i int, d time.Duration) *Fault {
 // unbreakLocked ends all faults of links.
 func (c *Cluster) unbreakLocked() {
 	for _, m := range c.nodes {
-		m.layer.Plane().Clear()
+		for _, st := range m.layer.Plane().List(false) {
+			if st.Rule.Name != isolation {
+				m.layer.Plane().Remove(st.Rule.ID)
+			}
+		}
 	}
 }

@@ -2,149 +2,146 @@ package fabrictest
 
 import (
 	"errors"
+	"io"
 	"net"
+	"net/netip"
 	"sync"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
+	"github.com/fabricd/fabricd/internal/transport/stream"
 )
 
-// A loopback is QUIC over the loopback interface.
+// A loopback is QUIC, TCP, or both at one address of each node as of fabricd, over the
+// loopback interface. With both, the dialing node decides: nodes with an odd ID prefer QUIC,
+// the others TCP.
 type loopback struct {
-	authority *authority
+	authority            *authority
+	quic, tcp, plaintext bool
 
-	// mu guards the fields below and those of every socket. A socket takes it
-	// before it sends and after it has received, so that the race detector,
-	// which knows nothing of packets, learns their order.
-	mu      sync.Mutex
-	sockets map[addr.UUID]*socket // of each node's latest incarnation
+	mu      sync.Mutex // guards sockets
+	sockets []io.Closer
 }
 
-func newLoopback() (*loopback, error) {
+func newLoopback(o options) (*loopback, error) {
 	a, err := newAuthority()
-	if err != nil {
-		return nil, err
-	}
-	return &loopback{authority: a, sockets: make(map[addr.UUID]*socket)}, nil
+	return &loopback{authority: a, quic: o.quic, tcp: o.tcp, plaintext: o.plaintext}, err
 }
 
-func (l *loopback) join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error) {
-	p, err := l.open(id, layer, 0)
-	if err != nil {
-		return nil, err
+// portTries bounds how often a port that is free for TCP may be taken for UDP.
+const portTries = 16
+
+func (l *loopback) join(id transport.Identity, layer *inject.Layer) (all []transport.Provider, err error) {
+	for range portTries {
+		if all, err = l.open(id, layer); err == nil {
+			break
+		}
 	}
-	return []transport.Provider{p}, nil
+	return all, err
 }
 
-// open returns a node's provider at a port, 0 for any that is free.
-func (l *loopback) open(id transport.Identity, layer *inject.Layer, port int) (transport.Provider, error) {
+// open returns a node's providers.
+func (l *loopback) open(id transport.Identity, layer *inject.Layer) (all []transport.Provider, err error) {
 	cfg, err := l.authority.config(id)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	at := netip.MustParseAddrPort("127.0.0.1:0")
+	if l.tcp {
+		p, err := l.openTCP(cfg)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, through(layer, p, false))
+		at = netip.MustParseAddrPort(p.Addr())
+	}
+	if l.quic {
+		p, err := l.openQUIC(cfg, layer, at)
+		if err != nil {
+			for _, p := range all {
+				err = errors.Join(err, p.Close())
+			}
+			return nil, err
+		}
+		all = append(all, through(layer, p, true))
+	}
+	if len(all) == 2 && id.Node[15]%2 == 1 {
+		all[0], all[1] = all[1], all[0]
+	}
+	return all, nil
+}
+
+func (l *loopback) openTCP(cfg quic.Config) (transport.Provider, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{PacketConn: conn, udp: conn, net: l, cut: make(map[string]bool)}
-	switch {
-	case layer != nil:
-		cfg.PacketConn = layer.PacketConn(s, faults.Link)
-	case raced:
-		cfg.PacketConn = s // which has a lock that it knows
-	default:
-		cfg.PacketConn = conn
-	}
-	p, err := quic.New(cfg)
+	l.opened(listener)
+	return stream.New(stream.Config{Listener: listener, Plaintext: l.plaintext,
+		ServerTLS: cfg.ServerTLS, ClientTLS: cfg.ClientTLS, Identify: cfg.Identify})
+}
+
+func (l *loopback) openQUIC(cfg quic.Config, layer *inject.Layer, at netip.AddrPort) (transport.Provider, error) {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
-		conn.Close()
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sockets[id.Node] = s
-	return through(layer, p, true), nil
+	l.opened(conn)
+	cfg.PacketConn = conn
+	if raced {
+		cfg.PacketConn = &socket{PacketConn: conn, udp: conn, net: l}
+	}
+	if layer != nil {
+		cfg.PacketConn = layer.PacketConn(cfg.PacketConn, faults.Link)
+	}
+	return quic.New(cfg)
 }
 
-func (l *loopback) crash(id transport.Identity) {
+func (l *loopback) opened(s io.Closer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s := l.sockets[id.Node]; s != nil {
-		s.dead = true
-	}
-}
-
-func (l *loopback) cut(a, b transport.Identity) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	sa, sb := l.sockets[a.Node], l.sockets[b.Node]
-	if sa != nil && sb != nil {
-		sa.cut[sb.LocalAddr().String()] = true
-		sb.cut[sa.LocalAddr().String()] = true
-	}
-}
-
-func (l *loopback) mend(a, b transport.Identity) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	sa, sb := l.sockets[a.Node], l.sockets[b.Node]
-	if sa != nil && sb != nil {
-		delete(sa.cut, sb.LocalAddr().String())
-		delete(sb.cut, sa.LocalAddr().String())
-	}
+	l.sockets = append(l.sockets, s)
 }
 
 // close checks that the nodes have closed their sockets.
 func (l *loopback) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var open error
 	for _, s := range l.sockets {
-		if err := s.PacketConn.Close(); err == nil {
-			open = errors.Join(open, errors.New("a node left its socket open: "+s.LocalAddr().String()))
+		if err := s.Close(); err == nil {
+			return errors.New("a node left a socket open")
 		}
 	}
-	return open
+	return nil
 }
 
-// A socket is a node's UDP socket, which can fall silent.
+// A socket takes the network's lock before it sends and after it has received, so that the
+// race detector, which knows nothing of packets, learns their order.
 type socket struct {
-	net.PacketConn // udp, without the methods that would go around silent
+	net.PacketConn // udp, without the methods that would go around the lock
 	udp            *net.UDPConn
 	net            *loopback
-
-	dead bool            // nothing passes any more; guarded by net.mu
-	cut  map[string]bool // addresses that nothing passes to or from; guarded by net.mu
 }
 
-// silent reports whether a packet to or from peer is lost.
-func (s *socket) silent(peer net.Addr) bool {
+func (s *socket) pass() {
 	s.net.mu.Lock()
 	defer s.net.mu.Unlock()
-	return s.dead || len(s.cut) > 0 && s.cut[peer.String()]
 }
 
 // SetReadBuffer and SetWriteBuffer set the kernel's buffers.
 func (s *socket) SetReadBuffer(n int) error  { return s.udp.SetReadBuffer(n) }
 func (s *socket) SetWriteBuffer(n int) error { return s.udp.SetWriteBuffer(n) }
 
-// WriteTo sends p, or loses it.
+// WriteTo implements net.PacketConn.
 func (s *socket) WriteTo(p []byte, to net.Addr) (int, error) {
-	if s.silent(to) {
-		return len(p), nil
-	}
+	s.pass()
 	return s.PacketConn.WriteTo(p, to)
 }
 
-// ReadFrom returns the next packet that is not lost.
+// ReadFrom implements net.PacketConn.
 func (s *socket) ReadFrom(p []byte) (int, net.Addr, error) {
-	for {
-		n, from, err := s.PacketConn.ReadFrom(p)
-		if err != nil || !s.silent(from) {
-			return n, from, err
-		}
-	}
+	defer s.pass()
+	return s.PacketConn.ReadFrom(p)
 }

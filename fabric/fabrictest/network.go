@@ -15,11 +15,6 @@ type network interface {
 	// layer, or not at all if that is nil: the preferred one first, all of one address.
 	// The engine closes them.
 	join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error)
-	// crash ends a node's provider without a message to its peers.
-	crash(id transport.Identity)
-	// cut stops all that passes between two nodes; mend undoes that.
-	cut(a, b transport.Identity)
-	mend(a, b transport.Identity)
 	// close is called when every node is down.
 	close() error
 }
@@ -48,22 +43,12 @@ func newMemory(o options) memory {
 	return memory{mem.NewHub(mem.Config{Seed: o.seed, Delay: o.delay, Jitter: o.jitter})}
 }
 
-func memoryAddress(id transport.Identity) string {
-	return fmt.Sprintf("node-%x", id.Node[12:])
-}
-
 func (m memory) join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error) {
-	p, err := m.hub.Provider(memoryAddress(id), id)
+	p, err := m.hub.Provider(fmt.Sprintf("node-%x", id.Node[12:]), id)
 	if err != nil {
 		return nil, err
 	}
 	return []transport.Provider{through(layer, p, false)}, nil
 }
-
-func (m memory) crash(id transport.Identity) { m.hub.Kill(memoryAddress(id), mem.Silent) }
-
-func (m memory) cut(a, b transport.Identity) { m.hub.Cut(memoryAddress(a), memoryAddress(b)) }
-
-func (m memory) mend(a, b transport.Identity) { m.hub.Heal(memoryAddress(a), memoryAddress(b)) }
 
 func (m memory) close() error { return nil }
