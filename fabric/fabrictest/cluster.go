@@ -110,10 +110,7 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	}
 	c.network = newMemory(c.opts)
 	if c.opts.quic || c.opts.tcp {
-		var err error
-		if c.network, err = newLoopback(c.opts); err != nil {
-			tb.Fatalf("fabrictest: %v", err)
-		}
+		c.network = newLoopback(c.opts)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/inject"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/transport/stream"
@@ -18,16 +20,15 @@ import (
 // loopback interface. With both, the dialing node decides: nodes with an odd ID prefer QUIC,
 // the others TCP.
 type loopback struct {
-	authority            *authority
+	authority            *testca.Authority
 	quic, tcp, plaintext bool
 
 	mu      sync.Mutex // guards sockets
 	sockets []io.Closer
 }
 
-func newLoopback(o options) (*loopback, error) {
-	a, err := newAuthority()
-	return &loopback{authority: a, quic: o.quic, tcp: o.tcp, plaintext: o.plaintext}, err
+func newLoopback(o options) *loopback {
+	return &loopback{authority: testca.New(), quic: o.quic, tcp: o.tcp, plaintext: o.plaintext}
 }
 
 // portTries bounds how often a port that is free for TCP may be taken for UDP.
@@ -44,13 +45,10 @@ func (l *loopback) join(id transport.Identity, layer *inject.Layer) (all []trans
 
 // open returns a node's providers.
 func (l *loopback) open(id transport.Identity, layer *inject.Layer) (all []transport.Provider, err error) {
-	cfg, err := l.authority.config(id)
-	if err != nil {
-		return nil, err
-	}
+	config := l.authority.TLS(l.authority.Issue(id, testca.Forever))
 	at := netip.MustParseAddrPort("127.0.0.1:0")
 	if l.tcp {
-		p, err := l.openTCP(cfg)
+		p, err := l.openTCP(config)
 		if err != nil {
 			return nil, err
 		}
@@ -58,7 +56,7 @@ func (l *loopback) open(id transport.Identity, layer *inject.Layer) (all []trans
 		at = netip.MustParseAddrPort(p.Addr())
 	}
 	if l.quic {
-		p, err := l.openQUIC(cfg, layer, at)
+		p, err := l.openQUIC(config, layer, at)
 		if err != nil {
 			for _, p := range all {
 				err = errors.Join(err, p.Close())
@@ -73,23 +71,23 @@ func (l *loopback) open(id transport.Identity, layer *inject.Layer) (all []trans
 	return all, nil
 }
 
-func (l *loopback) openTCP(cfg quic.Config) (transport.Provider, error) {
+func (l *loopback) openTCP(config func() *tls.Config) (transport.Provider, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	l.opened(listener)
 	return stream.New(stream.Config{Listener: listener, Plaintext: l.plaintext,
-		ServerTLS: cfg.ServerTLS, ClientTLS: cfg.ClientTLS, Identify: cfg.Identify})
+		ServerTLS: config, ClientTLS: config, Identify: testca.Identify})
 }
 
-func (l *loopback) openQUIC(cfg quic.Config, layer *inject.Layer, at netip.AddrPort) (transport.Provider, error) {
+func (l *loopback) openQUIC(config func() *tls.Config, layer *inject.Layer, at netip.AddrPort) (transport.Provider, error) {
 	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}
 	l.opened(conn)
-	cfg.PacketConn = conn
+	cfg := quic.Config{PacketConn: conn, ServerTLS: config, ClientTLS: config, Identify: testca.Identify}
 	if raced {
 		cfg.PacketConn = &socket{PacketConn: conn, udp: conn, net: l}
 	}

@@ -56,8 +56,9 @@ var mayImport = map[string][]string{
 
 	// The providers: each knows the contract, none knows another.
 	"internal/transport":          {"fabric/addr", "internal/status"},
+	"internal/test/testca":        {"internal/transport", "fabric/addr"},
 	"internal/test/transporttest": {"internal/transport", "internal/test/bubble", "fabric/addr"},
-	"internal/transport/mem":      {"internal/transport", "fabric/addr"},
+	"internal/transport/mem":      {"internal/transport"},
 	"internal/transport/network":  {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
 	"internal/transport/quic":     {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
 	"internal/transport/stream":   {"internal/codec", "internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
@@ -95,7 +96,7 @@ var mayImport = map[string][]string{
 	"fabric/embed":      {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
 	"fabric/fabricgrpc": {"fabric", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/attach", "internal/transport", "internal/transport/mem",
-		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "fabric/addr"},
+		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "internal/test/testca", "fabric/addr"},
 
 	// Gateways of applications that know nothing of the fabric: an application too, which
 	// cmd/fabricd gives to the daemon.
@@ -154,7 +155,7 @@ var mayImport = map[string][]string{
 
 // forTests are the packages that exist for tests. Only each other's non-test
 // code, and the benchmark's, may import them; they may do all that tests may.
-var forTests = []string{"internal/test/bubble", "internal/test/budget", "internal/test/transporttest", "internal/test/netsim", "internal/test/conformance", "deploy/check", "internal/test/deploytest", "internal/test/e2e", "internal/test/e2e/appsmoke", "internal/test/hostile", "internal/test/pagetest", "fabric/fabrictest"}
+var forTests = []string{"internal/test/bubble", "internal/test/budget", "internal/test/testca", "internal/test/transporttest", "internal/test/netsim", "internal/test/conformance", "deploy/check", "internal/test/deploytest", "internal/test/e2e", "internal/test/e2e/appsmoke", "internal/test/hostile", "internal/test/pagetest", "fabric/fabrictest"}
 
 func TestTestHelpersStayInTests(t *testing.T) {
 	for p, imports := range mayImport {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -21,6 +22,11 @@ func Connect(t testing.TB, a, b transport.Provider) (from, to transport.Session)
 		t.Fatal(err)
 	}
 	return from, to
+}
+
+// NodeID returns the identity of the n-th node of a cluster.
+func NodeID(n byte) transport.Identity {
+	return transport.Identity{Cluster: addr.UUID{0xc1}, Node: addr.UUID{0xa0, n, 0x55, 0x66}}
 }
 
 // DeadAddress returns the address of a port of the loopback interface that never

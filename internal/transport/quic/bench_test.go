@@ -11,6 +11,7 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 )
 
@@ -20,7 +21,7 @@ import (
 
 // benchConfigs returns the settings of both sides.
 func benchConfigs(b *testing.B) (dialer, accepter Config) {
-	ca := transporttest.NewAuthority(b)
+	ca := testca.New()
 	dialer, accepter = member(ca, idA), member(ca, idB)
 	dialer.Address, accepter.Address = "127.0.0.1:0", "127.0.0.1:0"
 	return dialer, accepter

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -189,7 +190,7 @@ var openWay = netsim.Rules{Delay: 100 * time.Microsecond, Jitter: 50 * time.Micr
 func newFlappingNet(t *testing.T, seed uint64) (*netsim.Network, *busySession) {
 	sim := netsim.New(seed)
 	sim.SetDefaultRules(openWay)
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	cfgA, cfgB := member(ca, idA), member(ca, idB)
 	cfgA.IdleTimeout, cfgB.IdleTimeout = time.Minute, time.Minute
 	sa, sb := transporttest.Connect(t, start(t, sim, addrA, cfgA), start(t, sim, addrB, cfgB))

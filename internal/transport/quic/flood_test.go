@@ -18,6 +18,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 )
 
@@ -45,7 +46,7 @@ func memory() int64 {
 // TestAFloodOfInitialsCostsNoMemory: a dialer that does not prove its address gets no state
 // beyond a few handshakes.
 func TestAFloodOfInitialsCostsNoMemory(t *testing.T) {
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	log := &logBuffer{}
 	cfg := member(ca, idB)
 	cfg.Log = zerolog.New(log)
@@ -145,7 +146,7 @@ func TestStrangersShareTheHandshakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				ca := transporttest.NewAuthority(t)
+				ca := testca.New()
 				network := netsim.New(1)
 				network.SetDefaultRules(netsim.Rules{Delay: time.Millisecond})
 				cfg := member(ca, idB)

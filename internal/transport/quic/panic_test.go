@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -38,7 +39,7 @@ func TestAPanicInAHandshakeEndsItAlone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ca, log := transporttest.NewAuthority(t), &logBuffer{}
+			ca, log := testca.New(), &logBuffer{}
 			cfg := member(ca, idB)
 			cfg.Log = zerolog.New(log)
 			armed := make(chan bool, 1)

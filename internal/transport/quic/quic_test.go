@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/test/netsim"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -27,14 +28,14 @@ const (
 var idA, idB = transporttest.NodeID(1), transporttest.NodeID(2)
 
 // config returns the configuration of a node that has cert and trusts ca.
-func config(ca *transporttest.Authority, cert tls.Certificate) Config {
+func config(ca *testca.Authority, cert tls.Certificate) Config {
 	base := ca.TLS(cert)
-	return Config{ServerTLS: base, ClientTLS: base, Identify: transporttest.Identify}
+	return Config{ServerTLS: base, ClientTLS: base, Identify: testca.Identify}
 }
 
 // member returns the configuration of a node with a certificate of ca.
-func member(ca *transporttest.Authority, id transport.Identity) Config {
-	return config(ca, ca.Issue(id, transporttest.Forever))
+func member(ca *testca.Authority, id transport.Identity) Config {
+	return config(ca, ca.Issue(id, testca.Forever))
 }
 
 // start starts a provider with cfg at address of net.
@@ -55,7 +56,7 @@ func start(t testing.TB, net *netsim.Network, address string, cfg Config) *Provi
 
 // simulated returns two providers over net.
 func simulated(t testing.TB, net *netsim.Network) (a, b *Provider) {
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	cfgA, cfgB := member(ca, idA), member(ca, idB)
 	cfgA.MaxStreams, cfgB.MaxStreams = streams, streams
 	return start(t, net, addrA, cfgA), start(t, net, addrB, cfgB)
@@ -76,7 +77,7 @@ func TestConformance(t *testing.T) {
 
 func TestConformanceOnSockets(t *testing.T) {
 	transporttest.RunOnSockets(t, func(t *testing.T) transporttest.Pair {
-		ca := transporttest.NewAuthority(t)
+		ca := testca.New()
 		a := listen(t, member(ca, idA))
 		b := listen(t, member(ca, idB))
 		return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: streams, Nowhere: transporttest.DeadAddress(t)}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
-	"github.com/fabricd/fabricd/internal/test/transporttest"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -47,21 +47,21 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name           string
-		change         func(ca, other *transporttest.Authority, dialer, accepter *Config)
+		change         func(ca, other *testca.Authority, dialer, accepter *Config)
 		dialer, logged string // parts of each side's error or log
 		want           transport.CloseError
 	}{
 		{
 			"the dialer is of another cluster",
-			func(ca, other *transporttest.Authority, dialer, _ *Config) {
-				dialer.ClientTLS = mixed(config(ca, other.Issue(idA, transporttest.Forever)), *dialer)
+			func(ca, other *testca.Authority, dialer, _ *Config) {
+				dialer.ClientTLS = mixed(config(ca, other.Issue(idA, testca.Forever)), *dialer)
 			},
 			"unknown certificate authority", "unknown authority",
 			transport.CloseError{Remote: true, Code: transport.CodeWrongCluster},
 		},
 		{
 			"the accepter is of another cluster",
-			func(_, other *transporttest.Authority, _, accepter *Config) {
+			func(_, other *testca.Authority, _, accepter *Config) {
 				*accepter = member(other, idB)
 			},
 			"unknown authority", "refused by peer",
@@ -69,15 +69,15 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 		},
 		{
 			"the dialer's certificate has expired",
-			func(ca, _ *transporttest.Authority, dialer, _ *Config) {
-				dialer.ClientTLS = mixed(config(ca, ca.Issue(idA, transporttest.Epoch.Add(-time.Hour))), *dialer)
+			func(ca, _ *testca.Authority, dialer, _ *Config) {
+				dialer.ClientTLS = mixed(config(ca, ca.Issue(idA, testca.Epoch.Add(-time.Hour))), *dialer)
 			},
 			"expired certificate", "expired",
 			transport.CloseError{Remote: true, Code: transport.CodeProtocol},
 		},
 		{
 			"the dialer has no certificate",
-			func(ca, _ *transporttest.Authority, dialer, _ *Config) {
+			func(ca, _ *testca.Authority, dialer, _ *Config) {
 				dialer.ClientTLS = mixed(config(ca, tls.Certificate{}), *dialer)
 			},
 			"certificate required", "didn't provide a certificate",
@@ -85,20 +85,20 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 		},
 		{
 			"the accepter refuses the identity",
-			func(_, _ *transporttest.Authority, _, accepter *Config) { accepter.Identify = refusing },
+			func(_, _ *testca.Authority, _, accepter *Config) { accepter.Identify = refusing },
 			"incarnation 7 was removed", "incarnation 7 was removed",
 			transport.CloseError{Remote: true, Code: transport.CodeWrongCluster},
 		},
 		{
 			"the dialer refuses the identity",
-			func(_, _ *transporttest.Authority, dialer, _ *Config) { dialer.Identify = fenced },
+			func(_, _ *testca.Authority, dialer, _ *Config) { dialer.Identify = fenced },
 			"incarnation 7 was removed", "incarnation 7 was removed",
 			transport.CloseError{Code: transport.CodeFenced},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				ca, other := transporttest.NewAuthority(t), transporttest.NewAuthority(t)
+				ca, other := testca.New(), testca.New()
 				dialer, accepter := member(ca, idA), member(ca, idB)
 				c.change(ca, other, &dialer, &accepter)
 				var log logBuffer
@@ -189,7 +189,7 @@ func TestPeerThatDoesNotConfirmIsDropped(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				ca := transporttest.NewAuthority(t)
+				ca := testca.New()
 				cfg := member(ca, idA)
 				net := netsim.New(1)
 				b := start(t, net, addrB, member(ca, idB))
@@ -222,7 +222,7 @@ func TestPeerThatDoesNotConfirmIsDropped(t *testing.T) {
 
 func TestFewHandshakesAtOnceStillServeAStorm(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		ca := transporttest.NewAuthority(t)
+		ca := testca.New()
 		cfgB := member(ca, idB)
 		cfgB.MaxHandshakes = 16 // address checks from the fourth on
 		net := netsim.New(1)
@@ -254,7 +254,7 @@ func TestFewHandshakesAtOnceStillServeAStorm(t *testing.T) {
 
 func TestSessionsThatNobodyAcceptsAreBounded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		ca := transporttest.NewAuthority(t)
+		ca := testca.New()
 		cfgB := member(ca, idB)
 		cfgB.MaxHandshakes = 3
 		net := netsim.New(1)
@@ -274,7 +274,7 @@ func TestSessionsThatNobodyAcceptsAreBounded(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	good := member(ca, idA)
 	for name, change := range map[string]func(*Config){
 		"no socket":        func(c *Config) {},
@@ -296,7 +296,7 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestUnverifiedTLSIsRefused(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		ca := transporttest.NewAuthority(t)
+		ca := testca.New()
 		careless := member(ca, idA)
 		careless.ClientTLS = func() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
 		open := member(ca, idB)

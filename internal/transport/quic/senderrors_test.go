@@ -12,7 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
-	"github.com/fabricd/fabricd/internal/test/transporttest"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -54,7 +54,7 @@ func TestLocalSendErrorsAreLoss(t *testing.T) {
 func outlives(t *testing.T, failure error) {
 	network := netsim.New(1)
 	network.SetDefaultRules(netsim.Rules{Delay: 100 * time.Microsecond})
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	inner, err := network.ListenPacket(addrA)
 	if err != nil {
 		t.Fatal(err)

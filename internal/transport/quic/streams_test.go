@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fabricd/fabricd/internal/test/netsim"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -18,7 +19,7 @@ func TestAPacketOpensStreamsForWhatIsDocumented(t *testing.T) {
 	const many = 8192
 	network := netsim.New(1)
 	defer network.Close()
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	receiver := member(ca, idB)
 	receiver.MaxStreams = many
 	a := start(t, network, addrA, member(ca, idA))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -28,7 +29,7 @@ const delay = 5 * time.Millisecond
 // back at the same address with the same reset key.
 func restarted(t *testing.T) (transport.Session, transport.SendStream) {
 	t.Helper()
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	cfgB := member(ca, idB)
 	cfgB.StatelessResetKey = &[32]byte{1, 2, 3}
 	sim := netsim.New(1)
@@ -185,7 +186,7 @@ func TestTheWireShowsNothing(t *testing.T) {
 			defer mu.Unlock()
 			wire.Write(p)
 		})
-		ca := transporttest.NewAuthority(t)
+		ca := testca.New()
 		var sni atomic.Value
 		cfgB := member(ca, idB)
 		inner := cfgB.ServerTLS

@@ -18,7 +18,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
-	"github.com/fabricd/fabricd/internal/test/transporttest"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
@@ -52,7 +52,7 @@ func (l *logBuffer) String() string {
 func hostile(t *testing.T, change func(*Config), f func(*rig)) {
 	bubble.Test(t, func(t *testing.T) {
 		r := &rig{T: t, network: netsim.New(1)}
-		ca := transporttest.NewAuthority(t)
+		ca := testca.New()
 		r.member = member(ca, idA)
 		cfg := member(ca, idB)
 		cfg.MaxStreams, cfg.StreamWindow, cfg.SessionWindow = streams, minWindow, 2*minWindow
@@ -322,11 +322,11 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		change func(ca, other *transporttest.Authority, dialer, accepter *Config)
+		change func(ca, other *testca.Authority, dialer, accepter *Config)
 		said   string // part of the dialer's error
 		want   transport.CloseError
 	}{
-		{"the dialer is of another cluster", func(ca, other *transporttest.Authority, dialer, _ *Config) {
+		{"the dialer is of another cluster", func(ca, other *testca.Authority, dialer, _ *Config) {
 			strange := member(other, idA)
 			own := dialer.ClientTLS
 			dialer.ClientTLS = func() *tls.Config {
@@ -335,13 +335,13 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 				return c
 			}
 		}, "refused by peer", transport.CloseError{Remote: true, Code: transport.CodeWrongCluster}},
-		{"the accepter is of another cluster", func(_, other *transporttest.Authority, _, accepter *Config) {
+		{"the accepter is of another cluster", func(_, other *testca.Authority, _, accepter *Config) {
 			*accepter = member(other, idB)
 		}, "unknown authority", transport.CloseError{Code: transport.CodeWrongCluster}},
-		{"the accepter refuses the dialer", func(_, _ *transporttest.Authority, _, accepter *Config) {
+		{"the accepter refuses the dialer", func(_, _ *testca.Authority, _, accepter *Config) {
 			accepter.Identify = fenced
 		}, "incarnation 7 was removed", transport.CloseError{Remote: true, Code: transport.CodeFenced}},
-		{"the dialer refuses the accepter", func(_, _ *transporttest.Authority, dialer, _ *Config) {
+		{"the dialer refuses the accepter", func(_, _ *testca.Authority, dialer, _ *Config) {
 			dialer.Identify = fenced
 		}, "incarnation 7 was removed", transport.CloseError{Code: transport.CodeFenced}},
 	} {
@@ -349,7 +349,7 @@ func TestRefusedPeersLearnWhy(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				network := netsim.New(1)
 				defer network.Close()
-				ca, other := transporttest.NewAuthority(t), transporttest.NewAuthority(t)
+				ca, other := testca.New(), testca.New()
 				dialer, accepter := member(ca, idA), member(ca, idB)
 				c.change(ca, other, &dialer, &accepter)
 				a, b := start(t, network, addrA, dialer), start(t, network, addrB, accepter)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -109,7 +110,7 @@ func TestEndsThatDifferInPlaintextRefuseEachOther(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				network := netsim.New(1)
 				defer network.Close()
-				ca := transporttest.NewAuthority(t)
+				ca := testca.New()
 				dialer, accepter := member(ca, idA), member(ca, idB)
 				dialer.Plaintext, accepter.Plaintext = dialerHas, !dialerHas
 				var log logBuffer

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fabricd/fabricd/internal/test/netsim"
+	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -26,14 +27,14 @@ const (
 var idA, idB = transporttest.NodeID(1), transporttest.NodeID(2)
 
 // config returns the configuration of a node that has cert and trusts ca.
-func config(ca *transporttest.Authority, cert tls.Certificate) Config {
+func config(ca *testca.Authority, cert tls.Certificate) Config {
 	base := ca.TLS(cert)
-	return Config{ServerTLS: base, ClientTLS: base, Identify: transporttest.Identify}
+	return Config{ServerTLS: base, ClientTLS: base, Identify: testca.Identify}
 }
 
 // member returns the configuration of a node with a certificate of ca.
-func member(ca *transporttest.Authority, id transport.Identity) Config {
-	return config(ca, ca.Issue(id, transporttest.Forever))
+func member(ca *testca.Authority, id transport.Identity) Config {
+	return config(ca, ca.Issue(id, testca.Forever))
 }
 
 // start starts a provider with cfg at address of net.
@@ -66,7 +67,7 @@ func startWith(t testing.TB, network *netsim.Network, address string, cfg Config
 
 // simulated returns two providers over network.
 func simulated(t testing.TB, network *netsim.Network, change func(*Config)) (a, b *Provider) {
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	cfgA, cfgB := member(ca, idA), member(ca, idB)
 	for _, cfg := range []*Config{&cfgA, &cfgB} {
 		cfg.MaxStreams = streams
@@ -112,7 +113,7 @@ func TestConformanceOnSockets(t *testing.T) {
 // onSockets returns two providers on the loopback interface.
 func onSockets(t testing.TB, change func(*Config)) (a, b *Provider) {
 	t.Helper()
-	ca := transporttest.NewAuthority(t)
+	ca := testca.New()
 	open := func(id transport.Identity) *Provider {
 		cfg := member(ca, id)
 		cfg.Address = "127.0.0.1:0"
