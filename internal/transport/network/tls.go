@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/guard"
 )
@@ -14,7 +13,6 @@ type TLS struct {
 	Provider       string // its name, for errors
 	ALPN           string
 	Server, Client func() *tls.Config // of the next handshake
-	Now            func() time.Time   // for certificates; nil: time.Now
 
 	// Panicked is called when a verification panics, which refuses the peer. Nil: the panic
 	// propagates in the goroutine of the handshake.
@@ -55,9 +53,6 @@ func (t TLS) harden(c *tls.Config) {
 	c.NextProtos = []string{t.ALPN}
 	c.SessionTicketsDisabled = true
 	c.ClientSessionCache = nil
-	if t.Now != nil {
-		c.Time = t.Now
-	}
 	if t.Panicked == nil {
 		return
 	}

@@ -93,9 +93,8 @@ type Config struct {
 	// Nil: no address is known.
 	Known func(netip.Addr) bool
 
-	Log     zerolog.Logger   // refused peers are logged as warnings
-	Refused func()           // called for each of them; it must not wait. Nil: not counted
-	Now     func() time.Time // for certificates. Nil: time.Now
+	Log     zerolog.Logger // refused peers are logged as warnings
+	Refused func()         // called for each of them; it must not wait. Nil: not counted
 }
 
 // withDefaults checks c and returns it with every zero resolved.
@@ -142,10 +141,10 @@ func (c *Config) quicConfig() *quicgo.Config {
 	}
 }
 
-// tls returns the configuration of mutual authentication. panicked may be nil.
+// tls returns the configuration of mutual authentication.
 func (c *Config) tls(panicked func(err error, stack []byte)) network.TLS {
 	// quic-go verifies on a goroutine of its own.
-	return network.TLS{Provider: "quic", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS, Now: c.Now, Panicked: panicked}
+	return network.TLS{Provider: "quic", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS, Panicked: panicked}
 }
 
 // GrowBuffers asks the kernel for the receive and send buffers that a fast link needs. The kernel

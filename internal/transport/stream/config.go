@@ -96,9 +96,8 @@ type Config struct {
 	// Nil: no address is known.
 	Known func(netip.Addr) bool
 
-	Log     zerolog.Logger   // refused peers are logged as warnings
-	Refused func()           // called for each of them; it must not wait. Nil: not counted
-	Now     func() time.Time // for certificates. Nil: time.Now
+	Log     zerolog.Logger // refused peers are logged as warnings
+	Refused func()         // called for each of them; it must not wait. Nil: not counted
 }
 
 // withDefaults checks c and returns it with every zero resolved.
@@ -139,5 +138,5 @@ func (c Config) withDefaults() (Config, error) {
 
 // tls returns the configuration of mutual authentication.
 func (c *Config) tls() network.TLS {
-	return network.TLS{Provider: "tcp", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS, Now: c.Now}
+	return network.TLS{Provider: "tcp", ALPN: ALPN, Server: c.ServerTLS, Client: c.ClientTLS}
 }
