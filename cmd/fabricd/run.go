@@ -59,8 +59,8 @@ run: it prints each setting, what has set it, and what is allowed.`,
 		if err != nil {
 			return err
 		}
-		for _, name := range daemon.UnknownEnv(a.environ) {
-			log.Warn().Str("op", "config").Str("variable", name).Msg("no setting has this name; ignored")
+		for _, line := range daemon.UnknownEnv(a.environ) {
+			log.Warn().Str("op", "config").Msg(line)
 		}
 		level, log := daemon.NewLogLevel(log)
 		notify := daemon.NewNotifier(a.getenv)

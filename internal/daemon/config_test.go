@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -330,9 +331,14 @@ func TestUnreadableFiles(t *testing.T) {
 }
 
 func TestUnknownEnvironmentIsFound(t *testing.T) {
-	got := UnknownEnv([]string{"FABRIC_ROLE=host", "FABRIC_ROL=host", "FABRIC_CONFIG=x", "HOME=/"})
-	if len(got) != 1 || got[0] != "FABRIC_ROL" {
-		t.Errorf("got %v, want only FABRIC_ROL", got)
+	got := UnknownEnv([]string{"FABRIC_ROLE=host", "FABRIC_ROL=host", "FABRIC_CONFIG=x", "HOME=/", "FABRICD_DATA_PORT=1", "FABRICD_PANIC=crash", "FABRIC_SOMETHING=1"})
+	want := []string{
+		"FABRIC_ROL is set, and no setting has this name; did you mean FABRIC_ROLE?",
+		"FABRICD_DATA_PORT is set, and no setting has this name; did you mean FABRIC_DATA_PORT?",
+		"FABRIC_SOMETHING is set, and no setting has this name",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -132,21 +132,32 @@ func (c *Config) check(values map[string]value) []Problem {
 	return problems
 }
 
-// UnknownEnv returns the FABRIC_ variables in environ that no setting has, for
-// a warning: other programs may have variables with this prefix too.
-func UnknownEnv(environ []string) []string {
+// UnknownEnv returns a line for each FABRIC_ variable in environ that no setting has, for a
+// warning: other programs may have variables with this prefix too. Those with FABRICD_ count
+// only where they are like a setting's.
+func UnknownEnv(environ []string) (lines []string) {
 	known := []string{"FABRIC_CONFIG"}
 	for _, s := range settings {
 		known = append(known, s.Env())
 	}
-	var unknown []string
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "FABRIC_") && !slices.Contains(known, name) {
-			unknown = append(unknown, name)
+		rest, ours := strings.CutPrefix(name, "FABRIC_")
+		if !ours {
+			rest, _ = strings.CutPrefix(name, "FABRICD_")
 		}
+		if rest == name || slices.Contains(known, name) {
+			continue
+		}
+		line := name + " is set, and no setting has this name"
+		if meant := yamlbound.Nearest("FABRIC_"+rest, known); meant != "" {
+			line += "; did you mean " + meant + "?"
+		} else if !ours {
+			continue
+		}
+		lines = append(lines, line)
 	}
-	return unknown
+	return lines
 }
 
 // lookup returns the last value of the variable in environ.

@@ -26,7 +26,7 @@ type Facts struct {
 
 	Needs   []daemon.Need
 	Joins   []Join
-	Unknown []string // variables FABRIC_… that are not settings
+	Unknown []string // lines about variables FABRIC_… that are not settings
 
 	Node Node
 }

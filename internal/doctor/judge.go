@@ -41,8 +41,8 @@ const (
 // which a node depends on them.
 func Judge(c daemon.Config, f Facts) []Finding {
 	var all []Finding
-	for _, name := range f.Unknown {
-		all = append(all, Finding{"environment", Note, name + " is set, and no setting has this name", "fabricd run --help lists them"})
+	for _, line := range f.Unknown {
+		all = append(all, Finding{"environment", Note, line, "fabricd run --help lists them"})
 	}
 	all = append(all, kernel(f), sharedMemory(f), memory(f), descriptors(f), processors(f), hugePages(c, f))
 	all = append(all, udp(f), offload(f))

@@ -73,7 +73,7 @@ func TestJudge(t *testing.T) {
 		{"members answer", daemon.Default(), func(f *Facts) { f.Joins = []Join{{"a:1", time.Millisecond, nil}} }, ""},
 		{"one member answers", daemon.Default(), func(f *Facts) { f.Joins = []Join{{"a:1", 0, refused}, {"b:1", 0, nil}} }, "join note"},
 		{"no member answers", daemon.Default(), func(f *Facts) { f.Joins = []Join{{"a:1", 0, refused}, {"b:1", 0, refused}} }, "join bad, join bad"},
-		{"a mistyped variable", daemon.Default(), func(f *Facts) { f.Unknown = []string{"FABRIC_TYPO"} }, "environment note"},
+		{"a mistyped variable", daemon.Default(), func(f *Facts) { f.Unknown = []string{"FABRIC_TYPO is set"} }, "environment note"},
 		{"a node that is not well", daemon.Default(), func(f *Facts) { f.Node = running("7700"); f.Node.Health = daemon.Health{Detail: "joining"} }, "node bad"},
 		{"a node that has less than it could", daemon.Default(), func(f *Facts) {
 			f.Node = running("7700")
