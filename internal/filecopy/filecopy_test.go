@@ -15,6 +15,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
 // both runs a sender and a receiver over a connection that wrap may change.
@@ -234,6 +237,36 @@ func TestACopyThatWasCutOffBehindItsNameIsWhole(t *testing.T) {
 		t.Errorf("replace: %v, %v", serr, rerr)
 	}
 	left(1)
+}
+
+// TestASenderWaitsForAnEarlierOne, but not for long.
+func TestASenderWaitsForAnEarlierOne(t *testing.T) {
+	name := filepath.Join(t.TempDir(), partOf("to"))
+	bubble.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			ends time.Duration
+			want bool
+		}{{0, true}, {lockTime - lockPause, true}, {2 * lockTime, false}} {
+			earlier, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !lock(earlier) {
+				t.Fatal("a file of nobody cannot be locked")
+			}
+			time.AfterFunc(c.ends, func() { earlier.Close() })
+			f, err := os.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			if got := lock(f); got != c.want {
+				t.Errorf("an earlier sender ends after %v: locked %v after %v, want %v", c.ends, got, time.Since(began), c.want)
+			}
+			f.Close()
+			time.Sleep(2 * lockTime)
+		}
+	})
 }
 
 // TestAPartialFileIsNoOtherFile: a file that another user of the directory has put in its

@@ -19,6 +19,12 @@ import (
 // partOf is the name that a file has until all of it has come.
 func partOf(name string) string { return "." + name + ".partial" }
 
+// Bounds of the wait for an earlier sender of a file.
+const (
+	lockTime  = 5 * time.Second
+	lockPause = 50 * time.Millisecond
+)
+
 // A Receiver takes files into one directory. Its fields do not change.
 type Receiver struct {
 	Into    *os.Root
@@ -129,7 +135,7 @@ func (in *incoming) open(part, name string, whole bool) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		if !lock(f) {
 			f.Close()
 			break
 		}
@@ -152,6 +158,19 @@ func (in *incoming) open(part, name string, whole bool) (*os.File, error) {
 		}
 	}
 	return nil, fmt.Errorf("%s: another sender sends it now", name)
+}
+
+// lock makes f this sender's. The end of an earlier one, such as the same that was interrupted
+// a moment ago, may be known here only after its last bytes.
+func lock(f *os.File) bool {
+	for limit := time.Now().Add(lockTime); ; <-time.After(lockPause) {
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			return true
+		}
+		if time.Now().After(limit) {
+			return false
+		}
+	}
 }
 
 // resume sends the sender the size and checksum of the partial file, and returns the offset
