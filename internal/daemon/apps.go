@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/server"
@@ -55,6 +56,19 @@ func (d *Daemon) openApps(context.Context) error {
 	d.apps = a
 	d.mu.Unlock()
 	return nil
+}
+
+// tryApps connects to the applications' socket: its file may be gone, or another's. The server
+// sees a process that has left.
+func (d *Daemon) tryApps() error {
+	if d.cfg.Local.Socket == "" {
+		return nil
+	}
+	c, err := net.DialTimeout("unixpacket", d.cfg.Local.Socket, time.Second)
+	if err == nil {
+		c.Close()
+	}
+	return err
 }
 
 // serving says how applications are served. noChannels is why they get no channels.

@@ -442,13 +442,16 @@ func (d *Daemon) Nodes() Nodes { return d.nodeList.snapshot(time.Now()) }
 // Health returns whether the node can serve applications.
 func (d *Daemon) Health() Health {
 	st := d.Status()
+	barred := d.tryApps()
 	switch {
 	case d.Err() != nil:
 		return Health{false, "ended: " + d.Err().Error()}
+	case st.State != phaseJoined && st.State != phaseLocal:
+		return Health{false, st.State + ": " + st.Detail + faultText(st.Warnings)}
+	case barred != nil:
+		return Health{false, st.State + ", but no application can attach: " + oneLine(barred.Error())}
 	case st.State == phaseLocal:
 		return Health{true, phaseLocal + ": " + st.Detail + faultText(st.Warnings)}
-	case st.State != phaseJoined:
-		return Health{false, st.State + ": " + st.Detail + faultText(st.Warnings)}
 	case d.state.Trouble() != nil:
 		return Health{false, "joined, but the state directory cannot be written: " + oneLine(d.state.Trouble().Error())}
 	case st.Host == "lost":

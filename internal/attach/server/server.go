@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -248,8 +249,8 @@ func (s *Server) attach(conn attach.Packets, cred shm.Cred, inProcess *atomic.Po
 	}
 	sess, err := s.handshake(conn, cred, u, quota, inProcess)
 	if err != nil {
-		event := log.Debug() // of one that asks again soon
-		if status.Of(err) != status.Again {
+		event := log.Debug() // of one that asks again soon, or only looks whether it could ask
+		if status.Of(err) != status.Again && !errors.Is(err, io.EOF) {
 			event = s.refused.Line(zerolog.InfoLevel, netip.Addr{}).Int32("pid", cred.PID).Uint32("uid", cred.UID)
 		}
 		event.Err(err).Msg("application refused")
