@@ -133,6 +133,8 @@ func checkHTTP(t *testing.T, c *cluster, serve, dial string) {
 	client.expect(`200 OK: hello from 0:\d+`)
 	client.wait()
 	server.expect(`GET /hello from 1:\d+`)
+	wrong := c.program(t, strings.Replace(dial, "pages.fabric", "pages", 1))
+	wrong.expect(`.*"pages" is no service: want a name below \.fabric.*`)
 }
 
 func checkGRPC(t *testing.T, c *cluster, serve, dial string) {

@@ -13,7 +13,9 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
@@ -51,14 +53,22 @@ func serve() error {
 	return http.Serve(l, mux)
 }
 
-// dial gets one page and prints it.
-func dial(url string) error {
+// dial gets one page and prints it. A host that is neither a service nor has a port of a node
+// would be dialed in vain until the client's timeout.
+func dial(page string) error {
+	u, err := url.Parse(page)
+	if err != nil {
+		return err
+	}
+	if !strings.HasSuffix(u.Hostname(), ".fabric") && u.Port() == "" {
+		return fmt.Errorf("%s: %q is no service: want a name below .fabric, like http://pages.fabric/hello", page, u.Hostname())
+	}
 	var d fabric.Dialer
 	defer d.Close()
 	transport := &http.Transport{DialContext: d.DialContext}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
-	resp, err := client.Get(url)
+	resp, err := client.Get(page)
 	if err != nil {
 		return err
 	}
