@@ -17,10 +17,12 @@ func (a *app) backupCommand() *cobra.Command {
 	var dir, file string
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Write the state of the cluster's host to one file, also while it runs",
-		Long: `backup writes the state of the cluster's host, identities, leases, keys, tokens and
-the authority, to a new file with mode 0600. It is as secret as the state directory:
-the holder of the file is the cluster. A host that runs is asked through its admin
-socket and goes on; of one that does not run the directory is read, and not changed.
+		Long: `backup runs on the machine of the cluster's host, as a user who may read the host's state
+directory or, while fabricd runs, use its admin socket. It writes the state of the host,
+identities, leases, keys, tokens and the authority, to a new file with mode 0600. It is as
+secret as the state directory: the holder of the file is the cluster. A host that runs is
+asked through its admin socket and goes on; of one that does not run the directory is
+read, and not changed.
 
 Back up after what a restored host has to know: nodes that have joined, a ban, a
 revoked token, a rotated key or authority. An older backup is safe all the same: no ID
@@ -87,9 +89,10 @@ func (a *app) restoreCommand() *cobra.Command {
 	var force, asJSON bool
 	cmd := &cobra.Command{
 		Use: "restore FILE", Short: "Make a host's state directory from a backup",
-		Long: `restore makes the state directory of the cluster's host from a file of
-"fabricd backup", before fabricd is started there. The host that the backup is of must
-not run any more, anywhere: a cluster has one.
+		Long: `restore runs on the machine that is to be the cluster's host, as root or the user of its
+fabricd, and needs a file of "fabricd backup" that no other user may read. It makes the state
+directory from it, before fabricd is started there. The host that the backup is of must not
+run any more, anywhere: a cluster has one.
 
 No ID and generation is granted twice, however old the backup is: the restored host
 begins far above all that can have been granted since, and members show it what they
