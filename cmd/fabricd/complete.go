@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -74,5 +75,38 @@ func completeSettings(cmd *cobra.Command) {
 		if err := cmd.RegisterFlagCompletionFunc(s.Key, fn); err != nil {
 			panic("BUG: fabricd: completion of " + s.Key + ": " + err.Error())
 		}
+	}
+}
+
+// bashAlone stands in for the two functions of the package bash-completion that the script
+// for bash calls, where that is not loaded.
+const bashAlone = `declare -F _get_comp_words_by_ref >/dev/null || _get_comp_words_by_ref() {
+    local line=${COMP_LINE:0:COMP_POINT}
+    read -ra words <<<"$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    cword=$((${#words[@]} - 1))
+    cur=${words[cword]} prev=${words[cword - 1]}
+}
+declare -F _filedir >/dev/null || _filedir() {
+    [[ $1 == -d ]] || set -- -f
+    mapfile -t COMPREPLY < <(compgen "$1" -- "$cur")
+    compopt -o filenames
+}
+`
+
+// completeAlone lets the script for bash work without another package.
+func (a *app) completeAlone(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	bash, _, _ := root.Find([]string{"completion", "bash"}) // it is there
+	bash.Long = strings.Replace(bash.Long, `This script depends on the 'bash-completion' package.
+If it is not installed already, you can install it via your OS's package manager.
+`, `It works with the package bash-completion and without, in bash 4 and later.
+`, 1)
+	rest := bash.RunE
+	bash.RunE = func(cmd *cobra.Command, args []string) error {
+		if _, err := io.WriteString(a.stdout, bashAlone); err != nil {
+			return err
+		}
+		return rest(cmd, args)
 	}
 }

@@ -104,6 +104,7 @@ reads and writes, fences, and an event when a node is lost.`,
 	root.AddCommand(a.operateCommands()...)
 	root.AddCommand(a.exposeCommand(), a.forwardCommand(), a.gatewaysCommand(), a.ncCommand(), a.cpCommand())
 	root.AddCommand(a.chaosCommand(), a.demoCommand(), a.demoAppCommand(), a.upCommand(), a.versionCommand())
+	a.completeAlone(root)
 	return root
 }
 

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -414,6 +416,35 @@ func TestCompletionIsThere(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if out, _, code := run(t, nil, "completion", shell); code != exitOK || !strings.Contains(out, "fabricd") {
 			t.Errorf("%s: exit code %d, %d bytes", shell, code, len(out))
+		}
+	}
+}
+
+// TestCompletionOfBashNeedsNoPackage: the script completes in a bash that has loaded nothing.
+func TestCompletionOfBashNeedsNoPackage(t *testing.T) {
+	script, _, _ := run(t, nil, "completion", "bash")
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(dir+"/state", 0o700), os.WriteFile(dir+"/statement", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		exe + " tok": "token\n", exe + " token ": "create\nlist\nrevoke\n", exe + " run --role=h": "host\n", exe + " run --state-dir " + dir + "/sta": dir + "/state\n",
+	} {
+		cmd := exec.CommandContext(t.Context(), "bash", "--norc", "--noprofile")
+		cmd.Env = append(os.Environ(), asCommand+"=1")
+		cmd.Stdin = strings.NewReader(script + fmt.Sprintf(`
+compopt() { :; } # there is no line to complete
+COMP_LINE=%q COMP_POINT=${#COMP_LINE} COMP_TYPE=9
+__start_fabricd
+printf '%%s\n' "${COMPREPLY[@]%%%% *}"
+`, line))
+		out, err := cmd.CombinedOutput()
+		if got := string(out); err != nil || got != want {
+			t.Errorf("%q: %v, %q; want %q", line, err, got, want)
 		}
 	}
 }
