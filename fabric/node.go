@@ -38,6 +38,10 @@ func init() {
 		h, _ := ep.(attach.HoldingEndpoint)
 		return h
 	}
+	hook.Splicing = func(conn any) attach.SplicingEndpoint {
+		s, _ := conn.(*Conn).ep.ep.(attach.SplicingEndpoint)
+		return s
+	}
 }
 
 // ID returns the node's ID. It is addr.NoNode while the node has no lease,

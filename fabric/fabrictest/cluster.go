@@ -163,7 +163,7 @@ func (c *Cluster) startLocked(m *member) {
 	m.faults = failpoint.New(m.actor)
 	cfg := c.opts.engine(providers, m.faults)
 	if c.opts.paths {
-		cfg.Paths = &engine.PathNetwork{Dial: c.dialPath}
+		cfg.Paths = &engine.PathNetwork{Dial: c.dialPath, Plaintext: c.opts.plaintext}
 	}
 	cfg.ServesAnew = c.names.tell
 	m.engine = engine.Start(cfg)

@@ -15,3 +15,12 @@ type HoldingEndpoint interface {
 	// HungUp is closed when the requester has given up, or has ended its connection.
 	HungUp() <-chan struct{}
 }
+
+// A SplicingEndpoint lends the socket of its path. An endpoint of an attached application has it.
+type SplicingEndpoint interface {
+	// Plain reports whether received bytes (in) come, or sent ones go, through a path without TLS.
+	Plain(in bool) bool
+	// Splice waits until move has taken received bytes from the path's socket, or written sent ones
+	// to it: it returns EAGAIN if it cannot yet. Where it moves none a Recv or a Send has to follow.
+	Splice(in bool, move func(fd int) error)
+}

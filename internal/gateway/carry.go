@@ -229,9 +229,12 @@ func copyBytes(to *counted, from io.Reader) error {
 		if !full {
 			return err
 		}
-		large := largeBuffers.Get().(*[largeBuffer]byte)
-		again, err := copyWith(to, from, large[:], func(n int) bool { return n >= smallBuffer })
+		large, left := largeBuffers.Get().(*[largeBuffer]byte), bulk
+		again, err := copyWith(to, from, large[:], func(n int) bool { left -= n; return n >= smallBuffer && left > 0 })
 		largeBuffers.Put(large)
+		if again && left <= 0 {
+			again, err = splice(to, from)
+		}
 		if !again {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,9 +31,10 @@ const patience = 30 * time.Second
 
 // A world is two nodes with gateways at each.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	cluster *fabrictest.Cluster
 	at      [2]*Gateways
+	killed  [2]atomic.Bool // of attachedWorld
 }
 
 func newWorld(t *testing.T, opts ...fabrictest.Option) *world {
@@ -69,7 +71,7 @@ func (w *world) run(node int, kind spec.Kind, line string) (at string, events <-
 }
 
 // await returns the next event of a kind.
-func await(t *testing.T, events <-chan spec.Event, kind string) spec.Event {
+func await(t testing.TB, events <-chan spec.Event, kind string) spec.Event {
 	t.Helper()
 	limit := time.After(patience)
 	for {
@@ -88,7 +90,7 @@ func await(t *testing.T, events <-chan spec.Event, kind string) spec.Event {
 }
 
 // serve runs handle for each connection to an address of its own, which it returns.
-func serve(t *testing.T, network string, handle func(conn)) string {
+func serve(t testing.TB, network string, handle func(conn)) string {
 	t.Helper()
 	address := "127.0.0.1:0"
 	if network == "unix" {
@@ -122,7 +124,7 @@ func serve(t *testing.T, network string, handle func(conn)) string {
 }
 
 // dial connects to an address, with a deadline for the connection.
-func dial(t *testing.T, address string) conn {
+func dial(t testing.TB, address string) conn {
 	t.Helper()
 	c, err := net.Dial(spec.Network(address), address)
 	if err != nil {
@@ -160,8 +162,7 @@ func (w *world) chain(handle func(conn), exposeOptions, forwardOptions string) (
 // TestHalfCloseIsKept: the server sees the end of the client's bytes, and answers after
 // it.
 func TestHalfCloseIsKept(t *testing.T) {
-	for _, opts := range [][]fabrictest.Option{nil, {fabrictest.TCP(), fabrictest.Paths()}} {
-		w := newWorld(t, opts...)
+	everyWay(t, func(t *testing.T, w *world) {
 		at, exposed, forwarded := w.chain(echoAll, "", "")
 		text := bytes.Repeat([]byte("all of it "), 1<<20)
 		c := dial(t, at)
@@ -182,7 +183,7 @@ func TestHalfCloseIsKept(t *testing.T) {
 				t.Errorf("opened without both ends: %+v", opened.Conn)
 			}
 		}
-	}
+	})
 }
 
 // TestAPeerThatHasClosedNeedsNoEnd: bytes that a client still reads from it must not be cut
@@ -296,8 +297,9 @@ func TestALostNodeIsAReset(t *testing.T) {
 }
 
 // TestASlowReaderHoldsItsSenderOnly: another connection goes on, and nothing is lost.
-func TestASlowReaderHoldsItsSenderOnly(t *testing.T) {
-	w := newWorld(t)
+func TestASlowReaderHoldsItsSenderOnly(t *testing.T) { everyWay(t, slowReaderHoldsItsSenderOnly) }
+
+func slowReaderHoldsItsSenderOnly(t *testing.T, w *world) {
 	const size = 32 << 20
 	at, _, _ := w.chain(func(c conn) {
 		word := make([]byte, 4)

@@ -16,4 +16,7 @@ var (
 	// Holding returns the endpoint of a *fabric.Listener or *fabric.Conn, if its node is in this
 	// process; else nil.
 	Holding func(of any) attach.HoldingEndpoint
+	// Splicing returns the endpoint of a *fabric.Conn, if its application is attached; else nil.
+	// It does not know of the Conn's deadlines.
+	Splicing func(conn any) attach.SplicingEndpoint
 )
