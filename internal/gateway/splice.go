@@ -59,10 +59,14 @@ func (c *counted) empty(p *pipe, give func(move) error) error {
 			continue
 		}
 		rest := make([]byte, p.held)
-		if _, err := syscall.Read(p.r, rest); err != nil {
+		n, err := syscall.Read(p.r, rest)
+		if err != nil {
 			return err
 		}
-		return c.write(rest)
+		p.held -= n
+		if err := c.write(rest[:n]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
