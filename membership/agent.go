@@ -18,9 +18,9 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// maxInbox bounds the functions that wait for the loop. A poster blocks beyond it: the
+// MaxInbox bounds the functions that wait for the loop. A poster blocks beyond it: the
 // reader of a session then reads no more, which slows its peer down.
-const maxInbox = 1024
+const MaxInbox = 1024
 
 // ErrClosed is returned by methods of an agent that has ended.
 var ErrClosed = errors.New("membership ended")
@@ -158,7 +158,7 @@ func newAgent(cfg *Config) *Agent {
 		cfg:         cfg,
 		timing:      cfg.Timing,
 		log:         cfg.Log,
-		inbox:       make(chan func(), maxInbox),
+		inbox:       make(chan func(), MaxInbox),
 		done:        make(chan struct{}),
 		sessions:    make(map[verdict.SessionID]*control.Session),
 		openings:    make(map[verdict.SessionID]opening),

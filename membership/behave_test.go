@@ -280,6 +280,9 @@ func TestEventsWaitForTheHandlerAndTheLoopDoesNot(t *testing.T) {
 		if handled.Load() != 0 {
 			t.Error("the removal was handled before the handler returned")
 		}
+		if q := w.node(3).a.Queues(); q.Events != 1 || q.Inbox > MaxInbox {
+			t.Errorf("%+v, want one event to wait behind the removal", q)
+		}
 		close(block)
 		w.within(time.Second, "the events come in order", func() bool {
 			got := words(slow.since(time.Time{}))

@@ -8,10 +8,10 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// maxEvents bounds the events that wait for a handler that does not return.
+// MaxEvents bounds the events that wait for a handler that does not return.
 // Dropping one would break the promise of order and completeness, so the agent
 // ends there.
-const maxEvents = 1 << 16
+const MaxEvents = 1 << 16
 
 // events hands events to the handler, in order, one at a time, on its own
 // goroutine: a handler that blocks while it fences a lost incarnation must not stop
@@ -39,7 +39,7 @@ func newEvents(handle, after func(Event), serves func(addr.Incarnation, []servic
 // put queues an event and does not wait.
 func (q *events) put(e verdict.Event) {
 	q.mu.Lock()
-	full := len(q.queue) >= maxEvents
+	full := len(q.queue) >= MaxEvents
 	if !full {
 		q.queue = append(q.queue, e)
 	}
@@ -85,6 +85,13 @@ func (q *events) run() {
 			q.serves(incarnation, list)
 		}
 	}
+}
+
+// waiting returns how many events the handler has not been called with.
+func (q *events) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.queue)
 }
 
 func (q *events) next() (Event, bool) {

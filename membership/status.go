@@ -57,16 +57,26 @@ func hostDetail(session, dial string) string {
 	return session + "; the latest dial: " + dial
 }
 
-// Queues returns how full the fullest queue of messages for another node's control session is,
-// 1 is full, and how many writes of leases and members the disk has not taken.
-func (a *Agent) Queues() (sessions float64, writes int) {
+// Queues are the lengths of an agent's queues.
+type Queues struct {
+	// Sessions is how full the fullest queue of messages for another node's control session is: 1
+	// is full.
+	Sessions   float64
+	DiskWrites int // of leases and members, which the disk has not taken
+	Inbox      int // what waits for the loop, of MaxInbox
+	Events     int // events that OnEvent has not been called with, of MaxEvents
+}
+
+// Queues returns the lengths of the agent's queues.
+func (a *Agent) Queues() Queues {
+	q := Queues{DiskWrites: a.disk.waiting(), Inbox: len(a.inbox), Events: a.events.waiting()}
 	a.mu.Lock()
 	all := a.view.sessions // replaced when it changes, never changed
 	a.mu.Unlock()
 	for _, s := range all {
-		sessions = max(sessions, s.Fill())
+		q.Sessions = max(q.Sessions, s.Fill())
 	}
-	return sessions, a.disk.waiting()
+	return q
 }
 
 // GossipAddress returns the "ip:port" under which others gossip with this node.

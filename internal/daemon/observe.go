@@ -171,7 +171,7 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 		d.observeEngine(&s, e)
 	}
 	if agent != nil {
-		s.Queues["control_sessions"], s.Totals.DiskWrites = agent.Queues()
+		observeMembership(&s, agent.Queues())
 	}
 	d.mu.Lock()
 	apps := d.apps
@@ -182,6 +182,16 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	d.observeHost(&s.Host)
 	d.observePast(&s)
 	return s
+}
+
+// observeMembership adds membership's queues.
+func observeMembership(s *observe.Snapshot, q membership.Queues) {
+	s.Totals.DiskWrites = q.DiskWrites
+	s.Membership = map[string]observe.Queue{"inbox": {Waiting: q.Inbox, Limit: membership.MaxInbox}, "events": {Waiting: q.Events, Limit: membership.MaxEvents}}
+	s.Queues["control_sessions"] = q.Sessions
+	for name, queue := range s.Membership {
+		s.Queues["membership_"+name] = float64(queue.Waiting) / float64(queue.Limit)
+	}
 }
 
 // observePast adds past events, and since when nodes are suspect.

@@ -54,6 +54,8 @@ func TestMetricsFollowWhatHappens(t *testing.T) {
 		return func() bool { return strings.Contains(fetch(t, host, "/metrics"), "\n"+line+"\n") }
 	}
 	scraped(t, "one node", has(`fabricd_nodes{state="alive"} 1`))
+	scraped(t, "the inbox of membership", has(`fabricd_membership_queue_limit{queue="inbox"} 1024`))
+	scraped(t, "its events", has(`fabricd_queue_fill_ratio{queue="membership_events"} 0`))
 	other := startTest(t, node("two"))
 	id := other.Status().ID
 	scraped(t, "two nodes", has(`fabricd_nodes{state="alive"} 2`))

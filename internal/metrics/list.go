@@ -203,12 +203,23 @@ var resourceMetrics = []metric{
 			send(fill, name)
 		}
 	}, "quota"),
-	gauge("queue_fill_ratio", "The fullest queue of each kind: 1 is full, and then its reader is cut off, or lines are lost.", func(s *observe.Snapshot, send func(float64, ...string)) {
+	gauge("queue_fill_ratio", "The fullest queue of each kind: 1 is full, and then its reader is cut off, its writers wait, the node ends, or lines are lost.", func(s *observe.Snapshot, send func(float64, ...string)) {
 		for name, fill := range s.Queues {
 			send(fill, name)
 		}
 	}, "queue"),
+	gauge("membership_queue_waiting", "What waits for membership's loop (inbox), and events that the node has not taken over.", ofMembership(func(q observe.Queue) int { return q.Waiting }), "queue"),
+	gauge("membership_queue_limit", "How much may wait there.", ofMembership(func(q observe.Queue) int { return q.Limit }), "queue"),
 	gauge("disk_writes_waiting", "Writes of leases and members that the disk has not taken.", one(func(s *observe.Snapshot) float64 { return float64(s.Totals.DiskWrites) })),
+}
+
+// ofMembership collects a value for each queue of membership.
+func ofMembership(value func(observe.Queue) int) func(*observe.Snapshot, func(float64, ...string)) {
+	return func(s *observe.Snapshot, send func(float64, ...string)) {
+		for name, q := range s.Membership {
+			send(float64(value(q)), name)
+		}
+	}
 }
 
 func ratio(used, limit int64) float64 { return float64(used) / float64(max(limit, 1)) }

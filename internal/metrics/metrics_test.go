@@ -27,6 +27,7 @@ func sample() observe.Snapshot {
 		Host: observe.Host{Tokens: []observe.Token{{Usable: true, Expires: time.Unix(3000, 0)}, {Usable: true}, {Usable: true, Expires: time.Unix(2000, 0)},
 			{Expires: time.Unix(1000, 0)}, {}}},
 		Queues: map[string]float64{"audit": 0.25}, Quotas: map[string]float64{"windows": 0.5},
+		Membership: map[string]observe.Queue{"inbox": {Waiting: 7, Limit: 1024}},
 		Counters: engine.Counters{
 			Outgoing: map[string]uint64{engine.ConnectOK: 1}, Resets: map[string]uint64{engine.ResetOther: 1},
 			Incoming:   map[string]uint64{engine.ConnectQueued: 5, engine.ConnectRule: 2},
@@ -63,7 +64,7 @@ func TestMetricsSayWhatTheSnapshotHas(t *testing.T) {
 		`fabricd_rma_operations_total{kind="write",way="path"} 3`, `fabricd_rma_bytes_total{kind="write",way="path"} 4096`, `fabricd_fences_total{kind="mark"} 6`,
 		`fabricd_path_sent_bytes_total{kind="rma"} 11`, `fabricd_path_received_bytes_total{kind="rma"} 12`, `fabricd_path_sent_bytes_total{kind="messages"} 0`,
 		`fabricd_queue_fill_ratio{queue="audit"} 0.25`, `fabricd_quota_fill_ratio{quota="windows"} 0.5`, `fabricd_findings{kind="node",severity="broken"} 1`,
-		`fabricd_disk_writes_waiting 2`,
+		`fabricd_disk_writes_waiting 2`, `fabricd_membership_queue_waiting{queue="inbox"} 7`, `fabricd_membership_queue_limit{queue="inbox"} 1024`,
 		"process_open_fds ", "go_goroutines ",
 	} {
 		if !strings.Contains(w.Body.String(), "\n"+want) {

@@ -40,7 +40,12 @@ type Snapshot struct {
 	// the application or user nearest to it uses: 1 is all.
 	Queues map[string]float64 `json:"-"`
 	Quotas map[string]float64 `json:"-"`
+	// Membership are the queues of membership's own goroutines; none while the node starts.
+	Membership map[string]Queue `json:"-"`
 }
+
+// A Queue is the length of a queue, and its bound.
+type Queue struct{ Waiting, Limit int }
 
 // Self is this node.
 type Self struct {
