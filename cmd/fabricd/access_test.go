@@ -43,7 +43,7 @@ func TestPageOfAccessIsTrue(t *testing.T) {
 		t.Errorf("binding a port of user 1000: %v, want EACCES", err)
 	}
 	says := map[string]string{
-		"ports": "2050-2059 from web-1 label:web  label:web", "status": "default-access: closed, 4 rules, 0 requests refused",
+		"ports": "2050-2059 from web-1 label:web  label:web", "status": "default-access: closed, 4 rules, 1 request refused",
 		"why web-1 2050":                   "would be refused\n  access    refuses it: listener allows: label:web\n  listener  0 of at most 1024 requests wait\n",
 		"why web-1 2050 --uid 1000 --json": `"uid":1000,"connects":false,"allowed":false,"by":"listener allows: label:web"`,
 	}

@@ -253,8 +253,8 @@ func (d *Daemon) accessPolicy() *access.Policy {
 	return d.access
 }
 
-// An AccessRule is a rule, or the default, and the connects, or at the host the names of
-// services, that it has refused since it came into force.
+// An AccessRule is a rule, or the default, and the connects and binds, or at the host
+// the names of services, that it has refused since it came into force.
 type AccessRule struct {
 	Rule    string `json:"rule"`
 	Refused uint64 `json:"refused"`

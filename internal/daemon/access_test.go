@@ -165,7 +165,7 @@ func TestAccessRulesAreTakenOver(t *testing.T) {
 	h.reaches(one, 7, 2050, true)
 	h.reaches(h.Daemon, 7, 2050, false)
 	h.binds(8, 2060, syscall.EACCES)
-	want := []AccessRule{{"2050 from one", 1}, {"2060 bind 9", 0}, {"default-access: open", 0}}
+	want := []AccessRule{{"2050 from one", 1}, {"2060 bind 9", 1}, {"default-access: open", 0}}
 	if got := h.Status().Access; !slices.Equal(got, want) {
 		t.Errorf("status: %v, want %v", got, want)
 	}

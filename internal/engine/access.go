@@ -85,7 +85,7 @@ func deciders(p *access.Policy) []string {
 	return texts
 }
 
-// A RuleCount is how many connects and services a rule, or the default, has refused.
+// A RuleCount is how many connects, binds and services a rule, or the default, has refused.
 type RuleCount struct {
 	Rule    string `json:"rule"`
 	Refused uint64 `json:"refused"`
@@ -131,27 +131,21 @@ func (n *Node) decide(e *endpoint, port addr.Port, c access.Caller) access.Decis
 	return n.access.get().Connect(port, c, owner, allow)
 }
 
-// admits reports whether a connect over l is allowed. One that is not is counted
-// and reported, and logged if not too many are.
+// admits reports whether a connect over l is allowed. One that is not is refused.
 func (n *Node) admits(l *link, e *endpoint, port addr.Port, c access.Caller) bool {
 	d := n.decide(e, port, c)
 	if d.Allowed {
 		return true
 	}
-	if suppressed, log := n.countRefusal(e, d); log {
-		n.log.Warn().Str("op", "access").Uint16("port", uint16(port)).Stringer("peer", c.Incarnation).Str("name", c.Name).Uint32("uid", c.UID).
-			Str("rule", d.By).Uint64("suppressed", suppressed).Msg("connect refused by an access rule")
-	}
-	if n.cfg.Refused != nil {
-		n.cfg.Refused(Refusal{Port: port, Caller: c, Node: l.peer.UUID, By: d.By})
-	}
+	n.refuseBy(e, d, Refusal{Port: port, Caller: c, Node: l.peer.UUID, By: d.By})
 	return false
 }
 
-// countRefusal counts for the rule, or for the listener if its list decided,
-// and in any case at the port.
-func (n *Node) countRefusal(e *endpoint, d access.Decision) (suppressed uint64, log bool) {
-	now := n.now()
+// refuseBy counts a refusal by d for the rule, or for the listener if its list decided, and in any
+// case at the port; reports it, and logs it if not too many are. e is the listener that was to be
+// reached, nil if there is none.
+func (n *Node) refuseBy(e *endpoint, d access.Decision, r Refusal) {
+	now, suppressed, log := n.now(), uint64(0), false
 	if e != nil {
 		e.mu.Lock()
 		e.listening.refused++
@@ -159,11 +153,21 @@ func (n *Node) countRefusal(e *endpoint, d access.Decision) (suppressed uint64, 
 			suppressed, log = e.listening.refusals.add(now)
 		}
 		e.mu.Unlock()
-		if d.Listener {
-			return suppressed, log
-		}
 	}
-	return n.access.count(d.By, now)
+	if !d.Listener {
+		suppressed, log = n.access.count(d.By, now)
+	}
+	if log {
+		what, c := "connect", r.Caller
+		if r.Bind {
+			what = "bind"
+		}
+		n.log.Warn().Str("op", "access").Uint16("port", uint16(r.Port)).Stringer("peer", c.Incarnation).Str("name", c.Name).Uint32("uid", c.UID).
+			Str("rule", r.By).Uint64("suppressed", suppressed).Msg(what + " refused by an access rule")
+	}
+	if n.cfg.Refused != nil {
+		n.cfg.Refused(r)
+	}
 }
 
 // count counts a refusal by the text that decided. There is no such text if another goroutine
@@ -192,11 +196,9 @@ func (e *endpoint) mayBind(port addr.Port) error {
 	if d.Allowed {
 		return nil
 	}
-	if e.n.cfg.Refused != nil {
-		self := e.n.Self()
-		e.n.cfg.Refused(Refusal{Bind: true, Port: port, Node: self.UUID, By: d.By,
-			Caller: access.Caller{Incarnation: self.Incarnation, Name: self.Name, Labels: self.Labels, UID: e.s.cred.UID, Local: true}})
-	}
+	self := e.n.Self()
+	e.n.refuseBy(nil, d, Refusal{Bind: true, Port: port, Node: self.UUID, By: d.By,
+		Caller: access.Caller{Incarnation: self.Incarnation, Name: self.Name, Labels: self.Labels, UID: e.s.cred.UID, Local: true}})
 	return fmt.Errorf("%w: port %d, by the access rule %q", status.Access, port, d.By)
 }
 
@@ -252,10 +254,10 @@ type Preview struct {
 	Backlog   int    `json:"backlog"`   // its size
 }
 
-// preview returns the expected result of a connect by c to this node. It changes nothing.
-func (n *Node) preview(port addr.Port, c access.Caller) Preview {
+// preview returns the expected result of a connect over l to this node. It changes nothing.
+func (n *Node) preview(l *link, port addr.Port, uid uint32) Preview {
 	n.mu.Lock()
-	e := n.listeners[port]
+	e, c := n.listeners[port], n.callerLocked(l, uid)
 	n.mu.Unlock()
 	d := n.decide(e, port, c)
 	p := Preview{Allowed: d.Allowed, By: d.By}
@@ -281,10 +283,7 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 		return Preview{}, err
 	}
 	if l.otherEnd != nil {
-		n.mu.Lock()
-		c := n.callerLocked(l, uid)
-		n.mu.Unlock()
-		return n.preview(dst.Port, c), nil
+		return n.preview(l, dst.Port, uid), nil
 	}
 	return l.ask(ctx, dst.Port, uid)
 }
@@ -307,10 +306,7 @@ func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, er
 
 // asked answers the peer's question.
 func (l *link) asked(f wire.Ask) {
-	l.n.mu.Lock()
-	c := l.n.callerLocked(l, f.UID)
-	l.n.mu.Unlock()
-	p := l.n.preview(f.To, c)
+	p := l.n.preview(l, f.To, f.UID)
 	l.say(wire.Answer{Request: f.Request, Allowed: p.Allowed, Listening: p.Listening,
 		Waiting: uint16(p.Waiting), Backlog: uint16(p.Backlog), By: p.By}.AppendTo(nil))
 }

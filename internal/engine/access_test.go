@@ -202,6 +202,9 @@ func TestPortsAreBoundByTheUsersOfTheRule(t *testing.T) {
 			}
 			ep.Close()
 		}
+		if got := fab.nodes[0].AccessRules()[0]; got != (engine.RuleCount{Rule: "2050 bind 7 group:27", Refused: 2}) {
+			t.Errorf("counted %+v, want 2 of the first rule", got)
+		}
 		if len(told) != 2 || !told[0].Bind || told[0].Port != 2050 || told[0].Caller.UID != 8 || told[0].Node != uuid(1) {
 			t.Errorf("reported %+v", told)
 		}
