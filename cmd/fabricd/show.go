@@ -177,7 +177,7 @@ func ringsOf(r daemon.RingStatus) string {
 	return text
 }
 
-// accessOf formats the number of access rules and of the connects and services that they refused.
+// accessOf formats the number of access rules and of the connects, binds and services that they refused.
 func accessOf(rules []daemon.AccessRule) string {
 	if len(rules) == 0 {
 		return "" // a node that has not joined yet

@@ -161,7 +161,7 @@ var empty = map[string]string{
 }
 
 // onlyJSON are the members that are too long for a column.
-var onlyJSON = []string{"socket", "considered", "lanes", "packets", "lost", "deviation_us", "shortest_us", "unsent"}
+var onlyJSON = []string{"socket", "considered", "packets", "lost", "deviation_us", "shortest_us", "unsent"}
 
 // showRows prints the list of JSON objects under name as a table. All objects
 // have the members of the first one, in its order.
