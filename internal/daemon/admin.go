@@ -16,6 +16,10 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/flight"
+	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -60,13 +64,28 @@ type subject interface {
 	Tokens() (Tokens, error)
 	RevokeToken(id string) (bool, error)
 	Enrolled() (Enrolment, error)
-	RemoveNode(ctx context.Context, node string) (NodeAction, error)
-	BanNode(ctx context.Context, node, reason string) (NodeAction, error)
-	AllowNode(ctx context.Context, node string, newKey bool) (NodeAction, error)
+	Act(ctx context.Context, action string, r NodeRequest) (NodeAction, error)
 	Authorities() (Authorities, error)
 	RotateCA(ctx context.Context) (Authorities, error)
 	Keys() (Keys, error)
 	RotateKey(ctx context.Context) (Keys, error)
+	Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error)
+	Backup() (Backup, error)
+	Debug() Debug
+	Metrics() http.Handler
+	LogState() (LogState, error)
+	SetLogLevel(zerolog.Level, time.Duration) (LogState, error)
+	Gateways() []spec.Status
+	RunGateway(ctx context.Context, line spec.Gateway, report func(spec.Event)) error
+	LinkFaults(ended bool) ([]faults.Status, error)
+	AddLinkFaults(rules []faults.Rule) ([]uint64, error)
+	ClearLinkFaults(id uint64, name string) (int, error)
+	NodeFaults() ([]NodeFaultReport, error)
+	AddNodeFault(NodeFault) (uint64, error)
+	ClearNodeFaults(id uint64) (int, error)
+	Collect() error
+	// Recorded returns the kept events that come after the event seq, and not before from.
+	Recorded(seq uint64, from time.Time) []flight.Event
 	subscribe() *subscription
 	unsubscribe(*subscription)
 }
@@ -106,29 +125,32 @@ func (a *admin) close() { a.server.close() }
 func (a *admin) routes() http.Handler {
 	mux := http.NewServeMux()
 	a.readRoutes(mux, 0)
-	mux.HandleFunc("GET /v1/ping", a.ping)
+	a.on(mux, "GET /v1/ping", a.ping)
+	a.on(mux, "GET /v1/access", a.preview)
 	a.tokenRoutes(mux)
 	a.enrolmentRoutes(mux)
 	a.authorityRoutes(mux)
-	if s, ok := a.subject.(nodeFaulter); ok {
-		a.nodeFaultRoutes(mux, s)
-	}
-	if s, ok := a.subject.(linkFaulter); ok {
-		a.linkFaultRoutes(mux, s)
-	}
-	if s, ok := a.subject.(collector); ok {
-		a.collectRoute(mux, s)
-	}
-	a.operateRoutes(mux)
-	if s, ok := a.subject.(gatewayRunner); ok {
-		a.gatewayRoutes(mux, s)
-	}
-	if s, ok := a.subject.(previewer); ok {
-		a.previewRoute(mux, s)
-	}
-	mux.HandleFunc("GET /v1/keys", a.keys)
-	mux.HandleFunc("POST /v1/keys/rotate", a.rotate)
+	a.keyRoutes(mux)
+	a.nodeFaultRoutes(mux)
+	a.linkFaultRoutes(mux)
+	a.backupRoute(mux)
+	a.logRoutes(mux)
+	a.gatewayRoutes(mux)
+	a.on(mux, "GET /v1/debug", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Debug(), nil })
+	mux.Handle("GET /v1/metrics", a.subject.Metrics())
 	return a.audited(http.MaxBytesHandler(mux, adminBody))
+}
+
+// on has do make the answers to the requests of a pattern, or their errors; see statusOf.
+func (a *admin) on(mux *http.ServeMux, pattern string, do func(http.ResponseWriter, *http.Request) (any, error)) {
+	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		v, err := do(w, r)
+		if err != nil {
+			a.refuse(w, err)
+			return
+		}
+		a.answer(w, http.StatusOK, v)
+	})
 }
 
 // readRoutes are those for every user that may see the node. An answer may be as old as
@@ -200,10 +222,46 @@ type adminError struct {
 	Error string `json:"error"`
 }
 
-func (a *admin) refuse(w http.ResponseWriter, code int, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	about(w, func(e *audit.Event) { e.Result = text })
-	a.answer(w, code, adminError{text})
+// refuse sends an error.
+func (a *admin) refuse(w http.ResponseWriter, err error) {
+	about(w, func(e *audit.Event) { e.Result = err.Error() })
+	a.answer(w, statusOf(err), adminError{err.Error()})
+}
+
+// A codedError is one whose answer has a status of its own.
+type codedError struct {
+	code int
+	error
+}
+
+func (e codedError) Unwrap() error { return e.error }
+
+// coded returns a codedError.
+func coded(code int, format string, args ...any) error {
+	return codedError{code, fmt.Errorf(format, args...)}
+}
+
+// wrong is the error of a request that cannot be served at any node.
+func wrong(format string, args ...any) error { return coded(http.StatusBadRequest, format, args...) }
+
+// statusOf returns the status of an error's answer: without a reason for another one, that the
+// request does not fit the state of the node.
+func statusOf(err error) int {
+	own, is := errors.AsType[codedError](err)
+	_, ofFault := errors.AsType[*faults.FieldError](err)
+	switch {
+	case is:
+		return own.code
+	case ofFault:
+		return http.StatusBadRequest
+	case errors.Is(err, errFaultsOff):
+		return http.StatusForbidden
+	case errors.Is(err, failpoint.ErrNoFault), errors.Is(err, errNoNode):
+		return http.StatusNotFound
+	case errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusConflict
 }
 
 func (a *admin) health(w http.ResponseWriter, r *http.Request) {
@@ -215,95 +273,91 @@ func (a *admin) health(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, code, h)
 }
 
-func (a *admin) ping(w http.ResponseWriter, r *http.Request) {
+func (a *admin) ping(_ http.ResponseWriter, r *http.Request) (any, error) {
 	text := r.FormValue("node")
 	id, byID := addr.ParseNode(text)
 	switch {
 	case byID:
 	case !addr.ValidNode(text):
-		a.refuse(w, http.StatusBadRequest, "node: %.80q: want a node's name or ID", text)
-		return
+		return nil, wrong("node: %.80q: want a node's name or ID", text)
 	default:
 		n, err := a.subject.Nodes().Find(text)
 		if err != nil {
-			a.refuse(w, http.StatusNotFound, "%v", err)
-			return
+			return nil, err
 		}
 		id = n.ID
 	}
-	timeout := defaultPing
-	if text := r.FormValue("timeout"); text != "" {
-		var err error
-		timeout, err = time.ParseDuration(text)
-		if err != nil || timeout <= 0 || timeout > maxPingTimeout {
-			a.refuse(w, http.StatusBadRequest, "timeout: %q: want a duration up to %v", text, maxPingTimeout)
-			return
-		}
+	timeout, err := formDuration(r, "timeout", defaultPing, 1, maxPingTimeout)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	rtt, err := a.subject.Ping(ctx, id)
 	switch {
 	case err == nil:
-		a.answer(w, http.StatusOK, Pong{id, rtt.Nanoseconds()})
+		return Pong{id, rtt.Nanoseconds()}, nil
 	case errors.Is(err, context.DeadlineExceeded):
-		a.refuse(w, http.StatusGatewayTimeout, "node %d did not answer within %v", id, timeout)
+		return nil, coded(http.StatusGatewayTimeout, "node %d did not answer within %v", id, timeout)
 	case errors.Is(err, status.NoDevice):
-		a.refuse(w, http.StatusNotFound, "node %d: %v", id, err)
-	default:
-		a.refuse(w, http.StatusBadGateway, "node %d: %v", id, err)
+		return nil, coded(http.StatusNotFound, "node %d: %w", id, err)
 	}
+	return nil, coded(http.StatusBadGateway, "node %d: %w", id, err)
+}
+
+// formDuration reads a duration of a request's form, def if there is none.
+func formDuration(r *http.Request, key string, def, least, most time.Duration) (time.Duration, error) {
+	text := r.FormValue(key)
+	if text == "" {
+		return def, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < least || d > most {
+		return 0, wrong("%s: %q: want a duration from %v to %v", key, text, least, most)
+	}
+	return d, nil
+}
+
+// beginBody bounds the wait for a request's body. The server has no timeout for bodies: one would
+// end event streams.
+func beginBody(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminTimeout)) // as in send
 }
 
 // decode reads the body of a request, which holds one JSON object with known
-// members; an empty body is an empty object. It answers with the error, if any.
-func (a *admin) decode(w http.ResponseWriter, r *http.Request, into any) bool {
-	// The server has no timeout for bodies: one would end event streams.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminTimeout)) // as in answer
+// members; an empty body is an empty object.
+func decode(w http.ResponseWriter, r *http.Request, into any) error {
+	beginBody(w)
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, adminRequest))
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
 	if errors.Is(err, io.EOF) {
-		return true
+		return nil
 	}
 	if err == nil && !errors.Is(d.Decode(&struct{}{}), io.EOF) {
 		err = errors.New("more than one JSON object")
 	}
 	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "request: %v", err)
+		return wrong("request: %w", err)
 	}
-	return err == nil
+	return nil
 }
 
-// timeout reads how long a request may wait for all nodes. It answers with the error,
-// if any.
-func (a *admin) timeout(w http.ResponseWriter, r *http.Request) (time.Duration, bool) {
-	text := r.FormValue("timeout")
-	if text == "" {
-		return defaultRotation, true
-	}
-	timeout, err := time.ParseDuration(text)
-	if err != nil || timeout < time.Second || timeout > maxRotation {
-		a.refuse(w, http.StatusBadRequest, "timeout: %q: want a duration from 1s to %v", text, maxRotation)
-		return 0, false
-	}
-	return timeout, true
-}
-
-// answerOr sends v, or err if that is not nil.
-func (a *admin) answerOr(w http.ResponseWriter, v any, err error) {
+// forAll returns the context of a request that waits for all nodes, for as long as it says.
+func forAll(r *http.Request) (context.Context, context.CancelFunc, error) {
+	timeout, err := formDuration(r, "timeout", defaultRotation, time.Second, maxRotation)
 	if err != nil {
-		a.refuse(w, http.StatusConflict, "%v", err)
-		return
+		return nil, nil, err
 	}
-	a.answer(w, http.StatusOK, v)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	return ctx, cancel, nil
 }
 
 // events streams one JSON object per line: the current nodes, then new events,
 // until the reader goes away, is too slow, or the node ends.
 func (a *admin) events(w http.ResponseWriter, r *http.Request) {
-	if keeper, ok := a.subject.(recordKeeper); ok && r.FormValue("since") != "" {
-		a.recorded(w, r, keeper)
+	if r.FormValue("since") != "" {
+		a.recorded(w, r)
 		return
 	}
 	sub := a.subject.subscribe()
@@ -312,7 +366,7 @@ func (a *admin) events(w http.ResponseWriter, r *http.Request) {
 	out := json.NewEncoder(w)
 	control := http.NewResponseController(w)
 	send := func(e NodeEvent) bool {
-		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in answer
+		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in send
 		return out.Encode(e) == nil && control.Flush() == nil
 	}
 	for _, e := range sub.current {

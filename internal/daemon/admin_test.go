@@ -28,6 +28,7 @@ import (
 
 // fakeSubject is a node of which only the admin interface exists.
 type fakeSubject struct {
+	*Daemon // which has no parts
 	*nodeList
 	health Health
 	ping   func(ctx context.Context, id addr.NodeID) (time.Duration, error)
@@ -36,7 +37,7 @@ type fakeSubject struct {
 }
 
 func newFakeSubject() *fakeSubject {
-	f := &fakeSubject{nodeList: newNodeList(), health: Health{Healthy: true, Detail: "joined"}}
+	f := &fakeSubject{Daemon: &Daemon{}, nodeList: newNodeList(), health: Health{Healthy: true, Detail: "joined"}}
 	f.nodeList.apply(membership.Event{Kind: membership.EventSelf, Node: testNode(3, 1, "three")}, time.Now())
 	return f
 }
@@ -58,11 +59,12 @@ type fakeRow struct {
 	Port addr.Port `json:"port"`
 }
 
-func (f *fakeSubject) Status() Status           { return Status{Name: "three", ID: 3} }
-func (f *fakeSubject) Nodes() Nodes             { return f.nodeList.snapshot(time.Now()) }
-func (f *fakeSubject) Table(name string) any    { return []fakeRow{{2050}} }
-func (f *fakeSubject) Health() Health           { return f.health }
-func (f *fakeSubject) subscribe() *subscription { return f.nodeList.subscribe(time.Now()) }
+func (f *fakeSubject) Status() Status              { return Status{Name: "three", ID: 3} }
+func (f *fakeSubject) Nodes() Nodes                { return f.nodeList.snapshot(time.Now()) }
+func (f *fakeSubject) Table(name string) any       { return []fakeRow{{2050}} }
+func (f *fakeSubject) Health() Health              { return f.health }
+func (f *fakeSubject) subscribe() *subscription    { return f.nodeList.subscribe(time.Now()) }
+func (f *fakeSubject) unsubscribe(s *subscription) { f.nodeList.unsubscribe(s) }
 func (f *fakeSubject) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error) {
 	return f.ping(ctx, id)
 }

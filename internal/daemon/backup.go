@@ -96,17 +96,13 @@ func Restore(file, dir string, force bool) (Backup, error) {
 	return answer, nil
 }
 
-// A backuper is a subject that has a host's state.
-type backuper interface{ Backup() (Backup, error) }
-
-func (a *admin) backupRoute(mux *http.ServeMux, s backuper) {
+func (a *admin) backupRoute(mux *http.ServeMux) {
 	// Not a GET: the audit log names the process that took the secrets.
-	mux.HandleFunc("POST /v1/backup", func(w http.ResponseWriter, r *http.Request) {
-		if !a.decode(w, r, &struct{}{}) {
-			return
+	a.on(mux, "POST /v1/backup", func(w http.ResponseWriter, r *http.Request) (any, error) {
+		if err := decode(w, r, &struct{}{}); err != nil {
+			return nil, err
 		}
-		b, err := s.Backup()
-		a.answerOr(w, b, err)
+		return a.subject.Backup()
 	})
 }
 

@@ -67,26 +67,21 @@ func (d *Daemon) RotateCA(ctx context.Context) (Authorities, error) {
 }
 
 func (a *admin) authorityRoutes(mux *http.ServeMux) {
-	mux.HandleFunc("GET /v1/ca", func(w http.ResponseWriter, r *http.Request) {
-		all, err := a.subject.Authorities()
-		a.answerOr(w, all, err)
-	})
-	mux.HandleFunc("POST /v1/ca/rotate", func(w http.ResponseWriter, r *http.Request) {
-		timeout, ok := a.timeout(w, r)
-		if !ok || !a.decode(w, r, &struct{}{}) {
-			return
+	a.on(mux, "GET /v1/ca", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Authorities() })
+	a.on(mux, "POST /v1/ca/rotate", func(w http.ResponseWriter, r *http.Request) (any, error) {
+		ctx, cancel, err := forAll(r)
+		if err != nil {
+			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), timeout)
 		defer cancel()
-		all, err := a.subject.RotateCA(ctx)
-		if errors.Is(err, context.DeadlineExceeded) {
-			a.refuse(w, http.StatusGatewayTimeout, "%v", err)
-			return
+		if err := decode(w, r, &struct{}{}); err != nil {
+			return nil, err
 		}
+		all, err := a.subject.RotateCA(ctx)
 		if err == nil {
 			a.log.Warn().Str("op", "ca").Msg("the cluster's certificate authority was rotated")
 		}
-		a.answerOr(w, all, err)
+		return all, err
 	})
 }
 

@@ -101,11 +101,7 @@ func (c *Client) LinkFaults(ctx context.Context, ended bool) ([]faults.Status, e
 // AddLinkFaults breaks links of the node, by all of the rules or none. It
 // returns their IDs.
 func (c *Client) AddLinkFaults(ctx context.Context, rules []faults.Rule) ([]uint64, error) {
-	body, err := json.Marshal(rules)
-	if err != nil {
-		return nil, err
-	}
-	added, err := decodeAnswer[LinkFaultIDs](c.do(ctx, http.MethodPost, "faults", body))
+	added, err := post[LinkFaultIDs](ctx, c, "faults", rules)
 	return added.IDs, err
 }
 
@@ -116,7 +112,7 @@ func (c *Client) ClearLinkFaults(ctx context.Context, id uint64, name string) (i
 	if id != 0 {
 		q.Set("id", strconv.FormatUint(id, 10))
 	}
-	cleared, err := decodeAnswer[LinkFaultsCleared](c.do(ctx, http.MethodDelete, "faults?"+q.Encode(), nil))
+	cleared, err := ask[LinkFaultsCleared](ctx, c, http.MethodDelete, "faults?"+q.Encode(), nil)
 	return cleared.Cleared, err
 }
 
@@ -130,27 +126,16 @@ func (c *Client) Events(ctx context.Context, fn func(NodeEvent) error) error {
 // RunGateway has the node run a gateway until ctx ends, and calls fn for each of its events. It
 // returns as Events does.
 func (c *Client) RunGateway(ctx context.Context, g spec.Gateway, fn func(spec.Event) error) error {
-	body, err := json.Marshal(GatewayRequest{g.Kind, g.String()})
-	if err != nil {
-		return err
-	}
-	return streamLines(ctx, c, http.MethodPost, "gateways", body, fn)
+	return streamLines(ctx, c, http.MethodPost, "gateways", GatewayRequest{g.Kind, g.String()}, fn)
 }
 
 // streamLines sends a request with an answer of one JSON object per line, and calls fn for each.
-func streamLines[T any](ctx context.Context, c *Client, method, path string, body []byte, fn func(T) error) error {
-	req, err := http.NewRequestWithContext(ctx, method, "http://fabricd/v1/"+path, bytes.NewReader(body))
+func streamLines[T any](ctx context.Context, c *Client, method, path string, body any, fn func(T) error) error {
+	resp, err := c.open(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return c.explain(err)
-	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return refusalOf(resp)
-	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20) // one node, its addresses included
 	for lines.Scan() {
@@ -171,19 +156,49 @@ func streamLines[T any](ctx context.Context, c *Client, method, path string, bod
 	return io.EOF
 }
 
-func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+// ask asks one thing, with a body unless it is nil, and returns the answer.
+func ask[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
 	var v T
-	text, err := c.Get(ctx, path)
+	text, err := c.do(ctx, method, path, body)
 	if err != nil {
 		return v, err
 	}
 	return v, json.Unmarshal(text, &v)
 }
 
-// do asks one thing and returns the body of a success. The health of an
-// unhealthy node is a success here.
-func (c *Client) do(ctx context.Context, method, path string, body []byte) (json.RawMessage, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://fabricd/v1/"+path, bytes.NewReader(body))
+func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	return ask[T](ctx, c, http.MethodGet, path, nil)
+}
+
+func post[T any](ctx context.Context, c *Client, path string, body any) (T, error) {
+	return ask[T](ctx, c, http.MethodPost, path, body)
+}
+
+// do asks one thing and returns the body of a success.
+func (c *Client) do(ctx context.Context, method, path string, body any) (json.RawMessage, error) {
+	resp, err := c.open(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return bytes.TrimSpace(text), nil
+}
+
+// open sends a request and returns the beginning of a success, whose body the caller closes. The
+// health of an unhealthy node is a success here.
+func (c *Client) open(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://fabricd/v1/"+path, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -191,24 +206,15 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (json
 	if err != nil {
 		return nil, c.explain(err)
 	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusServiceUnavailable && path == "health" {
+		return resp, nil
+	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	why, err := io.ReadAll(io.LimitReader(resp.Body, adminBody))
 	if err != nil {
 		return nil, c.explain(err)
 	}
-	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusServiceUnavailable && path == "health" {
-		return bytes.TrimSpace(text), nil
-	}
-	return nil, refusal(resp.Status, text)
-}
-
-// refusalOf reads why a request was refused.
-func refusalOf(resp *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(resp.Body, adminBody))
-	if err != nil {
-		return err
-	}
-	return refusal(resp.Status, text)
+	return nil, refusal(resp.Status, why)
 }
 
 // refusal returns the error in an answer that is no success.

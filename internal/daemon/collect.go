@@ -19,21 +19,11 @@ func (d *Daemon) Collect() error {
 	return nil
 }
 
-// collector is the part of a subject that collects.
-type collector interface{ Collect() error }
-
 // Collected is the answer to POST /v1/faults/collect.
 type Collected struct{}
 
-// collectRoute adds the request to collect.
-func (a *admin) collectRoute(mux *http.ServeMux, s collector) {
-	mux.HandleFunc("POST /v1/faults/collect", func(w http.ResponseWriter, _ *http.Request) {
-		a.answerFault(w, Collected{}, s.Collect())
-	})
-}
-
 // Collect has the node give back the memory that it does not use any more.
 func (c *Client) Collect(ctx context.Context) error {
-	_, err := decodeAnswer[Collected](c.do(ctx, http.MethodPost, "faults/collect", nil))
+	_, err := ask[Collected](ctx, c, http.MethodPost, "faults/collect", nil)
 	return err
 }

@@ -53,20 +53,9 @@ func (d *Daemon) Debug() Debug {
 	return answer
 }
 
-// A debugger is a subject that tells of its process.
-type debugger interface {
-	Debug() Debug
-	Metrics() http.Handler
-}
-
 // Metrics serves what /metrics does, also where there is no page.
 func (d *Daemon) Metrics() http.Handler {
 	return metrics.Handler(func() observe.Snapshot { return d.observe(time.Now()) }, d.log)
-}
-
-func (a *admin) debugRoute(mux *http.ServeMux, s debugger) {
-	mux.HandleFunc("GET /v1/debug", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, s.Debug()) })
-	mux.Handle("GET /v1/metrics", s.Metrics())
 }
 
 // Debug asks for the description of the process.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,43 +121,31 @@ func (d *Daemon) find(agent *membership.Agent, node string) (membership.Enrolmen
 	return membership.Enrolment{}, false
 }
 
-// act does one thing about a node, and measures it.
-func (d *Daemon) act(node string, changes func(before membership.Enrolment) bool, do func(*membership.Agent) (membership.Enrolment, error)) (NodeAction, error) {
+// Act removes a node (ends its incarnation and forgets its identity), bans it (ends it and keeps its
+// identity out; again: changes the reason, if there is one) or allows it (lifts a ban; with NewKey
+// the identity may also come with another key), and measures that.
+func (d *Daemon) Act(ctx context.Context, action string, r NodeRequest) (NodeAction, error) {
 	agent, err := d.hostAgent()
 	if err != nil {
 		return NodeAction{}, err
 	}
-	before, known := d.find(agent, node)
-	began := time.Now()
-	after, err := do(agent)
+	before, known := d.find(agent, r.Node)
+	began, changed := time.Now(), true
+	var after membership.Enrolment
+	switch action {
+	case "remove":
+		after, err = agent.RemoveNode(ctx, r.Node)
+	case "ban":
+		changed = before.Banned.IsZero()
+		after, err = agent.BanNode(ctx, r.Node, cmp.Or(r.Reason, before.Reason))
+	case "allow":
+		changed = !before.Banned.IsZero() || r.NewKey && !before.NewKey
+		after, err = agent.AllowNode(ctx, r.Node, r.NewKey)
+	}
 	if err != nil {
 		return NodeAction{}, err
 	}
-	return NodeAction{Node: d.enrolled(after), Changed: !known || changes(before), TookMS: float64(time.Since(began).Microseconds()) / 1000}, nil
-}
-
-// RemoveNode ends the incarnation of a node and forgets its identity.
-func (d *Daemon) RemoveNode(ctx context.Context, node string) (NodeAction, error) {
-	return d.act(node, func(membership.Enrolment) bool { return true },
-		func(a *membership.Agent) (membership.Enrolment, error) { return a.RemoveNode(ctx, node) })
-}
-
-// BanNode ends the incarnation of a node and keeps its identity out. To ban a node
-// again changes the reason, if there is one.
-func (d *Daemon) BanNode(ctx context.Context, node, reason string) (NodeAction, error) {
-	return d.act(node, func(e membership.Enrolment) bool { return e.Banned.IsZero() },
-		func(a *membership.Agent) (membership.Enrolment, error) {
-			if before, known := d.find(a, node); known && reason == "" {
-				reason = before.Reason
-			}
-			return a.BanNode(ctx, node, reason)
-		})
-}
-
-// AllowNode lifts a ban; with newKey the identity may also come with another key.
-func (d *Daemon) AllowNode(ctx context.Context, node string, newKey bool) (NodeAction, error) {
-	return d.act(node, func(e membership.Enrolment) bool { return !e.Banned.IsZero() || newKey && !e.NewKey },
-		func(a *membership.Agent) (membership.Enrolment, error) { return a.AllowNode(ctx, node, newKey) })
+	return NodeAction{Node: d.enrolled(after), Changed: !known || changed, TookMS: float64(time.Since(began).Microseconds()) / 1000}, nil
 }
 
 // A NodeRequest names a node: by its name, its ID or its UUID.
@@ -182,52 +171,35 @@ func (r NodeRequest) check(action string) error {
 }
 
 func (a *admin) enrolmentRoutes(mux *http.ServeMux) {
-	mux.HandleFunc("GET /v1/nodes/enrolled", func(w http.ResponseWriter, r *http.Request) {
-		all, err := a.subject.Enrolled()
-		a.answerOr(w, all, err)
-	})
-	for action, do := range map[string]func(context.Context, NodeRequest) (NodeAction, error){
-		"remove": func(ctx context.Context, r NodeRequest) (NodeAction, error) { return a.subject.RemoveNode(ctx, r.Node) },
-		"ban": func(ctx context.Context, r NodeRequest) (NodeAction, error) {
-			return a.subject.BanNode(ctx, r.Node, r.Reason)
-		},
-		"allow": func(ctx context.Context, r NodeRequest) (NodeAction, error) {
-			return a.subject.AllowNode(ctx, r.Node, r.NewKey)
-		},
-	} {
-		mux.HandleFunc("POST /v1/nodes/"+action, func(w http.ResponseWriter, r *http.Request) { a.nodeAction(w, r, action, do) })
+	a.on(mux, "GET /v1/nodes/enrolled", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Enrolled() })
+	for _, action := range []string{"remove", "ban", "allow"} {
+		a.on(mux, "POST /v1/nodes/"+action, func(w http.ResponseWriter, r *http.Request) (any, error) { return a.nodeAction(w, r, action) })
 	}
 }
 
 // nodeAction serves one request that removes, bans or allows a node.
-func (a *admin) nodeAction(w http.ResponseWriter, r *http.Request, action string, do func(context.Context, NodeRequest) (NodeAction, error)) {
-	timeout, ok := a.timeout(w, r)
-	if !ok {
-		return
+func (a *admin) nodeAction(w http.ResponseWriter, r *http.Request, action string) (any, error) {
+	ctx, cancel, err := forAll(r)
+	if err != nil {
+		return nil, err
 	}
+	defer cancel()
 	var req NodeRequest
-	if !a.decode(w, r, &req) {
-		return
+	if err := decode(w, r, &req); err != nil {
+		return nil, err
 	}
 	if err := req.check(action); err != nil {
-		a.refuse(w, http.StatusBadRequest, "%v", err)
-		return
+		return nil, wrong("%w", err)
 	}
 	about(w, func(e *audit.Event) { e.Name, e.Text = req.Node, req.Reason })
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
-	defer cancel()
-	done, err := do(ctx, req)
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		a.refuse(w, http.StatusGatewayTimeout, "%v", err)
-	case err != nil:
-		a.refuse(w, http.StatusConflict, "%v", err)
-	default:
-		about(w, func(e *audit.Event) { e.Node, e.Name = done.Node.UUID, done.Node.Name })
-		a.log.Warn().Str("op", action).Str("name", done.Node.Name).Str("uuid", done.Node.UUID).Str("reason", req.Reason).
-			Bool("changed", done.Changed).Float64("took_ms", done.TookMS).Msg("an administrator has decided about a node")
-		a.answer(w, http.StatusOK, done)
+	done, err := a.subject.Act(ctx, action, req)
+	if err != nil {
+		return nil, err
 	}
+	about(w, func(e *audit.Event) { e.Node, e.Name = done.Node.UUID, done.Node.Name })
+	a.log.Warn().Str("op", action).Str("name", done.Node.Name).Str("uuid", done.Node.UUID).Str("reason", req.Reason).
+		Bool("changed", done.Changed).Float64("took_ms", done.TookMS).Msg("an administrator has decided about a node")
+	return done, nil
 }
 
 // Enrolled asks the host for the cluster's identities, banned ones included.

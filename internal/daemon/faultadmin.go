@@ -1,11 +1,8 @@
 package daemon
 
 import (
-	"errors"
 	"io"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
@@ -68,76 +65,41 @@ func (d *Daemon) ClearLinkFaults(id uint64, name string) (n int, err error) {
 	return n, nil
 }
 
-// linkFaulter is the part of a subject that has faults of links.
-type linkFaulter interface {
-	LinkFaults(ended bool) ([]faults.Status, error)
-	AddLinkFaults(rules []faults.Rule) ([]uint64, error)
-	ClearLinkFaults(id uint64, name string) (int, error)
-}
-
-// linkFaultRoutes adds the requests about faults of links.
-func (a *admin) linkFaultRoutes(mux *http.ServeMux, s linkFaulter) {
-	mux.HandleFunc("GET /v1/faults", func(w http.ResponseWriter, r *http.Request) {
-		all, err := s.LinkFaults(r.FormValue("ended") == "true")
-		a.answerFault(w, LinkFaults{rows(all)}, err)
+// linkFaultRoutes adds the requests about faults of links, and the one to collect.
+func (a *admin) linkFaultRoutes(mux *http.ServeMux) {
+	a.on(mux, "GET /v1/faults", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		all, err := a.subject.LinkFaults(r.FormValue("ended") == "true")
+		return LinkFaults{rows(all)}, err
 	})
-	mux.HandleFunc("POST /v1/faults", func(w http.ResponseWriter, r *http.Request) { a.addLinkFaults(w, r, s) })
-	mux.HandleFunc("DELETE /v1/faults", func(w http.ResponseWriter, r *http.Request) {
-		id, err := linkFaultID(r.FormValue("id"))
+	a.on(mux, "POST /v1/faults", a.addLinkFaults)
+	a.on(mux, "DELETE /v1/faults", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		id, err := faultID(r)
 		if err != nil {
-			a.refuse(w, http.StatusBadRequest, "%v", err)
-			return
+			return nil, err
 		}
-		n, err := s.ClearLinkFaults(id, r.FormValue("name"))
-		a.answerFault(w, LinkFaultsCleared{n}, err)
+		n, err := a.subject.ClearLinkFaults(id, r.FormValue("name"))
+		return LinkFaultsCleared{n}, err
+	})
+	a.on(mux, "POST /v1/faults/collect", func(http.ResponseWriter, *http.Request) (any, error) {
+		return Collected{}, a.subject.Collect()
 	})
 }
 
-// linkFaultID reads the ID of a fault; empty means none.
-func linkFaultID(text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	id, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || id == 0 {
-		return 0, &faults.FieldError{Field: "id", Value: text, Want: "want the number of a fault"}
-	}
-	return id, nil
-}
-
-// answerFault sends an answer, or why there is none.
-func (a *admin) answerFault(w http.ResponseWriter, v any, err error) {
-	_, field := errors.AsType[*faults.FieldError](err)
-	switch {
-	case err == nil:
-		a.answer(w, http.StatusOK, v)
-	case errors.Is(err, errFaultsOff):
-		a.refuse(w, http.StatusForbidden, "%v", err)
-	case field:
-		a.refuse(w, http.StatusBadRequest, "%v", err)
-	default:
-		a.refuse(w, http.StatusConflict, "%v", err)
-	}
-}
-
-func (a *admin) addLinkFaults(w http.ResponseWriter, r *http.Request, s linkFaulter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminTimeout)) // as in answer
+func (a *admin) addLinkFaults(w http.ResponseWriter, r *http.Request) (any, error) {
+	beginBody(w)
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "faults: %v", err)
-		return
+		return nil, wrong("faults: %w", err)
 	}
-	if _, off := s.LinkFaults(false); off != nil {
-		a.answerFault(w, nil, off)
-		return
+	if _, off := a.subject.LinkFaults(false); off != nil {
+		return nil, off
 	}
 	rules, err := faults.Decode(text)
 	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "%v", err)
-		return
+		return nil, wrong("%w", err)
 	}
-	ids, err := s.AddLinkFaults(rules)
-	a.answerFault(w, LinkFaultIDs{ids}, err)
+	ids, err := a.subject.AddLinkFaults(rules)
+	return LinkFaultIDs{ids}, err
 }
 
 // ParseNodeFault reads a fault of a node itself from JSON and checks it.

@@ -20,11 +20,6 @@ const (
 	maxSince      = 365 * 24 * time.Hour
 )
 
-// A recordKeeper is a subject that keeps past events.
-type recordKeeper interface {
-	Recorded(seq uint64, from time.Time) []flight.Event
-}
-
 // Recorded returns the kept events of this node that come after the
 // event seq, and not before from.
 func (d *Daemon) Recorded(seq uint64, from time.Time) []flight.Event {
@@ -58,10 +53,10 @@ func colons(parts ...string) string {
 
 // recorded streams the events since a time, one JSON object per line, and then, unless
 // once is asked for, new events, until the reader goes away or the node ends.
-func (a *admin) recorded(w http.ResponseWriter, r *http.Request, keeper recordKeeper) {
-	since, err := time.ParseDuration(r.FormValue("since"))
-	if err != nil || since < 0 || since > maxSince {
-		a.refuse(w, http.StatusBadRequest, "since: %q: want a duration, like 10m", r.FormValue("since"))
+func (a *admin) recorded(w http.ResponseWriter, r *http.Request) {
+	since, err := formDuration(r, "since", 0, 0, maxSince)
+	if err != nil {
+		a.refuse(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -70,8 +65,8 @@ func (a *admin) recorded(w http.ResponseWriter, r *http.Request, keeper recordKe
 	defer look.Stop()
 	from, seq := time.Now().Add(-since), uint64(0)
 	for {
-		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in answer
-		for _, e := range keeper.Recorded(seq, from) {
+		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in send
+		for _, e := range a.subject.Recorded(seq, from) {
 			if seq = e.Seq; out.Encode(recordedEvent(e)) != nil {
 				return
 			}

@@ -171,12 +171,6 @@ func (d *Daemon) RunGateway(ctx context.Context, line spec.Gateway, report func(
 	return g.Run(ctx, line, report)
 }
 
-// A gatewayRunner is a subject that runs gateways.
-type gatewayRunner interface {
-	Gateways() []spec.Status
-	RunGateway(ctx context.Context, line spec.Gateway, report func(spec.Event)) error
-}
-
 // A GatewayRequest asks for a gateway that runs as long as the request is open.
 type GatewayRequest struct {
 	Kind spec.Kind `json:"kind"`
@@ -184,41 +178,43 @@ type GatewayRequest struct {
 }
 
 // gatewayRoutes adds the requests about gateways.
-func (a *admin) gatewayRoutes(mux *http.ServeMux, s gatewayRunner) {
-	mux.HandleFunc("GET /v1/gateways", func(w http.ResponseWriter, r *http.Request) {
-		a.answer(w, http.StatusOK, map[string]any{"gateways": s.Gateways()})
+func (a *admin) gatewayRoutes(mux *http.ServeMux) {
+	a.on(mux, "GET /v1/gateways", func(http.ResponseWriter, *http.Request) (any, error) {
+		return map[string]any{"gateways": a.subject.Gateways()}, nil
 	})
-	mux.HandleFunc("POST /v1/gateways", func(w http.ResponseWriter, r *http.Request) { a.runGateway(w, r, s) })
+	mux.HandleFunc("POST /v1/gateways", func(w http.ResponseWriter, r *http.Request) {
+		if err := a.runGateway(w, r); err != nil {
+			a.refuse(w, err)
+		}
+	})
 }
 
 // runGateway runs a gateway until its reader goes away, and streams its events, one JSON object per
 // line. An error of its start is the answer instead.
-func (a *admin) runGateway(w http.ResponseWriter, r *http.Request, s gatewayRunner) {
+func (a *admin) runGateway(w http.ResponseWriter, r *http.Request) error {
 	var req GatewayRequest
-	if !a.decode(w, r, &req) {
-		return
+	if err := decode(w, r, &req); err != nil {
+		return err
 	}
 	if !slices.Contains(spec.Kinds(), req.Kind) {
-		a.refuse(w, http.StatusBadRequest, "kind: %q: want one of %v", req.Kind, spec.Kinds())
-		return
+		return wrong("kind: %q: want one of %v", req.Kind, spec.Kinds())
 	}
 	line, err := spec.Parse(req.Kind, req.Line)
 	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "%s: %v", req.Kind, err)
-		return
+		return wrong("%s: %w", req.Kind, err)
 	}
 	about(w, func(e *audit.Event) { e.Text = string(line.Kind) + " " + line.String() })
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	// The body's deadline would end the request: that its client goes away is read, too.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // as in answer
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // as in send
 	events := newGatewayEvents()
 	over := make(chan error, 1)
-	go func() { over <- s.RunGateway(ctx, line, events.add) }() // ends with ctx, and is waited for
-	err = a.streamGateway(w, events, over, cancel)
-	if err != nil {
-		a.refuse(w, http.StatusConflict, "%s: %v", line.Kind, err)
+	go func() { over <- a.subject.RunGateway(ctx, line, events.add) }() // ends with ctx, and is waited for
+	if err := a.streamGateway(w, events, over, cancel); err != nil {
+		return coded(http.StatusConflict, "%s: %w", line.Kind, err)
 	}
+	return nil
 }
 
 // streamGateway sends events until the gateway is over or its reader is gone. The error is
@@ -244,7 +240,7 @@ func (a *admin) streamGateway(w http.ResponseWriter, events *gatewayEvents, over
 			}
 			// A stopped terminal must not end the gateway that it shows: later events are counted,
 			// and a reader that is gone fails the write.
-			_ = control.SetWriteDeadline(time.Time{}) // as in answer
+			_ = control.SetWriteDeadline(time.Time{}) // as in send
 			if out.Encode(ev) != nil || control.Flush() != nil {
 				cancel()
 				<-over

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -60,32 +59,20 @@ func (d *Daemon) RotateKey(ctx context.Context) (Keys, error) {
 	return d.Keys()
 }
 
-func (a *admin) keys(w http.ResponseWriter, r *http.Request) {
-	k, err := a.subject.Keys()
-	if err != nil {
-		a.refuse(w, http.StatusConflict, "%v", err)
-		return
-	}
-	a.answer(w, http.StatusOK, k)
-}
-
-func (a *admin) rotate(w http.ResponseWriter, r *http.Request) {
-	timeout, ok := a.timeout(w, r)
-	if !ok {
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
-	defer cancel()
-	k, err := a.subject.RotateKey(ctx)
-	switch {
-	case err == nil:
-		a.log.Info().Str("op", "keys").Uints32("versions", k.Versions).Msg("gossip key rotated")
-		a.answer(w, http.StatusOK, k)
-	case errors.Is(err, context.DeadlineExceeded):
-		a.refuse(w, http.StatusGatewayTimeout, "%v", err)
-	default:
-		a.refuse(w, http.StatusConflict, "%v", err)
-	}
+func (a *admin) keyRoutes(mux *http.ServeMux) {
+	a.on(mux, "GET /v1/keys", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Keys() })
+	a.on(mux, "POST /v1/keys/rotate", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		ctx, cancel, err := forAll(r)
+		if err != nil {
+			return nil, err
+		}
+		defer cancel()
+		k, err := a.subject.RotateKey(ctx)
+		if err == nil {
+			a.log.Info().Str("op", "keys").Uints32("versions", k.Versions).Msg("gossip key rotated")
+		}
+		return k, err
+	})
 }
 
 // Keys asks which gossip keys the node holds.
@@ -94,10 +81,5 @@ func (c *Client) Keys(ctx context.Context) (Keys, error) { return get[Keys](ctx,
 // RotateKey asks the host to change the cluster's gossip key, and waits at most
 // timeout until every node uses it.
 func (c *Client) RotateKey(ctx context.Context, timeout time.Duration) (Keys, error) {
-	var k Keys
-	text, err := c.do(ctx, http.MethodPost, "keys/rotate?timeout="+timeout.String(), nil)
-	if err != nil {
-		return k, err
-	}
-	return k, json.Unmarshal(text, &k)
+	return ask[Keys](ctx, c, http.MethodPost, "keys/rotate?timeout="+timeout.String(), nil)
 }

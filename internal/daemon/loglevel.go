@@ -118,29 +118,18 @@ func (d *Daemon) SetLogLevel(level zerolog.Level, keep time.Duration) (LogState,
 	return st, nil
 }
 
-// A logSubject is a subject whose log level changes.
-type logSubject interface {
-	LogState() (LogState, error)
-	SetLogLevel(zerolog.Level, time.Duration) (LogState, error)
-}
-
-func (a *admin) logRoutes(mux *http.ServeMux, s logSubject) {
-	mux.HandleFunc("GET /v1/log-level", func(w http.ResponseWriter, _ *http.Request) {
-		st, err := s.LogState()
-		a.answerOr(w, st, err)
-	})
-	mux.HandleFunc("POST /v1/log-level", func(w http.ResponseWriter, r *http.Request) {
+func (a *admin) logRoutes(mux *http.ServeMux) {
+	a.on(mux, "GET /v1/log-level", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.LogState() })
+	a.on(mux, "POST /v1/log-level", func(w http.ResponseWriter, r *http.Request) (any, error) {
 		var req LogRequest
-		if !a.decode(w, r, &req) {
-			return
+		if err := decode(w, r, &req); err != nil {
+			return nil, err
 		}
 		level, keep, err := req.parse()
 		if err != nil {
-			a.refuse(w, http.StatusBadRequest, "%v", err)
-			return
+			return nil, wrong("%w", err)
 		}
-		st, err := s.SetLogLevel(level, keep)
-		a.answerOr(w, st, err)
+		return a.subject.SetLogLevel(level, keep)
 	})
 }
 

@@ -1,7 +1,7 @@
 package daemon
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 )
 
@@ -23,6 +24,11 @@ type NodeFaultReport = failpoint.Report
 // NodeFaults is the answer to a list of them.
 type NodeFaults struct {
 	NodeFaults []NodeFaultReport `json:"node_faults"`
+}
+
+// NodeFaultID is the answer to a request that adds one.
+type NodeFaultID struct {
+	ID uint64 `json:"id"`
 }
 
 // NodeFaultCleared is the answer to an end of node faults.
@@ -89,82 +95,46 @@ func (d *Daemon) ClearNodeFaults(id uint64) (n int, err error) {
 	return n, err
 }
 
-// nodeFaulter is the part of a subject that has node faults.
-type nodeFaulter interface {
-	AddNodeFault(NodeFault) (uint64, error)
-	NodeFaults() ([]NodeFaultReport, error)
-	ClearNodeFaults(id uint64) (int, error)
-}
-
 // nodeFaultRoutes adds the requests about node faults.
-func (a *admin) nodeFaultRoutes(mux *http.ServeMux, s nodeFaulter) {
-	mux.HandleFunc("GET /v1/faults/node", func(w http.ResponseWriter, r *http.Request) {
-		list, err := s.NodeFaults()
-		if err != nil {
-			a.refuse(w, faultStatus(err), "%v", err)
-			return
-		}
-		if list == nil {
-			list = []NodeFaultReport{} // an empty list in JSON, not null
-		}
-		a.answer(w, http.StatusOK, NodeFaults{list})
+func (a *admin) nodeFaultRoutes(mux *http.ServeMux) {
+	a.on(mux, "GET /v1/faults/node", func(http.ResponseWriter, *http.Request) (any, error) {
+		list, err := a.subject.NodeFaults()
+		return NodeFaults{rows(list)}, err
 	})
-	mux.HandleFunc("POST /v1/faults/node", func(w http.ResponseWriter, r *http.Request) { a.addNodeFault(w, r, s) })
-	mux.HandleFunc("DELETE /v1/faults/node", func(w http.ResponseWriter, r *http.Request) {
-		id, err := faultID(r.FormValue("id"))
+	a.on(mux, "POST /v1/faults/node", func(w http.ResponseWriter, r *http.Request) (any, error) {
+		beginBody(w)
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, failpoint.MaxFault+1))
 		if err != nil {
-			a.refuse(w, http.StatusBadRequest, "%v", err)
-			return
+			return nil, wrong("fault: %w", err)
 		}
-		n, err := s.ClearNodeFaults(id)
+		f, err := failpoint.Parse(body)
 		if err != nil {
-			a.refuse(w, faultStatus(err), "%v", err)
-			return
+			return nil, wrong("%w", err)
 		}
-		a.answer(w, http.StatusOK, NodeFaultCleared{n})
+		id, err := a.subject.AddNodeFault(f)
+		return NodeFaultID{id}, err
+	})
+	a.on(mux, "DELETE /v1/faults/node", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		id, err := faultID(r)
+		if err != nil {
+			return nil, err
+		}
+		n, err := a.subject.ClearNodeFaults(id)
+		return NodeFaultCleared{n}, err
 	})
 }
 
-func (a *admin) addNodeFault(w http.ResponseWriter, r *http.Request, s nodeFaulter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminTimeout)) // as in answer
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, failpoint.MaxFault+1))
-	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "fault: %v", err)
-		return
-	}
-	f, err := failpoint.Parse(body)
-	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "%v", err)
-		return
-	}
-	id, err := s.AddNodeFault(f)
-	if err != nil {
-		a.refuse(w, faultStatus(err), "%v", err)
-		return
-	}
-	a.answer(w, http.StatusOK, map[string]uint64{"id": id})
-}
-
-// faultID reads the ID of a fault; empty means all.
-func faultID(text string) (uint64, error) {
+// faultID reads the ID of a fault in a request; 0: it has none.
+func faultID(r *http.Request) (uint64, error) {
+	text := r.FormValue("id")
 	if text == "" {
 		return 0, nil
 	}
 	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || id == 0 {
-		return 0, &failpoint.FieldError{Field: "id", Value: text, Allowed: "want the number of a fault"}
+		return 0, &faults.FieldError{Field: "id", Value: text, Want: "want the number of a fault"}
 	}
 	return id, nil
-}
-
-func faultStatus(err error) int {
-	switch {
-	case errors.Is(err, errFaultsOff):
-		return http.StatusForbidden
-	case errors.Is(err, failpoint.ErrNoFault):
-		return http.StatusNotFound
-	}
-	return http.StatusConflict
 }
 
 // diskEvery is the time between two looks at the state directory.
@@ -192,16 +162,26 @@ func sayTrouble(log zerolog.Logger, said bool, err error) bool {
 	return err != nil
 }
 
-// clientNodeFault is the answer to an addition.
-type clientNodeFault struct {
-	ID uint64 `json:"id"`
+// AddNodeFault asks the node for a fault and returns its ID. A crash, and the
+// end of a freeze, may take the answer with it.
+func (c *Client) AddNodeFault(ctx context.Context, f NodeFault) (uint64, error) {
+	added, err := post[NodeFaultID](ctx, c, "faults/node", f)
+	return added.ID, err
 }
 
-// decodeAnswer decodes the answer that do returned.
-func decodeAnswer[T any](text json.RawMessage, err error) (T, error) {
-	var v T
-	if err != nil {
-		return v, err
+// NodeFaults returns the faults of the node itself.
+func (c *Client) NodeFaults(ctx context.Context) ([]NodeFaultReport, error) {
+	list, err := get[NodeFaults](ctx, c, "faults/node")
+	return list.NodeFaults, err
+}
+
+// ClearNodeFaults ends one fault of the node itself, or all with ID 0, and
+// returns how many that were.
+func (c *Client) ClearNodeFaults(ctx context.Context, id uint64) (int, error) {
+	path := "faults/node"
+	if id != 0 {
+		path += "?id=" + strconv.FormatUint(id, 10)
 	}
-	return v, json.Unmarshal(text, &v)
+	cleared, err := ask[NodeFaultCleared](ctx, c, http.MethodDelete, path, nil)
+	return cleared.Cleared, err
 }

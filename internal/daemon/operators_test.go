@@ -62,14 +62,14 @@ func (f *fakeSubject) act(format string, args ...any) (NodeAction, error) {
 	return NodeAction{Node: Enrolled{UUID: "u-1", Name: "web-1"}, Changed: true, TookMS: 12}, nil
 }
 
-func (f *fakeSubject) RemoveNode(_ context.Context, node string) (NodeAction, error) {
-	return f.act("remove %s", node)
-}
-func (f *fakeSubject) BanNode(_ context.Context, node, reason string) (NodeAction, error) {
-	return f.act("ban %s %q", node, reason)
-}
-func (f *fakeSubject) AllowNode(_ context.Context, node string, newKey bool) (NodeAction, error) {
-	return f.act("allow %s %v", node, newKey)
+func (f *fakeSubject) Act(_ context.Context, action string, r NodeRequest) (NodeAction, error) {
+	switch action {
+	case "ban":
+		return f.act("ban %s %q", r.Node, r.Reason)
+	case "allow":
+		return f.act("allow %s %v", r.Node, r.NewKey)
+	}
+	return f.act("remove %s", r.Node)
 }
 func (f *fakeSubject) Authorities() (Authorities, error) {
 	return Authorities{Trust: "host", Roots: []Root{{Subject: "ca"}}}, nil

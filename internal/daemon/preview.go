@@ -72,39 +72,29 @@ func previewOf(n NodeInfo, port addr.Port, uid uint32, met engine.Preview) Previ
 		Allowed:  met.Allowed, By: met.By, Listening: met.Listening, Waiting: met.Waiting, Backlog: met.Backlog}
 }
 
-// previewer is the part of a subject that predicts the outcome of a connect.
-type previewer interface {
-	Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error)
-}
-
 // previewTimeout bounds the wait for another node's answer.
 const previewTimeout = 5 * time.Second
 
-// previewRoute adds the request for a preview.
-func (a *admin) previewRoute(mux *http.ServeMux, s previewer) {
-	mux.HandleFunc("GET /v1/access", func(w http.ResponseWriter, r *http.Request) {
-		port, err := strconv.ParseUint(r.FormValue("port"), 10, 16)
-		if err != nil || port == 0 {
-			a.refuse(w, http.StatusBadRequest, "port: %.80q: want a number from 1 to 65535", r.FormValue("port"))
-			return
-		}
-		uid, err := strconv.ParseUint(r.FormValue("uid"), 10, 32)
-		if err != nil {
-			a.refuse(w, http.StatusBadRequest, "uid: %.80q: want a user's number", r.FormValue("uid"))
-			return
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), previewTimeout)
-		defer cancel()
-		p, err := s.Preview(ctx, r.FormValue("node"), addr.Port(port), uint32(uid))
-		switch {
-		case err == nil:
-			a.answer(w, http.StatusOK, p)
-		case errors.Is(err, errNoNode), errors.Is(err, status.NoDevice):
-			a.refuse(w, http.StatusNotFound, "%v", err)
-		default:
-			a.refuse(w, http.StatusBadGateway, "node %.80q: %v", r.FormValue("node"), err)
-		}
-	})
+// preview serves the request for a preview.
+func (a *admin) preview(_ http.ResponseWriter, r *http.Request) (any, error) {
+	port, err := strconv.ParseUint(r.FormValue("port"), 10, 16)
+	if err != nil || port == 0 {
+		return nil, wrong("port: %.80q: want a number from 1 to 65535", r.FormValue("port"))
+	}
+	uid, err := strconv.ParseUint(r.FormValue("uid"), 10, 32)
+	if err != nil {
+		return nil, wrong("uid: %.80q: want a user's number", r.FormValue("uid"))
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), previewTimeout)
+	defer cancel()
+	p, err := a.subject.Preview(ctx, r.FormValue("node"), addr.Port(port), uint32(uid))
+	switch {
+	case err == nil, errors.Is(err, errNoNode):
+		return p, err
+	case errors.Is(err, status.NoDevice):
+		return nil, coded(http.StatusNotFound, "%w", err)
+	}
+	return nil, coded(http.StatusBadGateway, "node %.80q: %w", r.FormValue("node"), err)
 }
 
 // Preview asks the node for the outcome of a connect to a port by an application here that a user

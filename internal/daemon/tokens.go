@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -228,33 +227,28 @@ func (d *Daemon) hostOnly() error {
 }
 
 func (a *admin) tokenRoutes(mux *http.ServeMux) {
-	mux.HandleFunc("GET /v1/tokens", func(w http.ResponseWriter, r *http.Request) {
-		all, err := a.subject.Tokens()
-		a.answerOr(w, all, err)
-	})
-	mux.HandleFunc("POST /v1/tokens", a.createToken)
-	mux.HandleFunc("POST /v1/tokens/revoke", a.revokeToken)
+	a.on(mux, "GET /v1/tokens", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Tokens() })
+	a.on(mux, "POST /v1/tokens", a.createToken)
+	a.on(mux, "POST /v1/tokens/revoke", a.revokeToken)
 }
 
-func (a *admin) createToken(w http.ResponseWriter, r *http.Request) {
+func (a *admin) createToken(w http.ResponseWriter, r *http.Request) (any, error) {
 	var req TokenRequest
-	if !a.decode(w, r, &req) {
-		return
+	if err := decode(w, r, &req); err != nil {
+		return nil, err
 	}
 	limits, err := req.limits()
 	if err != nil {
-		a.refuse(w, http.StatusBadRequest, "%v", err)
-		return
+		return nil, wrong("%w", err)
 	}
 	o := limits.options(nil)
 	token, err := a.subject.CreateToken(o.TTL, int(o.MaxUses), req.Labels...)
 	if err != nil {
-		a.refuse(w, http.StatusConflict, "%v", err)
-		return
+		return nil, err
 	}
 	about(w, func(e *audit.Event) { e.Token = token.ID })
 	a.log.Info().Str("op", "token").Str("token", token.ID).Dur("lifetime", o.TTL).Uint32("uses", o.MaxUses).Msg("join token created")
-	a.answer(w, http.StatusOK, token)
+	return token, nil
 }
 
 // A RevokeRequest names a join token.
@@ -262,26 +256,24 @@ type RevokeRequest struct {
 	ID string `json:"id"`
 }
 
-func (a *admin) revokeToken(w http.ResponseWriter, r *http.Request) {
+func (a *admin) revokeToken(w http.ResponseWriter, r *http.Request) (any, error) {
 	var req RevokeRequest
-	if !a.decode(w, r, &req) {
-		return
+	if err := decode(w, r, &req); err != nil {
+		return nil, err
 	}
 	if _, err := trust.ParseTokenID(req.ID); err != nil {
-		a.refuse(w, http.StatusBadRequest, "id: %v", err)
-		return
+		return nil, wrong("id: %w", err)
 	}
 	about(w, func(e *audit.Event) { e.Token = req.ID })
 	was, err := a.subject.RevokeToken(req.ID)
-	switch {
-	case err != nil:
-		a.refuse(w, http.StatusConflict, "%v", err)
-	case !was:
-		a.refuse(w, http.StatusNotFound, "no token %s: it was revoked before, or is another cluster's", req.ID)
-	default:
-		a.log.Info().Str("op", "token").Str("token", req.ID).Msg("join token revoked")
-		a.answer(w, http.StatusOK, req)
+	if err == nil && !was {
+		err = coded(http.StatusNotFound, "no token %s: it was revoked before, or is another cluster's", req.ID)
 	}
+	if err != nil {
+		return nil, err
+	}
+	a.log.Info().Str("op", "token").Str("token", req.ID).Msg("join token revoked")
+	return req, nil
 }
 
 // CreateToken asks for a join token; only a host can make one.
@@ -296,18 +288,4 @@ func (c *Client) Tokens(ctx context.Context) (Tokens, error) { return get[Tokens
 func (c *Client) RevokeToken(ctx context.Context, id string) error {
 	_, err := post[RevokeRequest](ctx, c, "tokens/revoke", RevokeRequest{id})
 	return err
-}
-
-// post asks for one thing with a body, and returns the answer.
-func post[T any](ctx context.Context, c *Client, path string, req any) (T, error) {
-	var v T
-	body, err := json.Marshal(req)
-	if err != nil {
-		return v, err
-	}
-	text, err := c.do(ctx, http.MethodPost, path, body)
-	if err != nil {
-		return v, err
-	}
-	return v, json.Unmarshal(text, &v)
 }
