@@ -146,7 +146,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{"a ban in no time", []string{"nodes", "ban", "web-1", "--timeout", "0"}, nil, "want a duration from 1s to 10m"},
 		{"no token to revoke", []string{"token", "revoke"}, nil, "want the ID of a token, got 0 arguments"},
 		{"a token for nobody", []string{"token", "create", "--uses", "0"}, nil, `--uses: "0": want a number of nodes from 1, or unlimited`},
-		{"a label of two words", []string{"token", "create", "--label", "a b"}, nil, `label: "a b": want 1 to 63 letters`},
+		{"a label of two words", []string{"token", "create", "--label", "a b"}, nil, `label "a b": want 1 to 64 letters`},
 		{"init's token of a wrong age", []string{"init", "--token-ttl", "0"}, nil, `--token-ttl: "0": want a duration from 1s to 365d, or never`},
 		{"an argument too few", []string{"ping"}, nil, "want the name or ID of one node, got 0 arguments"},
 		{"no node", []string{"ping", "x:1"}, nil, `node: "x:1": want a node's name or ID`},

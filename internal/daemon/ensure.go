@@ -111,8 +111,8 @@ func readGiven(c Config, tokenFile string) (trust.Token, error) {
 	// Whether other users can read it is for the joining node to judge: a mount of the volume may
 	// have changed the mode since this was written.
 	if c.TLS.CA != "" {
-		_, err := parseKeyring(tokenFile)
+		_, err := readKeyring(tokenFile)
 		return trust.Token{}, err
 	}
-	return parseToken(tokenFile)
+	return readToken(tokenFile)
 }

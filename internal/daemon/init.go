@@ -112,16 +112,8 @@ func WriteSecret(path string, text func() (string, error)) error {
 	return nil
 }
 
-// readToken reads a join token from its file, which is to be for this user only.
+// readToken reads a join token from its file.
 func readToken(path string) (trust.Token, error) {
-	if _, err := checkSecret("token-file", path); err != nil {
-		return trust.Token{}, err
-	}
-	return parseToken(path)
-}
-
-// parseToken is readToken without the check that no other user may read the file.
-func parseToken(path string) (trust.Token, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Token{}, problem("token-file", path, "cannot be read: "+err.Error(), err)
@@ -147,17 +139,8 @@ func keyringText(keys trust.Keyring) string {
 	return keyringPrefix + strings.ToLower(keyringCode.EncodeToString(keys.Encode()))
 }
 
-// readKeyring reads gossip keys from the file of --token-file, which is to be for
-// this user only.
+// readKeyring reads gossip keys from the file of --token-file.
 func readKeyring(path string) (trust.Keyring, error) {
-	if _, err := checkSecret("token-file", path); err != nil {
-		return trust.Keyring{}, err
-	}
-	return parseKeyring(path)
-}
-
-// parseKeyring is readKeyring without the check that no other user may read the file.
-func parseKeyring(path string) (trust.Keyring, error) {
 	text, err := readBounded(path, maxTokenFile)
 	if err != nil {
 		return trust.Keyring{}, problem("token-file", path, "cannot be read: "+err.Error(), err)

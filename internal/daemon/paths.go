@@ -53,23 +53,6 @@ func (d *Daemon) pathNetwork() *engine.PathNetwork {
 // maxPathsMost is the largest max-paths.
 const maxPathsMost = 1 << 20
 
-func setMaxPaths(c *Config, s string) bool {
-	if s == autoQuota {
-		c.MaxPaths = 0
-		return true
-	}
-	n, err := strconv.ParseUint(s, 10, 31)
-	c.MaxPaths = int(n)
-	return err == nil && n >= 1 && n <= maxPathsMost
-}
-
-func maxPathsText(c *Config) string {
-	if c.MaxPaths == 0 {
-		return autoQuota
-	}
-	return strconv.Itoa(c.MaxPaths)
-}
-
 // maxPaths is how many paths the node may have.
 func (c *Config) maxPaths() int {
 	if c.MaxPaths == 0 {

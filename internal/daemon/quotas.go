@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"fmt"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -39,70 +37,19 @@ const (
 	maxMemory       = 1 << 40
 )
 
-// autoQuota is how a quota that follows the limit of the process is written.
-const autoQuota = "auto"
-
 func quotaSettings() []Setting {
-	count := func(key, usage string, field func(*Config) *int) Setting {
-		return Setting{key, usage, fmt.Sprintf("a number from 1 to %d", maxQuota),
-			func(c *Config, s string) bool {
-				n, err := strconv.ParseUint(s, 10, 31)
-				*field(c) = int(n)
-				return err == nil && n >= 1 && n <= maxQuota
-			},
-			func(c *Config) string { return strconv.Itoa(*field(c)) }}
-	}
 	return []Setting{
-		{"conn-memory", "memory that connections may take for messages that nobody reads",
-			fmt.Sprintf("auto: half of the memory limit; or a size from %s to %s", sizeText(minConnMemory), sizeText(maxMemory)), setConnMemory,
-			func(c *Config) string {
-				if c.Local.Quotas.ConnMemory == 0 {
-					return autoQuota
-				}
-				return sizeText(c.Local.Quotas.ConnMemory)
-			}},
-		count("app-endpoints", "endpoints that one application may have open, and all of one user four times as many",
-			func(c *Config) *int { return &c.Local.Quotas.Endpoints }),
-		count("app-windows", "windows that one application may have, and all of one user four times as many",
-			func(c *Config) *int { return &c.Local.Quotas.Windows }),
-		{"app-window-memory", "memory of the windows of one application, and of one user's four times as much",
-			fmt.Sprintf("a size from %s to %s", sizeText(minWindowMemory), sizeText(maxMemory)), setWindowMemory,
-			func(c *Config) string { return sizeText(c.Local.Quotas.WindowMemory) }},
-		{"user-descriptors", "descriptors of fabricd that all applications of one user may hold, beside those of paths",
-			fmt.Sprintf("auto: three quarters of what other users leave; or a number from %d to %d", minDescriptors, maxQuota), setUserDescriptors,
-			func(c *Config) string {
-				if c.Local.Quotas.UserDescriptors == 0 {
-					return autoQuota
-				}
-				return strconv.Itoa(c.Local.Quotas.UserDescriptors)
-			}},
+		bytesOf("conn-memory", "memory that connections may take for messages that nobody reads",
+			"half of the memory limit", minConnMemory, maxMemory, func(c *Config) *int64 { return &c.Local.Quotas.ConnMemory }),
+		number("app-endpoints", "endpoints that one application may have open, and all of one user four times as many",
+			"", 1, maxQuota, func(c *Config) *int { return &c.Local.Quotas.Endpoints }),
+		number("app-windows", "windows that one application may have, and all of one user four times as many",
+			"", 1, maxQuota, func(c *Config) *int { return &c.Local.Quotas.Windows }),
+		bytesOf("app-window-memory", "memory of the windows of one application, and of one user's four times as much",
+			"", minWindowMemory, maxMemory, func(c *Config) *int64 { return &c.Local.Quotas.WindowMemory }),
+		number("user-descriptors", "descriptors of fabricd that all applications of one user may hold, beside those of paths",
+			"three quarters of what other users leave", minDescriptors, maxQuota, func(c *Config) *int { return &c.Local.Quotas.UserDescriptors }),
 	}
-}
-
-func setUserDescriptors(c *Config, s string) bool {
-	if s == autoQuota {
-		c.Local.Quotas.UserDescriptors = 0
-		return true
-	}
-	n, err := strconv.ParseUint(s, 10, 31)
-	c.Local.Quotas.UserDescriptors = int(n)
-	return err == nil && n >= minDescriptors && n <= maxQuota
-}
-
-func setConnMemory(c *Config, s string) bool {
-	if s == autoQuota {
-		c.Local.Quotas.ConnMemory = 0
-		return true
-	}
-	n, ok := parseSize(s, maxMemory)
-	c.Local.Quotas.ConnMemory = n
-	return ok && n >= minConnMemory
-}
-
-func setWindowMemory(c *Config, s string) bool {
-	n, ok := parseSize(s, maxMemory)
-	c.Local.Quotas.WindowMemory = n
-	return ok && n >= minWindowMemory
 }
 
 // limits returns the quotas of one application, and those of one user's.

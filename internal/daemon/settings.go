@@ -57,8 +57,8 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return (*string)(&c.Role) }, oneOf("host", "node")),
 	text("name", "name of this node in tables and logs", "1 to 63 letters, digits, '.', '-' or '_'",
 		func(c *Config) *string { return &c.Name }, validName),
-	{"node-id", "the only node ID that this node takes; the host refuses it, and says why, if another node has or had it",
-		fmt.Sprintf("auto: one that is free; or a number from 1 to %d", addr.FirstReserved-1), setNodeID, nodeIDText},
+	number("node-id", "the only node ID that this node takes; the host refuses it, and says why, if another node has or had it",
+		"one that is free", 1, int(addr.FirstReserved)-1, func(c *Config) *addr.NodeID { return &c.NodeID }),
 	list("join", "data addresses of members; the host's to join first", "host:port, separated by commas",
 		func(c *Config) *[]string { return &c.Join }, validHostPort),
 	text("token-file", "file with the join token", "path of a file",
@@ -102,18 +102,17 @@ var nodeSettings = []Setting{
 		func(c *Config) *bool { return &c.TCPPlaintext }),
 	text("paths", "when a connection to another node gets sockets of its own, for messages to the other application and for RMA to its node: after a few, or never",
 		"lazy or off", func(c *Config) *string { return &c.Paths }, oneOf(pathsLazy, pathsOff)),
-	{"max-paths", "how many such sockets there may be, of each of which fabricd holds one descriptor; further connections stay on the link",
-		fmt.Sprintf("auto: three eighths of RLIMIT_NOFILE; or a number from 1 to %d", maxPathsMost), setMaxPaths, maxPathsText},
-	{"connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m", setConnectTimeout,
-		func(c *Config) string { return c.ConnectTimeout.String() }},
-	{"certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",
-		"a duration from 1m to 3650d; d is a day", setValidity, func(c *Config) string { return days(c.CertificateValidity) }},
-	{"max-nodes", "how many identities the host lets into the cluster, banned ones included", "a number from 1 to 16384", setMaxNodes,
-		func(c *Config) string { return strconv.Itoa(c.MaxNodes) }},
+	number("max-paths", "how many such sockets there may be, of each of which fabricd holds one descriptor; further connections stay on the link",
+		"three eighths of RLIMIT_NOFILE", 1, maxPathsMost, func(c *Config) *int { return &c.MaxPaths }),
+	span("connect-timeout", "how long a connect waits for its accept", "a duration from 100ms to 10m",
+		100*time.Millisecond, 10*time.Minute, func(c *Config) *time.Duration { return &c.ConnectTimeout }),
+	span("certificate-validity", "how long the certificates are valid that the host issues; each is renewed after two thirds of it",
+		"a duration from 1m to 3650d; d is a day", membership.MinCertificateValidity, trust.CAValidity, func(c *Config) *time.Duration { return &c.CertificateValidity }),
+	number("max-nodes", "how many identities the host lets into the cluster, banned ones included",
+		"", 1, membership.MaxNodes, func(c *Config) *int { return &c.MaxNodes }),
 	{"allowed-networks", "at the host: networks in which members may say that they are reached; everywhere if empty", "networks like 10.0.0.0/8, separated by commas, or nothing",
 		setNetworks, networksOf},
-	{"enable-faults", "let the operator break this node on purpose, with fabricd faults", "true or false", setFaults,
-		func(c *Config) string { return strconv.FormatBool(c.EnableFaults) }},
+	toggle("enable-faults", "let the operator break this node on purpose, with fabricd faults", func(c *Config) *bool { return &c.EnableFaults }),
 }
 
 var logSettings = []Setting{
@@ -181,6 +180,64 @@ func port(key, usage string, field func(*Config) *uint16) Setting {
 		func(c *Config) string { return strconv.Itoa(int(*field(c))) }}
 }
 
+// autoWord is how a setting is written that follows something else, which is 0 in the configuration.
+const autoWord = "auto"
+
+// number returns a setting of a number in bounds. auto says what it follows otherwise; empty: it
+// always is a number.
+func number[T ~int | ~uint16](key, usage, auto string, least, most int, field func(*Config) *T) Setting {
+	return orAuto(Setting{key, usage, fmt.Sprintf("a number from %d to %d", least, most),
+		func(c *Config, s string) bool {
+			n, err := strconv.ParseUint(s, 10, 31)
+			*field(c) = T(n)
+			return err == nil && int(n) >= least && int(n) <= most
+		},
+		func(c *Config) string { return fmt.Sprint(*field(c)) }}, auto)
+}
+
+// bytesOf is number for bytes.
+func bytesOf[T ~int | ~int64](key, usage, auto string, least, most int64, field func(*Config) *T) Setting {
+	return orAuto(Setting{key, usage, fmt.Sprintf("a size from %s to %s", sizeText(least), sizeText(most)),
+		func(c *Config, s string) bool {
+			n, ok := parseSize(s, most)
+			*field(c) = T(n)
+			return ok && n >= least
+		},
+		func(c *Config) string { return sizeText(int64(*field(c))) }}, auto)
+}
+
+// orAuto lets a setting be auto too, unless that stands for nothing.
+func orAuto(s Setting, auto string) Setting {
+	if auto == "" {
+		return s
+	}
+	return Setting{s.Key, s.Usage, autoWord + ": " + auto + "; or " + s.Allowed,
+		func(c *Config, text string) bool {
+			if text == autoWord {
+				s.set(c, "0")
+				return true
+			}
+			return s.set(c, text)
+		},
+		func(c *Config) string {
+			if text := s.get(c); text != "0" {
+				return text
+			}
+			return autoWord
+		}}
+}
+
+// span returns a setting of a duration in bounds.
+func span(key, usage, allowed string, least, most time.Duration, field func(*Config) *time.Duration) Setting {
+	return Setting{key, usage, allowed,
+		func(c *Config, s string) bool {
+			d, err := parseDays(s)
+			*field(c) = d
+			return err == nil && d >= least && d <= most
+		},
+		func(c *Config) string { return days(*field(c)) }}
+}
+
 // ids returns a setting of user or group numbers separated by commas.
 func ids(key, usage string, field func(*Config) *[]uint32) Setting {
 	return Setting{key, usage, "numbers separated by commas, or nothing",
@@ -223,53 +280,6 @@ func setMode(c *Config, s string) bool {
 		return false
 	}
 	c.Local.SocketMode = fs.FileMode(n)
-	return true
-}
-
-func setNodeID(c *Config, s string) bool {
-	if s == autoQuota {
-		c.NodeID = 0
-		return true
-	}
-	n, err := strconv.ParseUint(s, 10, 16)
-	c.NodeID = addr.NodeID(n)
-	return err == nil && n >= 1 && c.NodeID < addr.FirstReserved
-}
-
-func nodeIDText(c *Config) string {
-	if c.NodeID == 0 {
-		return autoQuota
-	}
-	return fmt.Sprint(c.NodeID)
-}
-
-func setConnectTimeout(c *Config, s string) bool {
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 100*time.Millisecond || d > 10*time.Minute {
-		return false
-	}
-	c.ConnectTimeout = d
-	return true
-}
-
-func setValidity(c *Config, s string) bool {
-	d, err := parseDays(s)
-	if err != nil || d < membership.MinCertificateValidity || d > trust.CAValidity {
-		return false
-	}
-	c.CertificateValidity = d
-	return true
-}
-
-// maxMaxNodes is how many identities a host can keep at most.
-const maxMaxNodes = 16384
-
-func setMaxNodes(c *Config, s string) bool {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > maxMaxNodes {
-		return false
-	}
-	c.MaxNodes = n
 	return true
 }
 
@@ -320,25 +330,14 @@ func days(d time.Duration) string {
 	return d.String()
 }
 
-func setFaults(c *Config, s string) bool {
-	c.EnableFaults = s == "true"
-	return s == "true" || s == "false"
-}
-
 func oneOf(words ...string) func(string) bool {
 	return func(s string) bool { return slices.Contains(words, s) }
 }
 
 func notEmpty(s string) bool { return s != "" }
 
-func validName(s string) bool {
-	if len(s) < 1 || len(s) > 63 {
-		return false
-	}
-	return strings.IndexFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
-	}) < 0
-}
+// validName is addr.ValidName for a name that is a label of DNS too.
+func validName(s string) bool { return len(s) <= 63 && addr.ValidName(s) }
 
 func validHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
@@ -355,9 +354,7 @@ func validAdvertise(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return !a.IsUnspecified()
 	}
-	return s == "" || len(s) <= 253 && strings.IndexFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
-	}) < 0
+	return s == "" || addr.ValidHost(s)
 }
 
 // maxSocketPath is the longest path that a Unix socket's address holds.

@@ -20,7 +20,6 @@ const (
 	minTokenLifetime = time.Second
 	maxTokenLifetime = 365 * 24 * time.Hour
 	maxTokenUses     = 1 << 20
-	maxLabels        = 8
 )
 
 // Never is the lifetime of a token that does not expire, in a TokenRequest and on
@@ -90,17 +89,7 @@ func (r TokenRequest) limits() (l TokenLimits, err error) {
 }
 
 // CheckLabels returns the error in labels for nodes.
-func CheckLabels(labels []string) error {
-	if len(labels) > maxLabels {
-		return fmt.Errorf("labels: %d of them: want at most %d", len(labels), maxLabels)
-	}
-	for _, l := range labels {
-		if !validName(l) {
-			return fmt.Errorf("label: %q: want 1 to 63 letters, digits, '.', '-' or '_'", l)
-		}
-	}
-	return nil
-}
+func CheckLabels(labels []string) error { return trust.CheckLabels(labels) }
 
 // A Token is the answer to a TokenRequest. It is a secret.
 type Token struct {

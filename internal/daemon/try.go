@@ -96,9 +96,12 @@ func absolute(path string) string {
 
 func needToken(c Config) Need {
 	n := Need{Setting: "token-file", Value: c.TokenFile}
-	if c.TLS.CA != "" {
+	_, n.Err = checkSecret("token-file", c.TokenFile)
+	switch {
+	case n.Err != nil:
+	case c.TLS.CA != "":
 		_, n.Err = readKeyring(c.TokenFile)
-	} else {
+	default:
 		_, n.Err = readToken(c.TokenFile)
 	}
 	if errors.Is(n.Err, fs.ErrNotExist) {

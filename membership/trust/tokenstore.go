@@ -68,8 +68,8 @@ type TokenOptions struct {
 // MaxLabels bounds the labels of a token.
 const MaxLabels = 8
 
-// checkLabels refuses labels that rules could not name.
-func checkLabels(labels []string) error {
+// CheckLabels refuses labels that rules could not name.
+func CheckLabels(labels []string) error {
 	if len(labels) > MaxLabels {
 		return fmt.Errorf("%d labels, want at most %d", len(labels), MaxLabels)
 	}
@@ -108,7 +108,7 @@ func (s *TokenStore) Create(cluster addr.UUID, pin Pin, opts TokenOptions, now t
 	if opts.TTL < 0 {
 		return Token{}, fmt.Errorf("create token: lifetime of %s, want 0 (for ever) or more", opts.TTL)
 	}
-	if err := checkLabels(opts.Labels); err != nil {
+	if err := CheckLabels(opts.Labels); err != nil {
 		return Token{}, fmt.Errorf("create token: %w", err)
 	}
 	t, err := newToken(cluster, pin)
@@ -283,7 +283,7 @@ func (j tokenJSON) entry() (*tokenEntry, error) {
 	if len(j.Verifier) != sha256.Size || len(j.Label) > maxLabelBytes {
 		return nil, fmt.Errorf("token %s: verifier of %d bytes, label of %d", id, len(j.Verifier), len(j.Label))
 	}
-	if err := checkLabels(j.Labels); err != nil {
+	if err := CheckLabels(j.Labels); err != nil {
 		return nil, fmt.Errorf("token %s: %w", id, err)
 	}
 	e := &tokenEntry{verifier: [sha256.Size]byte(j.Verifier)}
