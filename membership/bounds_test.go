@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -183,5 +184,26 @@ func TestTheHostIsLookedForAtFewAddresses(t *testing.T) {
 			t.Errorf("dialed %v, want each of %v once, in this order", dialed, list)
 		}
 		mu.Unlock()
+	})
+}
+
+// TestAddressesOfMembersAreKnown: also of one that is gone, and after a restart.
+func TestAddressesOfMembersAreKnown(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.cluster(2)
+		known := func(i int) bool { return w.node(1).a.Knows(netip.MustParseAddr(ip(i))) }
+		if !known(2) || known(3) {
+			t.Errorf("node 2 is known: %v, a stranger: %v", known(2), known(3))
+		}
+		w.kill(w.node(2))
+		time.Sleep(10 * time.Second) // its end is known, and written down
+		if !known(2) {
+			t.Error("a member that is gone is a stranger")
+		}
+		w.kill(w.node(1))
+		w.again(1)
+		if !known(1) || known(3) {
+			t.Errorf("after a restart its own address is known: %v, a stranger's: %v", known(1), known(3))
+		}
 	})
 }

@@ -86,8 +86,8 @@ func (a *Agent) proven(k gossip.Key) bool {
 	return len(c.table) == 0 && c.remembered[k.UUID]
 }
 
-// knows reports whether a member is, or was, at an address.
-func (a *Agent) knows(at netip.Addr) bool {
+// Knows reports whether a member is, or was, at an address. It may be called from any goroutine.
+func (a *Agent) Knows(at netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.view.circle.addresses[at.Unmap()]

@@ -39,7 +39,7 @@ func (a *Agent) startGossip(epoch uint64) error {
 		Profile:    a.cfg.Detection,
 		MaxMembers: maxHeard,
 		Proven:     a.proven,
-		Known:      a.knows,
+		Known:      a.Knows,
 		Seed:       a.cfg.Seed,
 		Log:        a.log.With().Str("part", "gossip").Logger(),
 	})

@@ -33,7 +33,7 @@ func (a *Agent) serverConfig() control.Config {
 		Store:    a.cfg.Trust,
 		Self:     a.end,
 		Admit:    a.admit,
-		Known:    a.knows,
+		Known:    a.Knows,
 		Lifeline: func(l *control.Lifeline) {
 			if !a.post(func() { a.acceptLine(l) }) {
 				l.Abort()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -96,7 +97,6 @@ type Daemon struct {
 	reloading sync.Mutex // held while settings are read again
 
 	memory  *connMemory
-	known   *knownAddresses
 	refused atomic.Uint64 // connections of peers
 	ended   sync.Once     // closes done
 
@@ -144,9 +144,9 @@ const (
 func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: c, loaded: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
-		nodeList: newNodeList(), known: newKnownAddresses(),
-		done:  make(chan struct{}),
-		phase: phaseJoining,
+		nodeList: newNodeList(),
+		done:     make(chan struct{}),
+		phase:    phaseJoining,
 	}
 	var err error
 	if d.access, err = c.Access.policy(); err != nil {
@@ -298,6 +298,13 @@ func (d *Daemon) rooms() (*engine.Node, *membership.Agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.engine, d.agent
+}
+
+// knows reports whether a member is, or was, at an address: connections from there have a share of
+// the handshakes that strangers do not get.
+func (d *Daemon) knows(at netip.Addr) bool {
+	_, agent := d.rooms()
+	return agent != nil && agent.Knows(at)
 }
 
 // Leave ends the node's connections in order and tells the cluster that it

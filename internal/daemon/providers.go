@@ -93,7 +93,7 @@ func streamConfig(d *Daemon, shared *handover, store *trust.Store) stream.Config
 		StreamWindow:  min(8<<20, d.memory.window()),
 		SessionWindow: d.memory.window(),
 
-		Known:   d.known.has,
+		Known:   d.knows,
 		Log:     d.log,
 		Refused: d.countRefused,
 	}
@@ -114,7 +114,7 @@ func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
 		MaxStreamWindow:  uint64(min(8<<20, d.memory.window())),
 		ConnectionWindow: uint64(d.memory.window()),
 
-		Known:   d.known.has,
+		Known:   d.knows,
 		Log:     d.log,
 		Refused: d.countRefused,
 	}

@@ -313,10 +313,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 	b := &bridge{
 		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term, lease: leases.own,
 		engine: engine, nodeList: d.nodeList, log: d.log,
-		meet: func(ev membership.Event) {
-			d.known.meet(ev)
-			d.links.meet(d.ctx, ev, d.wg.Go)
-		},
+		meet: func(ev membership.Event) { d.links.meet(d.ctx, ev, d.wg.Go) },
 	}
 	at := d.places
 	carried, _ := d.providers()
