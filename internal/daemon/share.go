@@ -1,7 +1,8 @@
 package daemon
 
 import (
-	"encoding/binary"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -160,32 +161,86 @@ const maxClientHello = 5 + 16<<10
 
 // decide reads the first bytes, as many as it needs.
 func (u *undecided) decide() error {
-	if u.head == nil {
-		u.head = make([]byte, 0, 4<<10)
+	to, err := u.side()
+	switch {
+	case err == io.EOF && len(u.head) > 0: // its reader reports the error
+	case err != nil:
+		return err
+	case to != nil:
+		u.leave(to)
+		return membership.ErrElsewhere
 	}
-	for {
-		to, enough := u.of.sideOf(u.head)
-		if to != nil {
-			u.leave(to)
-			return membership.ErrElsewhere
-		}
-		if enough {
-			u.decided = true
-			return nil
-		}
-		if len(u.head) == cap(u.head) {
-			u.head = slices.Grow(u.head, maxClientHello-len(u.head))
-		}
-		n, err := u.TCPConn.Read(u.head[len(u.head):cap(u.head)])
-		u.head = u.head[:len(u.head)+n]
-		if n == 0 && err != nil {
-			if err == io.EOF && len(u.head) > 0 {
-				u.decided = true // its reader reports the error
-				return nil
-			}
-			return err
+	u.decided = true
+	return nil
+}
+
+// side returns the side that the connection is for, nil for membership's. After an error it can be
+// asked again.
+func (u *undecided) side() (*handover, error) {
+	for len(u.head) == 0 || u.head[0] == path.First && len(u.head) < path.GreetingLen {
+		if err := u.more(); err != nil {
+			return nil, err
 		}
 	}
+	switch {
+	case u.head[0] == path.First:
+		return u.of.paths, nil
+	case u.of.other == nil:
+		return nil, nil
+	}
+	hello := &helloReader{Conn: u.TCPConn, of: u}
+	if slices.Contains(hello.protocols(), stream.ALPN) {
+		return u.of.other, nil
+	}
+	return nil, hello.err
+}
+
+// more reads more of the first bytes.
+func (u *undecided) more() error {
+	if len(u.head) == cap(u.head) {
+		u.head = slices.Grow(u.head, min(max(len(u.head), 4<<10), maxClientHello-len(u.head)))
+	}
+	n, err := u.TCPConn.Read(u.head[len(u.head):cap(u.head)])
+	u.head = u.head[:len(u.head)+n]
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// A helloReader shows crypto/tls the first bytes of a connection, which stay in its head.
+type helloReader struct {
+	net.Conn
+	of  *undecided
+	at  int   // in the head
+	err error // of the connection
+}
+
+func (r *helloReader) Read(p []byte) (int, error) {
+	if r.at == len(r.of.head) {
+		if r.at >= maxClientHello {
+			return 0, io.ErrShortBuffer // no ClientHello in one record
+		}
+		if r.err = r.of.more(); r.err != nil {
+			return 0, r.err
+		}
+	}
+	n := copy(p, r.of.head[r.at:])
+	r.at += n
+	return n, nil
+}
+
+// Write drops an alert: the peer hears from the side that gets the connection.
+func (r *helloReader) Write(p []byte) (int, error) { return len(p), nil }
+
+// protocols returns the protocol names (ALPN) in a ClientHello, none if there is no such thing.
+func (r *helloReader) protocols() (names []string) {
+	config := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		names = hello.SupportedProtos
+		return nil, errors.New("read")
+	}}
+	_ = tls.Server(r, config).Handshake() // which fails at the latest then
+	return names
 }
 
 // leave gives the connection to another side.
@@ -239,103 +294,4 @@ func (c *handed) Read(p []byte) (int, error) {
 	n := copy(p, c.head)
 	c.head = c.head[n:]
 	return n, nil
-}
-
-// sideOf returns the side that a connection which begins with b is for, or else whether
-// b is enough to know that it is membership's.
-func (s *share) sideOf(b []byte) (to *handover, enough bool) {
-	if len(b) == 0 {
-		return nil, false
-	}
-	if b[0] == path.First {
-		if len(b) < path.GreetingLen {
-			return nil, false
-		}
-		return s.paths, true
-	}
-	if s.other == nil {
-		return nil, true
-	}
-	ours, enough := forProvider(b)
-	if ours {
-		return s.other, true
-	}
-	return nil, enough
-}
-
-// forProvider reports whether a connection that begins with b is for the TCP provider, or else
-// whether b is enough to know that it is not. A connection without a ClientHello in one record is
-// not.
-func forProvider(b []byte) (ours, enough bool) {
-	const recordHeader, handshake = 5, 22
-	switch {
-	case len(b) == 0:
-		return false, false
-	case b[0] != handshake:
-		return false, true
-	case len(b) < recordHeader:
-		return false, false
-	}
-	n := int(binary.BigEndian.Uint16(b[3:]))
-	if n > maxClientHello-recordHeader {
-		return false, true
-	}
-	if len(b) < recordHeader+n {
-		return false, false
-	}
-	return slices.Contains(alpn(b[recordHeader:recordHeader+n]), stream.ALPN), true
-}
-
-// alpn returns the protocol names in a ClientHello (RFC 8446 4.1.2, RFC 7301),
-// none if it is malformed.
-func alpn(b []byte) (names []string) {
-	const clientHello, alpnExtension = 1, 16
-	d := cursor{b: b}
-	if d.take(1)[0] != clientHello {
-		return nil
-	}
-	d = cursor{b: d.vector(3)}
-	d.take(2 + 32) // version, random
-	d.vector(1)    // session
-	d.vector(2)    // cipher suites
-	d.vector(1)    // compression methods
-	all := cursor{b: d.vector(2)}
-	for len(all.b) > 0 {
-		kind := binary.BigEndian.Uint16(all.take(2))
-		body := cursor{b: all.vector(2)}
-		if kind != alpnExtension {
-			continue
-		}
-		list := cursor{b: body.vector(2)}
-		for len(list.b) > 0 {
-			names = append(names, string(list.vector(1)))
-		}
-	}
-	return names
-}
-
-// A cursor takes bytes from the front of b. Missing bytes are zero, and then nothing is left.
-type cursor struct{ b []byte }
-
-func (c *cursor) take(n int) []byte {
-	if n > len(c.b) {
-		c.b = nil
-		return make([]byte, n)
-	}
-	p := c.b[:n]
-	c.b = c.b[n:]
-	return p
-}
-
-// vector takes bytes whose length stands before them, in size bytes.
-func (c *cursor) vector(size int) []byte {
-	n := 0
-	for _, b := range c.take(size) {
-		n = n<<8 | int(b)
-	}
-	if n > len(c.b) {
-		c.b = nil
-		return nil
-	}
-	return c.take(n)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"testing"
 	"time"
 
@@ -35,45 +34,6 @@ func clientHello(t testing.TB, alpn ...string) []byte {
 	return d.said.Bytes()
 }
 
-func TestForProvider(t *testing.T) {
-	control, link := clientHello(t, "fabricd-control/1"), clientHello(t, stream.ALPN)
-	for name, c := range map[string]struct {
-		b            []byte
-		ours, enough bool
-	}{
-		"nothing":            {nil, false, false},
-		"a session":          {link, true, true},
-		"half a session":     {link[:len(link)/2], false, false},
-		"three bytes":        {link[:3], false, false},
-		"control":            {control, false, true},
-		"no protocol":        {clientHello(t), false, true},
-		"HTTP":               {[]byte("GET / HTTP/1.1"), false, true},
-		"an enormous record": {[]byte{22, 3, 1, 0xff, 0xff}, false, true},
-		"an empty record":    {[]byte{22, 3, 1, 0, 0}, false, true},
-	} {
-		if ours, enough := forProvider(c.b); ours != c.ours || enough != c.enough {
-			t.Errorf("%s: %v, %v; want %v, %v", name, ours, enough, c.ours, c.enough)
-		}
-	}
-	if names := alpn(clientHello(t, "one", "two")[5:]); !slices.Equal(names, []string{"one", "two"}) {
-		t.Errorf("names %q", names)
-	}
-}
-
-func FuzzForProvider(f *testing.F) {
-	f.Add(clientHello(f, stream.ALPN))
-	f.Add(clientHello(f, "other"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		ours, enough := forProvider(b)
-		if ours && !enough {
-			t.Error("it is known to be ours, but not enough is known")
-		}
-		if !enough && len(b) >= maxClientHello {
-			t.Errorf("%d bytes are not enough", len(b))
-		}
-	})
-}
-
 // TestShare lets a connection of each kind through one listener.
 func TestShare(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,14 +43,16 @@ func TestShare(t *testing.T) {
 	s := newShare(l, zerolog.Nop(), func() {})
 	s.provider()
 	defer s.Close()
-	say := func(p []byte) net.Conn {
+	say := func(parts ...[]byte) net.Conn {
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		if _, err := c.Write(append(bytes.Clone(p), "rest"...)); err != nil {
-			t.Fatal(err)
+		for _, p := range append(parts, []byte("rest")) {
+			if _, err := c.Write(p); err != nil {
+				t.Fatal(err)
+			}
 		}
 		return c
 	}
@@ -101,9 +63,15 @@ func TestShare(t *testing.T) {
 	}{
 		{"control", clientHello(t, "fabricd-control/1"), false},
 		{"session", clientHello(t, stream.ALPN), true},
+		{"one of two protocols", clientHello(t, "other", stream.ALPN), true},
+		{"no protocol", clientHello(t), false},
 		{"stranger", []byte("GET / HTTP/1.1"), false},
+		{"an enormous record", []byte{22, 3, 1, 0xff, 0xff}, false},
+		{"an empty record", []byte{22, 3, 1, 0, 0}, false},
+		{"a record that is no hello", []byte{22, 3, 1, 0, 4, 2, 0, 0, 0}, false},
+		{"more than a record", append([]byte{22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff}, make([]byte, maxClientHello)...), false},
 	} {
-		dialed := say(c.p)
+		dialed := say(c.p[:len(c.p)/2], c.p[len(c.p)/2:])
 		first, err := s.Accept()
 		if err != nil {
 			t.Fatal(err)
