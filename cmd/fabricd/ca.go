@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"time"
 
@@ -25,15 +24,11 @@ trusts, unless the cluster's certificates come from an operator's own CA.`,
 
 func (a *app) caShowCommand() *cobra.Command {
 	return a.reader("show", "Show which authorities this node trusts; two: a rotation is under way", `  fabricd ca show
-  fabricd ca show --json`, "ca", showAuthorities)
+  fabricd ca show --json`, "ca", typed(showAuthorities))
 }
 
 // showAuthorities prints the roots that a node trusts.
-func showAuthorities(w io.Writer, text json.RawMessage) error {
-	var all daemon.Authorities
-	if err := json.Unmarshal(text, &all); err != nil {
-		return err
-	}
+func showAuthorities(w io.Writer, all daemon.Authorities) error {
 	t := table{{"SUBJECT", "OF", "SINCE", "UNTIL", "KEY"}}
 	for _, r := range all.Roots {
 		t = append(t, []string{r.Subject, all.Trust, r.Since.Format(time.RFC3339), r.Until.Format(time.RFC3339), r.Key})
@@ -43,7 +38,6 @@ func showAuthorities(w io.Writer, text json.RawMessage) error {
 
 func (a *app) caRotateCommand() *cobra.Command {
 	var f askFlags
-	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "rotate", Short: "Replace the cluster's certificate authority; asks the host's fabricd",
 		Long: `rotate makes a new authority. Every node first trusts both, then has a certificate
@@ -55,23 +49,11 @@ what this one began.`,
   fabricd ca rotate --timeout 2m --json`,
 	}
 	f.addTo(cmd, a, true)
-	addTimeout(cmd, &timeout)
+	f.addTimeout(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.askAll(cmd, &f, timeout, func(ctx context.Context, c *daemon.Client) error {
-			all, err := c.RotateCA(ctx, timeout)
-			if err != nil {
-				return err
-			}
-			text, err := json.Marshal(all)
-			switch {
-			case err != nil:
-				return err
-			case f.json:
-				_, err = a.stdout.Write(append(text, '\n'))
-				return err
-			}
-			return showAuthorities(a.stdout, text)
-		})
+		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.Authorities, error) {
+			return c.RotateCA(ctx, f.timeout)
+		}, showAuthorities)
 	}
 	return cmd
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -230,16 +231,12 @@ With --node it breaks the node itself:
 		if err != nil {
 			return usageError{err}
 		}
-		return a.ask(cmd, &ask, func(ctx context.Context, c *daemon.Client) error {
+		return answer(a, cmd, &ask, func(ctx context.Context, c *daemon.Client) (daemon.LinkFaultIDs, error) {
 			ids, err := c.AddLinkFaults(ctx, rules)
-			if err != nil {
-				return err
-			}
-			if ask.json {
-				return json.NewEncoder(a.stdout).Encode(daemon.LinkFaultIDs{IDs: ids})
-			}
-			for i, id := range ids {
-				if _, err := fmt.Fprintf(a.stdout, "fault %d: %v\n", id, rules[i]); err != nil {
+			return daemon.LinkFaultIDs{IDs: ids}, err
+		}, func(w io.Writer, added daemon.LinkFaultIDs) error {
+			for i, id := range added.IDs {
+				if _, err := fmt.Fprintf(w, "fault %d: %v\n", id, rules[i]); err != nil {
 					return err
 				}
 			}
@@ -269,26 +266,14 @@ a test that broke nothing proves nothing.`,
 	ask.addTo(cmd, a, true)
 	cmd.Flags().BoolVar(&ended, "ended", false, "show those too that are over, the last 256 of them")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.ask(cmd, &ask, func(ctx context.Context, c *daemon.Client) error {
-			links, err := c.LinkFaults(ctx, ended)
-			if err != nil {
-				return err
+		return answer(a, cmd, &ask, func(ctx context.Context, c *daemon.Client) (all allFaults, err error) {
+			if all.Links, err = c.LinkFaults(ctx, ended); err != nil {
+				return all, err
 			}
 			nodes, err := c.NodeFaults(ctx)
-			if err != nil {
-				return err
-			}
-			all := allFaults{Links: links, Nodes: []daemon.NodeFaultReport{}}
-			for _, r := range nodes {
-				if ended || r.State != "ended" {
-					all.Nodes = append(all.Nodes, r)
-				}
-			}
-			if ask.json {
-				return json.NewEncoder(a.stdout).Encode(all)
-			}
-			return showFaults(a.stdout, all)
-		})
+			all.Nodes = slices.DeleteFunc(nodes, func(r daemon.NodeFaultReport) bool { return !ended && r.State == "ended" })
+			return all, err
+		}, showFaults)
 	}
 	return cmd
 }

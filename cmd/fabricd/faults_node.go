@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -87,15 +88,11 @@ func (f *nodeFlags) unused(cmd *cobra.Command) error {
 
 // addNodeFault asks for a fault of the node itself.
 func (a *app) addNodeFault(cmd *cobra.Command, ask *askFlags, f daemon.NodeFault) error {
-	return a.ask(cmd, ask, func(ctx context.Context, c *daemon.Client) error {
+	return answer(a, cmd, ask, func(ctx context.Context, c *daemon.Client) (daemon.NodeFaultID, error) {
 		id, err := c.AddNodeFault(ctx, f)
-		if err != nil {
-			return err
-		}
-		if ask.json {
-			return json.NewEncoder(a.stdout).Encode(map[string]uint64{"id": id})
-		}
-		_, err = fmt.Fprintf(a.stdout, "node fault %d: %v\n", id, f)
+		return daemon.NodeFaultID{ID: id}, err
+	}, func(w io.Writer, added daemon.NodeFaultID) error {
+		_, err := fmt.Fprintf(w, "node fault %d: %v\n", added.ID, f)
 		return err
 	})
 }

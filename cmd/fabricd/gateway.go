@@ -174,17 +174,11 @@ func connText(c *spec.Conn) string {
 func (a *app) gatewaysCommand() *cobra.Command {
 	return a.reader("gateways", "List what this node exposes and forwards, and the connections that go through it", `  fabricd gateways
   fabricd gateways --watch
-  fabricd gateways --json | jq '.gateways[].connections'`, "gateways", showGateways)
+  fabricd gateways --json | jq '.gateways[].connections'`, "gateways", typed(showGateways))
 }
 
 // showGateways prints the gateways, and below them their connections.
-func showGateways(w io.Writer, text json.RawMessage) error {
-	var body struct {
-		Gateways []spec.Status `json:"gateways"`
-	}
-	if err := json.Unmarshal(text, &body); err != nil {
-		return err
-	}
+func showGateways(w io.Writer, body struct{ Gateways []spec.Status }) error {
 	if len(body.Gateways) == 0 {
 		return printLine(w, "no gateways: fabricd expose and fabricd forward start them")
 	}

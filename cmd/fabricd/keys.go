@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -11,9 +11,6 @@ import (
 
 	"github.com/fabricd/fabricd/internal/daemon"
 )
-
-// rotateMargin is how much longer than fabricd the command waits.
-const rotateMargin = 5 * time.Second
 
 func (a *app) keysCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -29,28 +26,12 @@ the setting certificate-validity.`,
 }
 
 func (a *app) keysShowCommand() *cobra.Command {
-	var f askFlags
-	cmd := &cobra.Command{
-		Use: "show", Short: "Show which keys this node holds, by their versions, and the end of its certificate",
-		Example: `  fabricd keys show
-  fabricd keys show --json`,
-	}
-	f.addTo(cmd, a, true)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
-			k, err := c.Keys(ctx)
-			if err != nil {
-				return err
-			}
-			return a.showKeys(k, f.json)
-		})
-	}
-	return cmd
+	return a.reader("show", "Show which keys this node holds, by their versions, and the end of its certificate", `  fabricd keys show
+  fabricd keys show --json`, "keys", typed(showKeys))
 }
 
 func (a *app) keysRotateCommand() *cobra.Command {
 	var f askFlags
-	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "rotate", Short: "Change the key that seals gossip; asks the host's fabricd",
 		Long: `rotate makes a new key. Every node first holds it, then seals with it, then
@@ -61,23 +42,17 @@ gossips on, and the next rotate completes what this one began.`,
   fabricd keys rotate --timeout 2m --json`,
 	}
 	f.addTo(cmd, a, true)
-	addTimeout(cmd, &timeout)
+	f.addTimeout(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.askAll(cmd, &f, timeout, func(ctx context.Context, c *daemon.Client) error {
-			k, err := c.RotateKey(ctx, timeout)
-			if err != nil {
-				return err
-			}
-			return a.showKeys(k, f.json)
-		})
+		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.Keys, error) {
+			return c.RotateKey(ctx, f.timeout)
+		}, showKeys)
 	}
 	return cmd
 }
 
-func (a *app) showKeys(k daemon.Keys, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(a.stdout).Encode(k)
-	}
+// showKeys prints the keys that a node holds.
+func showKeys(w io.Writer, k daemon.Keys) error {
 	var versions []string
 	for i, v := range k.Versions {
 		text := fmt.Sprintf("version %d", v)
@@ -89,5 +64,5 @@ func (a *app) showKeys(k daemon.Keys, asJSON bool) error {
 	return table{
 		{"gossip key", strings.Join(versions, ", ")},
 		{"certificate", "until " + k.Certificate.Format(time.RFC3339)},
-	}.print(a.stdout)
+	}.print(w)
 }

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,25 +39,16 @@ or fabricd ends, or with --for for a time. The setting log-level stays what it i
 		if forTime && keep == 0 {
 			return usagef("for: 0s: want 1s to 24h")
 		}
-		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) (err error) {
-			var st daemon.LogState
+		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.LogState, error) {
 			if len(args) == 0 {
-				st, err = c.LogState(ctx)
-			} else {
-				r := daemon.LogRequest{Level: args[0]}
-				if keep != 0 {
-					r.For = keep.String()
-				}
-				st, err = c.SetLogLevel(ctx, r)
+				return c.LogState(ctx)
 			}
-			switch {
-			case err != nil:
-				return err
-			case f.json:
-				return json.NewEncoder(a.stdout).Encode(st)
+			r := daemon.LogRequest{Level: args[0]}
+			if keep != 0 {
+				r.For = keep.String()
 			}
-			return printLine(a.stdout, "%s", logText(st))
-		})
+			return c.SetLogLevel(ctx, r)
+		}, func(w io.Writer, st daemon.LogState) error { return printLine(w, "%s", logText(st)) })
 	}
 	return cmd
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -16,7 +15,7 @@ import (
 func (a *app) nodesCommand() *cobra.Command {
 	const example = `  fabricd nodes
   fabricd nodes --json | jq '.nodes[] | select(.state == "alive") | .id'`
-	cmd := a.reader("nodes", "List the nodes of the cluster; remove, ban and allow them", example, "nodes", showNodes)
+	cmd := a.reader("nodes", "List the nodes of the cluster; remove, ban and allow them", example, "nodes", typed(showNodes))
 	cmd.Long = `nodes lists the nodes that this node sees. At the host, its commands decide who
 may be one: "remove" forgets a node, "ban" keeps it out, "allow" lets it in again.`
 	cmd.Args, cmd.SuggestionsMinimumDistance = noSuchCommand, 2
@@ -39,24 +38,20 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 
 func (a *app) nodesListCommand() *cobra.Command {
 	return a.reader("list", "List the nodes of the cluster, as nodes alone does", `  fabricd nodes list
-  fabricd nodes list --json`, "nodes", showNodes)
+  fabricd nodes list --json`, "nodes", typed(showNodes))
 }
 
 func (a *app) nodesEnrolledCommand() *cobra.Command {
 	cmd := a.reader("enrolled", "List the identities of the cluster, also those that are away or banned; asks the host's fabricd",
 		`  fabricd nodes enrolled
-  fabricd nodes enrolled --json | jq -r '.nodes[] | select(.state == "banned") | .name'`, "nodes/enrolled", showEnrolled)
+  fabricd nodes enrolled --json | jq -r '.nodes[] | select(.state == "banned") | .name'`, "nodes/enrolled", typed(showEnrolled))
 	cmd.Long = `enrolled lists the identities that the host knows. An identity is a key: a node
 keeps it while it is away, and over restarts and certificates.`
 	return cmd
 }
 
 // showEnrolled prints the list of identities.
-func showEnrolled(w io.Writer, text json.RawMessage) error {
-	var all daemon.Enrolment
-	if err := json.Unmarshal(text, &all); err != nil {
-		return err
-	}
+func showEnrolled(w io.Writer, all daemon.Enrolment) error {
 	if len(all.Nodes) == 0 {
 		return printLine(w, "no node has joined yet")
 	}
@@ -141,47 +136,25 @@ whatever its key: for a machine whose state directory was lost.`,
 // actionCommand makes a command of an action.
 func (a *app) actionCommand(x action) *cobra.Command {
 	var f askFlags
-	var timeout time.Duration
 	cmd := &cobra.Command{Use: x.verb + " NAME|ID", Short: x.short, Long: x.long, Example: x.example}
 	f.addTo(cmd, a, true)
-	addTimeout(cmd, &timeout)
+	f.addTimeout(cmd)
 	if x.flags != nil {
 		x.flags(cmd)
 	}
 	cmd.Args = oneArgument("the name, ID or UUID of one node")
 	cmd.ValidArgsFunction = a.completeNodes(&f)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.askAll(cmd, &f, timeout, func(ctx context.Context, c *daemon.Client) error {
-			done, err := x.do(ctx, c, args[0], timeout)
-			switch {
-			case err != nil:
-				return err
-			case f.json:
-				return json.NewEncoder(a.stdout).Encode(done)
-			case !done.Changed:
-				return printLine(a.stdout, "%s %s", done.Node.Name, x.already)
+		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.NodeAction, error) {
+			return x.do(ctx, c, args[0], f.timeout)
+		}, func(w io.Writer, done daemon.NodeAction) error {
+			if !done.Changed {
+				return printLine(w, "%s %s", done.Node.Name, x.already)
 			}
-			return printLine(a.stdout, "%s %s, everywhere after %s", done.Node.Name, x.done, duration(time.Duration(done.TookMS*float64(time.Millisecond))))
+			return printLine(w, "%s %s, everywhere after %s", done.Node.Name, x.done, duration(time.Duration(done.TookMS*float64(time.Millisecond))))
 		})
 	}
 	return cmd
-}
-
-// addTimeout gives cmd the flag of commands that wait for all nodes.
-func addTimeout(cmd *cobra.Command, timeout *time.Duration) {
-	cmd.Flags().DurationVar(timeout, "timeout", 30*time.Second, "how long to wait for all nodes, from 1s to 10m")
-}
-
-// askAll is ask for requests that wait for all nodes, at most timeout.
-func (a *app) askAll(cmd *cobra.Command, f *askFlags, timeout time.Duration, fn func(context.Context, *daemon.Client) error) error {
-	if timeout < time.Second || timeout > 10*time.Minute {
-		return usagef("timeout: %v: want a duration from 1s to 10m", timeout)
-	}
-	c := f.client(a)
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), timeout+rotateMargin)
-	defer cancel()
-	return fn(ctx, c)
 }
 
 // completeTimeout bounds the wait of a shell at the tab key.

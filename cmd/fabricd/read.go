@@ -23,8 +23,10 @@ const askTimeout = 10 * time.Second
 
 // askFlags are the flags of every command that asks a running fabricd.
 type askFlags struct {
-	admin string
-	json  bool
+	admin   string
+	json    bool
+	all     bool // it waits for all nodes, for timeout
+	timeout time.Duration
 }
 
 // addTo gives cmd the flags; withJSON is for commands that print something.
@@ -38,6 +40,12 @@ func (f *askFlags) addTo(cmd *cobra.Command, a *app, withJSON bool) {
 	}
 }
 
+// addTimeout gives cmd the flag of commands that wait for all nodes.
+func (f *askFlags) addTimeout(cmd *cobra.Command) {
+	f.all = true
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait for all nodes, from 1s to 10m")
+}
+
 // client returns a client for the admin socket of the flags, the environment
 // or the default, in this order.
 func (f *askFlags) client(a *app) *daemon.Client {
@@ -49,13 +57,47 @@ func (f *askFlags) client(a *app) *daemon.Client {
 	panic("BUG: fabricd: the default admin socket has no path")
 }
 
+// allMargin is how much longer than fabricd a command waits for all nodes.
+const allMargin = 5 * time.Second
+
 // ask runs fn with a client and a time limit.
 func (a *app) ask(cmd *cobra.Command, f *askFlags, fn func(context.Context, *daemon.Client) error) error {
+	limit := askTimeout
+	if f.all {
+		if limit = f.timeout + allMargin; f.timeout < time.Second || f.timeout > 10*time.Minute {
+			return usagef("timeout: %v: want a duration from 1s to 10m", f.timeout)
+		}
+	}
 	c := f.client(a)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 	defer cancel()
 	return fn(ctx, c)
+}
+
+// answer asks for a T and prints it: as JSON, or as show does.
+func answer[T any](a *app, cmd *cobra.Command, f *askFlags, get func(context.Context, *daemon.Client) (T, error), show func(io.Writer, T) error) error {
+	return a.ask(cmd, f, func(ctx context.Context, c *daemon.Client) error {
+		v, err := get(ctx, c)
+		switch {
+		case err != nil:
+			return err
+		case f.json:
+			return json.NewEncoder(a.stdout).Encode(v)
+		}
+		return show(a.stdout, v)
+	})
+}
+
+// typed returns the function that shows the JSON of a T.
+func typed[T any](show func(io.Writer, T) error) func(io.Writer, json.RawMessage) error {
+	return func(w io.Writer, text json.RawMessage) error {
+		var v T
+		if err := json.Unmarshal(text, &v); err != nil {
+			return err
+		}
+		return show(w, v)
+	}
 }
 
 // reader returns a command that prints the answer of one path: as JSON, or as
@@ -156,12 +198,7 @@ func (a *app) pingCommand() *cobra.Command {
   fabricd ping 0 --count 3 --json`,
 	}
 	f.addTo(cmd, a, true)
-	cmd.Args = func(_ *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return fmt.Errorf("want the name or ID of one node, got %s", plural(len(args), "argument"))
-		}
-		return nil
-	}
+	cmd.Args = oneArgument("the name or ID of one node")
 	cmd.ValidArgsFunction = a.completeLive(&f)
 	cmd.Flags().IntVarP(&count, "count", "c", 5, "how many round trips, 1 to 10000")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Second, "how long to wait for each, up to 1m")

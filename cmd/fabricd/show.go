@@ -219,11 +219,7 @@ func withDetail(word, detail string) string {
 }
 
 // showNodes prints the list of nodes.
-func showNodes(w io.Writer, text json.RawMessage) error {
-	var all daemon.Nodes
-	if err := json.Unmarshal(text, &all); err != nil {
-		return err
-	}
+func showNodes(w io.Writer, all daemon.Nodes) error {
 	now := time.Now()
 	t := table{{"ID", "GENERATION", "NAME", "STATE", "SINCE", "ADDRESSES"}}
 	for _, n := range all.Nodes {

@@ -124,7 +124,7 @@ func pagesOf(t *testing.T, text string) map[string]string {
 	}
 	printed := map[string]string{}
 	for name, print := range map[string]func(*bytes.Buffer) error{
-		"nodes": func(w *bytes.Buffer) error { return showNodes(w, asJSON(daemon.Nodes{Nodes: []daemon.NodeInfo{node}})) },
+		"nodes": func(w *bytes.Buffer) error { return showNodes(w, daemon.Nodes{Nodes: []daemon.NodeInfo{node}}) },
 		"links": func(w *bytes.Buffer) error {
 			return showRows(w, "links", asJSON(map[string][]engine.LinkInfo{"links": {{Remote: text, Why: text}}}))
 		},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -127,21 +126,19 @@ it carry its labels for good; rules of access to ports can name them.`,
 		if err := daemon.CheckLabels(labels); err != nil {
 			return usageError{err}
 		}
-		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
-			if file != "" {
+		create := func(ctx context.Context, c *daemon.Client) (daemon.Token, error) {
+			return c.CreateToken(ctx, limits.request(labels))
+		}
+		if file != "" {
+			return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
 				return daemon.WriteSecret(file, func() (string, error) {
-					token, err := c.CreateToken(ctx, limits.request(labels))
+					token, err := create(ctx, c)
 					return token.Token, err
 				})
-			}
-			token, err := c.CreateToken(ctx, limits.request(labels))
-			switch {
-			case err != nil:
-				return err
-			case f.json:
-				return json.NewEncoder(a.stdout).Encode(token)
-			}
-			_, err = fmt.Fprintln(a.stdout, token.Token)
+			})
+		}
+		return answer(a, cmd, &f, create, func(w io.Writer, token daemon.Token) error {
+			_, err := fmt.Fprintln(w, token.Token)
 			return err
 		})
 	}
@@ -150,15 +147,11 @@ it carry its labels for good; rules of access to ports can name them.`,
 
 func (a *app) tokenListCommand() *cobra.Command {
 	return a.reader("list", "List the join tokens, without their secrets; asks the host's fabricd", `  fabricd token list
-  fabricd token list --json | jq -r '.tokens[] | select(.usable) | .id'`, "tokens", showTokens)
+  fabricd token list --json | jq -r '.tokens[] | select(.usable) | .id'`, "tokens", typed(showTokens))
 }
 
 // showTokens prints the list of tokens.
-func showTokens(w io.Writer, text json.RawMessage) error {
-	var all daemon.Tokens
-	if err := json.Unmarshal(text, &all); err != nil {
-		return err
-	}
+func showTokens(w io.Writer, all daemon.Tokens) error {
 	if len(all.Tokens) == 0 {
 		return printLine(w, "no tokens: nobody can join")
 	}
@@ -188,14 +181,10 @@ it any more. The nodes that joined with it stay.`,
 	f.addTo(cmd, a, true)
 	cmd.Args = oneArgument("the ID of a token")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
-			if err := c.RevokeToken(ctx, args[0]); err != nil {
-				return err
-			}
-			if f.json {
-				return json.NewEncoder(a.stdout).Encode(daemon.RevokeRequest{ID: args[0]})
-			}
-			return printLine(a.stdout, "token %s is revoked: nobody joins with it any more", args[0])
+		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.RevokeRequest, error) {
+			return daemon.RevokeRequest{ID: args[0]}, c.RevokeToken(ctx, args[0])
+		}, func(w io.Writer, r daemon.RevokeRequest) error {
+			return printLine(w, "token %s is revoked: nobody joins with it any more", r.ID)
 		})
 	}
 	return cmd

@@ -135,16 +135,9 @@ func (a *app) whyPort(cmd *cobra.Command, f *askFlags, node, port string, uid ui
 	if err != nil || n == 0 {
 		return usagef("port: %q: want a number from 1 to 65535", port)
 	}
-	return a.ask(cmd, f, func(ctx context.Context, c *daemon.Client) error {
-		p, err := c.Preview(ctx, node, addr.Port(n), uid)
-		if err != nil {
-			return err
-		}
-		if f.json {
-			return json.NewEncoder(a.stdout).Encode(p)
-		}
-		return tellPreview(a.stdout, p)
-	})
+	return answer(a, cmd, f, func(ctx context.Context, c *daemon.Client) (daemon.Preview, error) {
+		return c.Preview(ctx, node, addr.Port(n), uid)
+	}, tellPreview)
 }
 
 // tellPreview prints how a connect would end.
