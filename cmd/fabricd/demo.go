@@ -218,7 +218,7 @@ func (p *plot) hasPath(ctx context.Context, m *member, name string) error {
 	if err != nil {
 		return p.t.step(name, "", err)
 	}
-	return p.t.step(name, ways[0].Socket.String(), nil)
+	return p.t.step(name, pathText(ways[0].Socket), nil)
 }
 
 // connect lets b listen, a connect and b accept.

@@ -136,7 +136,7 @@ func pagesOf(t *testing.T, text string) map[string]string {
 		},
 		"why": func(w *bytes.Buffer) error {
 			return tellWay(w, wayOf{Local: text, Remote: text, Provider: text, Messages: part{text, text}, RMA: part{text, text},
-				Link: asJSON(map[string]any{"remote": text, "considered": []map[string]string{{"provider": text, "reason": text}}})})
+				Link: &engine.LinkInfo{Remote: text, Considered: []engine.Considered{{Provider: text, Reason: text}}}})
 		},
 	} {
 		var out bytes.Buffer

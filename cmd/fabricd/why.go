@@ -17,16 +17,16 @@ import (
 
 // A wayOf is the transport that a connection uses, and the reason.
 type wayOf struct {
-	Local    string   `json:"local"`
-	Remote   string   `json:"remote"`
-	Provider string   `json:"provider"`
-	Messages part     `json:"messages"`
-	Socket   *pathRow `json:"socket,omitempty"` // the connection's path
-	RMA      part     `json:"rma"`
+	Local    string           `json:"local"`
+	Remote   string           `json:"remote"`
+	Provider string           `json:"provider"`
+	Messages part             `json:"messages"`
+	Socket   *daemon.PathInfo `json:"socket,omitempty"` // the connection's path
+	RMA      part             `json:"rma"`
 	// RMASocket is the path of this end's RMA operations.
-	RMASocket *pathRow `json:"rma_socket,omitempty"`
+	RMASocket *daemon.PathInfo `json:"rma_socket,omitempty"`
 
-	Link json.RawMessage `json:"link"` // the row of `fabricd links`, null for a peer on this node
+	Link *daemon.LinkInfo `json:"link"` // null for a peer on this node
 }
 
 // A part is one of the ways.
@@ -35,19 +35,8 @@ type part struct {
 	Why  string `json:"why"`
 }
 
-// A pathRow is the path of a connection, as the node reports it.
-type pathRow struct {
-	Local         string    `json:"local"`
-	Remote        string    `json:"remote"`
-	TLS           bool      `json:"tls"`
-	Since         time.Time `json:"since"`
-	SentBytes     uint64    `json:"sent_bytes"`
-	ReceivedBytes uint64    `json:"received_bytes"`
-	RoundTripUS   int64     `json:"round_trip_us"`
-}
-
-// String formats the path in a line.
-func (r pathRow) String() string {
+// pathText formats a path in a line.
+func pathText(r *daemon.PathInfo) string {
 	security := "TLS 1.3 between the applications"
 	if !r.TLS {
 		security = "plaintext"
@@ -167,30 +156,15 @@ func tellPreview(w io.Writer, p daemon.Preview) error {
 
 // waysOf asks the node for the ways of the connections at an address, or of all.
 func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
-	var conns struct {
-		Conns []struct {
-			Local, Remote, Provider, Path, Why, RMA string
-			Incarnation                             string `json:"life"`
-			RMAWhy                                  string `json:"rma_why"`
-			Socket                                  *pathRow
-			RMASocket                               *pathRow `json:"rma_socket"`
-		}
-	}
-	var links struct{ Links []json.RawMessage }
-	for path, into := range map[string]any{"conns": &conns, "links": &links} {
-		text, err := c.Get(ctx, path)
-		if err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(text, into); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
+	conns, links, err := c.Traffic(ctx)
+	if err != nil {
+		return nil, err
 	}
 	ways := []wayOf{}
-	for _, x := range conns.Conns {
+	for _, x := range conns {
 		if at == "" || x.Local == at || x.Remote == at {
 			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
-				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links.Links, x.Incarnation)})
+				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links, x.Incarnation)})
 		}
 	}
 	if len(ways) == 0 && at != "" {
@@ -199,18 +173,14 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	return ways, nil
 }
 
-// linkOf returns the link to an incarnation, null if there is none.
-func linkOf(links []json.RawMessage, incarnation string) json.RawMessage {
-	for _, l := range links {
-		var peer struct {
-			Node       uint16
-			Generation uint32
-		}
-		if json.Unmarshal(l, &peer) == nil && fmt.Sprintf("%d.%d", peer.Node, peer.Generation) == incarnation {
-			return l
+// linkOf returns the link to an incarnation, nil if there is none.
+func linkOf(links []daemon.LinkInfo, incarnation string) *daemon.LinkInfo {
+	for i, l := range links {
+		if (addr.Incarnation{Node: l.Node, Generation: l.Generation}).String() == incarnation {
+			return &links[i]
 		}
 	}
-	return json.RawMessage("null")
+	return nil
 }
 
 // tellWays prints ways: one object as JSON if one was asked for.
@@ -230,12 +200,6 @@ func tellWays(w io.Writer, ways []wayOf, asJSON bool) error {
 	return nil
 }
 
-// A weighed provider is one that a link could have had.
-type weighed struct {
-	Provider, Reason string
-	Chosen           bool
-}
-
 // tellWay prints one way, a line for each part of it.
 func tellWay(w io.Writer, x wayOf) error {
 	lines := []string{
@@ -244,10 +208,10 @@ func tellWay(w io.Writer, x wayOf) error {
 		"  rma       " + x.RMA.String(),
 	}
 	if x.Socket != nil {
-		lines = append(lines, "  path      "+x.Socket.String())
+		lines = append(lines, "  path      "+pathText(x.Socket))
 	}
 	if x.RMASocket != nil {
-		lines = append(lines, "  rma path  "+x.RMASocket.String())
+		lines = append(lines, "  rma path  "+pathText(x.RMASocket))
 	}
 	for _, text := range append(lines, linkLines(x)...) {
 		if err := printLine(w, "%s", text); err != nil {
@@ -259,15 +223,11 @@ func tellWay(w io.Writer, x wayOf) error {
 
 // linkLines name the link of a way, and the other providers that were considered.
 func linkLines(x wayOf) []string {
-	var link struct {
-		Remote     string
-		Considered []weighed
-	}
-	if string(x.Link) == "null" || json.Unmarshal(x.Link, &link) != nil {
+	if x.Link == nil {
 		return []string{"  link      none: the peer is on this node"}
 	}
-	lines := []string{fmt.Sprintf("  link      %s to %s", x.Provider, link.Remote)}
-	for _, c := range link.Considered {
+	lines := []string{fmt.Sprintf("  link      %s to %s", x.Provider, x.Link.Remote)}
+	for _, c := range x.Link.Considered {
 		verdict := "not used"
 		if c.Chosen {
 			verdict = "used"

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -10,10 +9,10 @@ import (
 )
 
 func TestWaysAreTold(t *testing.T) {
-	links := []json.RawMessage{
-		json.RawMessage(`{"node":1,"generation":2,"remote":"10.0.0.1:7700","considered":[` +
-			`{"provider":"quic","chosen":false,"reason":"UDP is blocked"},{"provider":"tcp","chosen":true,"reason":"the ones before did not work"}]}`),
-		json.RawMessage(`{"node":1,"generation":3}`),
+	links := []engine.LinkInfo{
+		{Node: 1, Generation: 2, Remote: "10.0.0.1:7700", Considered: []engine.Considered{
+			{Provider: "quic", Reason: "UDP is blocked"}, {Provider: "tcp", Chosen: true, Reason: "the ones before did not work"}}},
+		{Node: 1, Generation: 3},
 	}
 	ways := []wayOf{
 		{Local: "0:5", Remote: "0:6", Messages: part{Path: "socket", Why: "the other application does not join"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},

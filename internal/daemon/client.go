@@ -74,13 +74,20 @@ func (c *Client) FindNode(ctx context.Context, text string) (addr.NodeID, error)
 // Health returns the node's health. An unhealthy node is not an error.
 func (c *Client) Health(ctx context.Context) (Health, error) { return get[Health](ctx, c, "health") }
 
+// Rows of the tables conns and links.
+type (
+	ConnInfo = engine.ConnInfo
+	PathInfo = engine.PathInfo
+	LinkInfo = engine.LinkInfo
+)
+
 // Traffic returns the connections and the links of the node.
-func (c *Client) Traffic(ctx context.Context) ([]engine.ConnInfo, []engine.LinkInfo, error) {
-	conns, err := get[struct{ Conns []engine.ConnInfo }](ctx, c, "conns")
+func (c *Client) Traffic(ctx context.Context) ([]ConnInfo, []LinkInfo, error) {
+	conns, err := get[struct{ Conns []ConnInfo }](ctx, c, "conns")
 	if err != nil {
 		return nil, nil, err
 	}
-	links, err := get[struct{ Links []engine.LinkInfo }](ctx, c, "links")
+	links, err := get[struct{ Links []LinkInfo }](ctx, c, "links")
 	return conns.Conns, links.Links, err
 }
 
