@@ -30,7 +30,7 @@ type Lease struct {
 // at most [verdict.MaxLease] bytes, some 700 with a CA of the cluster's own.
 func SignLease(store *trust.Store, l Lease) ([]byte, error) {
 	e := encoder{}
-	e.lease(l)
+	writer(&e).lease(&l)
 	if !e.OK() {
 		return nil, fmt.Errorf("sign lease of %s: %w", l.Incarnation, ErrTooLarge)
 	}
@@ -58,38 +58,24 @@ func VerifyLease(store *trust.Store, signed []byte) (Lease, error) {
 	return l, nil
 }
 
-func parseLease(b []byte) (Lease, error) {
+func parseLease(b []byte) (l Lease, err error) {
 	d := from(b)
-	l := Lease{
-		Cluster:     d.UUID(),
-		UUID:        d.UUID(),
-		Key:         d.pin(),
-		Epoch:       d.U64(),
-		Incarnation: d.Incarnation(),
-		Term:        d.U64(),
-		Since:       d.Time(),
-		Name:        d.Text(verdict.MaxName),
-	}
+	reader(&d).lease(&l)
 	if !d.Whole() {
 		return Lease{}, fmt.Errorf("lease: %w", ErrMalformed)
 	}
 	return l, nil
 }
 
-func (e *encoder) lease(l Lease) {
-	e.UUID(l.Cluster)
-	e.UUID(l.UUID)
-	e.Fixed(l.Key[:])
-	e.U64(l.Epoch)
-	e.Incarnation(l.Incarnation)
-	e.U64(l.Term)
-	e.Time(l.Since)
-	e.Text(l.Name, verdict.MaxName)
-}
-
-func (d *decoder) pin() (p trust.Pin) {
-	copy(p[:], d.Take(len(p)))
-	return p
+func (c coder) lease(l *Lease) {
+	c.uuid(&l.Cluster)
+	c.uuid(&l.UUID)
+	c.fixed(l.Key[:])
+	c.u64(&l.Epoch)
+	c.incarnation(&l.Incarnation)
+	c.u64(&l.Term)
+	c.time(&l.Since)
+	c.text(&l.Name, verdict.MaxName)
 }
 
 // checkEnd returns the lease that an end of a lifeline has shown, the zero

@@ -251,7 +251,7 @@ func TestSpecificationMakesGoodFrames(t *testing.T) {
 	for n := range 256 {
 		typ := frameType(n)
 		if _, inSpec := g.frames[typ]; !inSpec {
-			if d := from(make([]byte, 1<<12)); d.frame(typ) != nil {
+			if _, is := formats[typ]; is {
 				t.Errorf("frame %d is not in SPEC.md", n)
 			}
 			continue
