@@ -281,18 +281,9 @@ func (p *plot) loss(ctx context.Context) error {
 	if err := p.t.step("alice's receive: ECONNRESET", after(reset.At, killed, reset.Detail), err); err != nil {
 		return err
 	}
-	removed, err := p.alice.hear(limited, "node-removed")
-	if err == nil && !strings.HasPrefix(removed.Detail, lost+" ") {
-		err = fmt.Errorf("NODE_REMOVED names %q, want node %s", removed.Detail, lost)
-	}
-	if err := p.t.step("NODE_REMOVED at node-1", after(removed.At, killed, removed.Detail), err); err != nil {
-		return err
-	}
-	ev, at, err := p.watch.next(limited)
-	if err == nil && (ev.Kind != fabric.NodeRemoved || ev.Node != p.two.id || ev.Generation != p.two.gen) {
-		err = fmt.Errorf("got %v, want the removal of node %s", ev, lost)
-	}
-	if err := p.t.step("NODE_REMOVED at host", after(at, killed, ev.String()), err); err != nil {
+	if err := p.seen(limited, fabric.NodeRemoved, lost, "", func(name string, at time.Time, detail string, err error) error {
+		return p.t.step(name, after(at, killed, detail), err)
+	}); err != nil {
 		return err
 	}
 	if err := p.hear(ctx, p.alice, "no-device", "alice connects to the lost node"); err != nil {
@@ -302,6 +293,32 @@ func (p *plot) loss(ctx context.Context) error {
 		return err
 	}
 	return p.t.step("bob ends", "", p.bob.dismiss(limited))
+}
+
+// seen waits for an event of node-2 at node-1, where alice prints it, and at the host, and has each
+// recorded. An empty reason is any.
+func (p *plot) seen(ctx context.Context, kind fabric.EventKind, incarnation, reason string, record func(name string, at time.Time, detail string, err error) error) error {
+	word, name := "node-added", "NODE_ADDED"
+	if kind == fabric.NodeRemoved {
+		word, name = "node-removed", "NODE_REMOVED"
+	}
+	printed, err := p.alice.hear(ctx, word)
+	if want := incarnation + " " + reason; err == nil && !strings.HasPrefix(printed.Detail, want) {
+		err = fmt.Errorf("%s says %q, want %q", name, printed.Detail, want)
+	}
+	if err := record(name+" at node-1", printed.At, printed.Detail, err); err != nil {
+		return err
+	}
+	ev, at, err := p.watch.next(ctx)
+	if err == nil && (ev.Kind != kind || fmt.Sprintf("%d.%d", ev.Node, ev.Generation) != incarnation || reason != "" && string(ev.Reason) != reason) {
+		err = fmt.Errorf("got %v, want %s of node %s %s", ev, name, incarnation, reason)
+	}
+	return record(name+" at host", at, ev.String(), err)
+}
+
+// plain records a step whose time says nothing.
+func (p *plot) plain(name string, _ time.Time, detail string, err error) error {
+	return p.t.step(name, detail, err)
 }
 
 // after adds the time between the kill and at to detail.
@@ -324,19 +341,7 @@ func (p *plot) comeback(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
-	back := fmt.Sprintf("%d.%d", id, gen+1)
-	added, err := p.alice.hear(limited, "node-added")
-	if err == nil && !strings.HasPrefix(added.Detail, back+" ") {
-		err = fmt.Errorf("NODE_ADDED names %q, want node %s", added.Detail, back)
-	}
-	if err := p.t.step("NODE_ADDED at node-1", added.Detail, err); err != nil {
-		return err
-	}
-	ev, _, err := p.watch.next(limited)
-	if err == nil && (ev.Kind != fabric.NodeAdded || ev.Node != id || ev.Generation != gen+1) {
-		err = fmt.Errorf("got %v, want that node %s was added", ev, back)
-	}
-	if err := p.t.step("NODE_ADDED at host", ev.String(), err); err != nil {
+	if err := p.seen(limited, fabric.NodeAdded, p.two.incarnation(), "", p.plain); err != nil {
 		return err
 	}
 	if p.bob, err = p.crew.act("bob-again", p.two.socket()); err != nil {
@@ -368,18 +373,7 @@ func (p *plot) leave(ctx context.Context) error {
 	if err := p.t.step("SIGTERM to node-2", fmt.Sprintf("left within %v", took.Round(time.Millisecond)), err); err != nil {
 		return err
 	}
-	removed, err := p.alice.hear(limited, "node-removed")
-	if want := fmt.Sprintf("%d.%d left", p.two.id, p.two.gen); err == nil && removed.Detail != want {
-		err = fmt.Errorf("NODE_REMOVED says %q, want %q", removed.Detail, want)
-	}
-	if err := p.t.step("NODE_REMOVED at node-1", removed.Detail, err); err != nil {
-		return err
-	}
-	ev, _, err := p.watch.next(limited)
-	if err == nil && (ev.Kind != fabric.NodeRemoved || ev.Node != p.two.id || ev.Generation != p.two.gen || ev.Reason != "left") {
-		err = fmt.Errorf("got %v, want that node %d.%d left", ev, p.two.id, p.two.gen)
-	}
-	if err := p.t.step("NODE_REMOVED at host", ev.String(), err); err != nil {
+	if err := p.seen(limited, fabric.NodeRemoved, p.two.incarnation(), "left", p.plain); err != nil {
 		return err
 	}
 	if err := p.t.step("alice ends", "", p.alice.dismiss(limited)); err != nil {

@@ -74,24 +74,11 @@ func (p *plot) stream(ctx context.Context) (reader *actor, err error) {
 
 // restartSeen waits for the events of node-2's restart.
 func (p *plot) restartSeen(ctx context.Context) error {
-	left := fmt.Sprintf("%d.%d left", p.two.id, p.two.gen-1)
-	removed, err := p.alice.hear(ctx, "node-removed")
-	if err == nil && removed.Detail != left {
-		err = fmt.Errorf("NODE_REMOVED says %q, want %q", removed.Detail, left)
+	left := fmt.Sprintf("%d.%d", p.two.id, p.two.gen-1)
+	if err := p.seen(ctx, fabric.NodeRemoved, left, "left", p.plain); err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = p.alice.hear(ctx, "node-added")
-	}
-	for _, kind := range []fabric.EventKind{fabric.NodeRemoved, fabric.NodeAdded} {
-		if err != nil {
-			break
-		}
-		var ev fabric.Event
-		if ev, _, err = p.watch.next(ctx); err == nil && (ev.Kind != kind || ev.Node != p.two.id) {
-			err = fmt.Errorf("host: got %v", ev)
-		}
-	}
-	return p.t.step("node-1 and host see it go and come", left, err)
+	return p.seen(ctx, fabric.NodeAdded, p.two.incarnation(), "", p.plain)
 }
 
 // streamer sends a known number of bytes until its node goes.
