@@ -10,8 +10,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/daemon"
@@ -42,60 +44,58 @@ A fault ends after --for, with clear, or with the node.`,
 	return cmd
 }
 
-// faultFlags are the flags that make a rule. Those that are texts are parsed
-// when the command runs, so that their errors are ours.
+// faultFlags are the flags that make a rule. Their values are parsed as those of a rule in JSON, when
+// the command runs, so that their errors are ours.
 type faultFlags struct {
-	text                 map[string]*string // by flag
-	name, plane, at      string
-	cut, half, hold      bool
-	block, reset         bool
-	mtu                  int
-	seed                 uint64
-	partition, direction string
-	file                 string
-
-	changed func(flag string) bool // the command line has it
-	stdin   io.Reader
+	flags                      *pflag.FlagSet
+	partition, direction, file string
+	stdin                      io.Reader
 }
 
-// faultTexts are the flags of a rule whose values have units.
-var faultTexts = []struct {
-	name, usage string
-	set         func(r *faults.Rule, s string) error
-}{
-	{"from", "nodes that send: names or IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.From, err = faults.ParseNodes(s); return }},
-	{"to", "nodes that receive: names or IDs separated by commas, or any", func(r *faults.Rule, s string) (err error) { r.To, err = faults.ParseNodes(s); return }},
-	{"drop", "probability that a packet is lost: 0% to 100%", func(r *faults.Rule, s string) (err error) { r.Drop, err = faults.ParseProbability(s); return }},
-	{"duplicate", "probability that a packet arrives twice", func(r *faults.Rule, s string) (err error) { r.Duplicate, err = faults.ParseProbability(s); return }},
-	{"reorder", "probability that a packet is held back by up to 5ms", func(r *faults.Rule, s string) (err error) { r.Reorder, err = faults.ParseProbability(s); return }},
-	{"corrupt", "probability that a byte of a packet is changed", func(r *faults.Rule, s string) (err error) { r.Corrupt, err = faults.ParseProbability(s); return }},
-	{"delay", "time added to the time in flight, up to 1m", func(r *faults.Rule, s string) (err error) { r.Delay, err = faults.ParseDuration(s); return }},
-	{"jitter", "random time added to that, up to 1m", func(r *faults.Rule, s string) (err error) { r.Jitter, err = faults.ParseDuration(s); return }},
-	{"shape", "how jitter is distributed: uniform, normal or exponential", func(r *faults.Rule, s string) error { r.Shape = faults.Shape(s); return nil }},
-	{"rate", "bandwidth, as 1MB/s or 8Mbit/s", func(r *faults.Rule, s string) (err error) { r.Rate, err = faults.ParseBytes(s); return }},
-	{"buffer", "what waits for the bandwidth before packets are dropped, as 64KiB (default 256KiB)", func(r *faults.Rule, s string) (err error) { r.Buffer, err = faults.ParseBytes(s); return }},
-	{"for", "how long it lasts, up to 24h (default: until it is cleared)", func(r *faults.Rule, s string) (err error) { r.For, err = faults.ParseDuration(s); return }},
-	{"after", "how long until it begins", func(r *faults.Rule, s string) (err error) { r.After, err = faults.ParseDuration(s); return }},
-	{"up", "with --down: acts for this long, rests for --down, and so on", func(r *faults.Rule, s string) (err error) { r.Up, err = faults.ParseDuration(s); return }},
-	{"down", "see --up", func(r *faults.Rule, s string) (err error) { r.Down, err = faults.ParseDuration(s); return }},
+// faultTexts are the flags of a rule whose values have units, and their usages.
+var faultTexts = [][2]string{
+	{"from", "nodes that send: names or IDs separated by commas, or any"},
+	{"to", "nodes that receive: names or IDs separated by commas, or any"},
+	{"drop", "probability that a packet is lost: 0% to 100%"},
+	{"duplicate", "probability that a packet arrives twice"},
+	{"reorder", "probability that a packet is held back by up to 5ms"},
+	{"corrupt", "probability that a byte of a packet is changed"},
+	{"delay", "time added to the time in flight, up to 1m"},
+	{"jitter", "random time added to that, up to 1m"},
+	{"shape", "how jitter is distributed: uniform, normal or exponential"},
+	{"rate", "bandwidth, as 1MB/s or 8Mbit/s"},
+	{"buffer", "what waits for the bandwidth before packets are dropped, as 64KiB (default 256KiB)"},
+	{"for", "how long it lasts, up to 24h (default: until it is cleared)"},
+	{"after", "how long until it begins"},
+	{"up", "with --down: acts for this long, rests for --down, and so on"},
+	{"down", "see --up"},
+}
+
+// ruleFlags are all flags of a rule: its members, with a dash for each underscore.
+func ruleFlags() []string {
+	names := []string{"plane", "at", "name", "cut", "half-open", "hold", "udp-blocked", "reset", "mtu", "seed"}
+	for _, t := range faultTexts {
+		names = append(names, t[0])
+	}
+	return names
 }
 
 func (f *faultFlags) addTo(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	f.text = map[string]*string{}
+	f.flags = fl
 	for _, t := range faultTexts {
-		f.text[t.name] = fl.String(t.name, "", t.usage)
+		fl.String(t[0], "", t[1])
 	}
-	fl.StringVar(&f.plane, "plane", "all", "traffic to break: gossip, control, messages, rma, link or all")
-	fl.StringVar(&f.at, "at", "", "the end that acts: from or to (default: each that is asked)")
-	fl.StringVar(&f.name, "name", "", "name for tables, and to clear it by; up to 64 bytes")
-	fl.BoolVar(&f.cut, "cut", false, "let nothing pass")
-	fl.BoolVar(&f.half, "half-open", false, "stop what is established, refuse new connections")
-	fl.BoolVar(&f.hold, "hold", false, "keep everything until --for has passed, then let it pass")
-	fl.BoolVar(&f.block, "udp-blocked", false, "let no packets pass, but TCP")
-	fl.BoolVar(&f.reset, "reset", false, "end established connections")
-	fl.IntVar(&f.mtu, "mtu", 0, "drop packets of more than so many bytes, 64 to 65535")
-	fl.Uint64Var(&f.seed, "seed", 0, "number that decides what is random (default: the node's)")
+	fl.String("plane", "all", "traffic to break: gossip, control, messages, rma, link or all")
+	fl.String("at", "", "the end that acts: from or to (default: each that is asked)")
+	fl.String("name", "", "name for tables, and to clear it by; up to 64 bytes")
+	fl.Bool("cut", false, "let nothing pass")
+	fl.Bool("half-open", false, "stop what is established, refuse new connections")
+	fl.Bool("hold", false, "keep everything until --for has passed, then let it pass")
+	fl.Bool("udp-blocked", false, "let no packets pass, but TCP")
+	fl.Bool("reset", false, "end established connections")
+	fl.Int("mtu", 0, "drop packets of more than so many bytes, 64 to 65535")
+	fl.Uint64("seed", 0, "number that decides what is random (default: the node's)")
 	fl.StringVar(&f.partition, "partition", "", "cut groups of nodes from each other, as 0,1/2,3,4; instead of --from and --to")
 	fl.StringVar(&f.direction, "direction", "symmetric", "of --partition: symmetric, asymmetric (each group to those after it) or partial (neighbours)")
 	fl.StringVar(&f.file, "file", "", "read the rules from this JSON file, - for standard input; instead of all others")
@@ -103,9 +103,10 @@ func (f *faultFlags) addTo(cmd *cobra.Command) {
 
 // findNodes puts the IDs of nodes where flags have their names.
 func (f *faultFlags) findNodes(ctx context.Context, c *daemon.Client) error {
-	for flag, text := range map[string]*string{"from": f.text["from"], "to": f.text["to"], "partition": &f.partition} {
+	for _, flag := range []string{"from", "to", "partition"} {
 		var failed error
-		*text = nodeName.ReplaceAllStringFunc(*text, func(name string) string {
+		value := f.flags.Lookup(flag).Value
+		text := nodeName.ReplaceAllStringFunc(value.String(), func(name string) string {
 			if _, byID := addr.ParseNode(name); byID || name == "any" || failed != nil {
 				return name
 			}
@@ -115,8 +116,8 @@ func (f *faultFlags) findNodes(ctx context.Context, c *daemon.Client) error {
 			}
 			return strconv.Itoa(int(id))
 		})
-		if failed != nil {
-			return failed
+		if err := errors.Join(failed, value.Set(text)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -130,20 +131,21 @@ func (f *faultFlags) rules() ([]faults.Rule, error) {
 	if f.file != "" {
 		return f.fromFile()
 	}
-	r := faults.Rule{Name: f.name, On: faults.Traffic(f.plane), At: faults.End(f.at), Cut: f.cut, HalfOpen: f.half, Hold: f.hold,
-		BlockUDP: f.block, Reset: f.reset, MTU: f.mtu, Seed: f.seed}
-	for _, t := range faultTexts {
-		if !f.changed(t.name) {
+	r := faults.Rule{On: faults.All}
+	for _, name := range ruleFlags() {
+		flag := f.flags.Lookup(name)
+		if !flag.Changed {
 			continue
 		}
-		if err := t.set(&r, *f.text[t.name]); err != nil {
-			return nil, fmt.Errorf("%s: %w", t.name, err)
+		member := fmt.Sprintf("{%q: %s}", strings.ReplaceAll(name, "-", "_"), jsonValue(flag.Value))
+		if err := json.Unmarshal([]byte(member), &r); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	if f.partition == "" {
 		return []faults.Rule{r}, r.Check()
 	}
-	if f.changed("from") || f.changed("to") {
+	if f.flags.Changed("from") || f.flags.Changed("to") {
 		return nil, errors.New("partition: it says itself who is cut from whom; leave out --from and --to")
 	}
 	groups, err := faults.ParseGroups(f.partition)
@@ -153,14 +155,19 @@ func (f *faultFlags) rules() ([]faults.Rule, error) {
 	return faults.Partition(groups, faults.Direction(f.direction), r)
 }
 
+// jsonValue returns the value of a flag in JSON.
+func jsonValue(v pflag.Value) json.RawMessage {
+	if v.Type() != "string" {
+		return json.RawMessage(v.String()) // a number or a bool
+	}
+	text, _ := json.Marshal(v.String()) // every string has JSON
+	return text
+}
+
 // fromFile reads rules from a file, and refuses flags that it would override.
 func (f *faultFlags) fromFile() ([]faults.Rule, error) {
-	others := []string{"plane", "at", "name", "cut", "half-open", "hold", "udp-blocked", "reset", "mtu", "seed", "partition", "direction"}
-	for _, t := range faultTexts {
-		others = append(others, t.name)
-	}
-	for _, name := range others {
-		if f.changed(name) {
+	for _, name := range append(ruleFlags(), "partition", "direction") {
+		if f.flags.Changed(name) {
 			return nil, fmt.Errorf("file: the rules are all in it; leave out --%s", name)
 		}
 	}
@@ -213,7 +220,7 @@ With --node it breaks the node itself:
 	f.addTo(cmd)
 	node.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		f.changed, f.stdin = cmd.Flags().Changed, cmd.InOrStdin()
+		f.stdin = cmd.InOrStdin()
 		if cmd.Flags().Changed("node") {
 			fault, err := node.fault(cmd)
 			if err != nil {

@@ -38,32 +38,18 @@ func (f *nodeFlags) addTo(cmd *cobra.Command) {
 	fl.Uint16Var(&f.port, "port", 0, "of --node slow-receiver, which takes --delay between two receives (default: all ports)")
 }
 
-// linkFlagNames are the flags that only make a fault of links, beside those of
-// faultTexts.
-var linkFlagNames = []string{"plane", "at", "name", "cut", "half-open", "hold", "udp-blocked", "reset", "mtu", "partition", "direction", "file"}
-
 // fault returns the fault of the command line. It refuses flags that are for faults of
 // links only.
 func (f *nodeFlags) fault(cmd *cobra.Command) (daemon.NodeFault, error) {
-	only := slices.Clone(linkFlagNames)
-	for _, t := range faultTexts {
-		if !slices.Contains(nodeFlagNames, t.name) {
-			only = append(only, t.name)
-		}
-	}
-	for _, name := range only {
-		if cmd.Flags().Changed(name) {
+	for _, name := range append(ruleFlags(), "partition", "direction", "file") {
+		if cmd.Flags().Changed(name) && !slices.Contains(nodeFlagNames, name) {
 			return daemon.NodeFault{}, fmt.Errorf("%s: --node does not take it", name)
 		}
 	}
 	members := map[string]any{"kind": f.kind}
 	for _, name := range nodeFlagNames {
-		if !cmd.Flags().Changed(name) {
-			continue
-		}
-		value := cmd.Flags().Lookup(name).Value
-		if members[name] = value.String(); slices.Contains(numberTypes, value.Type()) {
-			members[name] = json.Number(value.String())
+		if cmd.Flags().Changed(name) {
+			members[name] = jsonValue(cmd.Flags().Lookup(name).Value)
 		}
 	}
 	text, err := json.Marshal(members)
@@ -72,9 +58,6 @@ func (f *nodeFlags) fault(cmd *cobra.Command) (daemon.NodeFault, error) {
 	}
 	return daemon.ParseNodeFault(text)
 }
-
-// numberTypes are the types of flags that are numbers in JSON.
-var numberTypes = []string{"int", "uint16", "uint64", "float64"}
 
 // unused refuses flags of a node's fault without --node.
 func (f *nodeFlags) unused(cmd *cobra.Command) error {

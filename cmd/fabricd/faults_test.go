@@ -23,7 +23,7 @@ func rulesOf(t *testing.T, stdin string, args ...string) ([]faults.Rule, error) 
 	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
-	f.changed, f.stdin = cmd.Flags().Changed, strings.NewReader(stdin)
+	f.stdin = strings.NewReader(stdin)
 	return f.rules()
 }
 
