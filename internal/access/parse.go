@@ -65,7 +65,7 @@ func parseRule(fields []string) (r Rule, err error) {
 		case word == fromWord && r.from == nil:
 			r.from, err = ParseSubjects(rest[1:end])
 		case word == bindWord && r.bind == nil:
-			r.bind, err = parseUsers(rest[1:end])
+			r.bind, err = parseList(rest[1:end], "users", user{}, parseUser)
 		case word == fromWord, word == bindWord:
 			err = fmt.Errorf("%q is there twice", word)
 		default:
@@ -86,7 +86,7 @@ func parseRule(fields []string) (r Rule, err error) {
 // parseNames reads a rule of services behind its first word.
 func parseNames(names string, fields []string) (r Rule, err error) {
 	begin, all := strings.CutSuffix(names, "*")
-	if !addr.ValidService(names) && !(all && (begin == "" || validWord(begin))) {
+	if !addr.ValidService(names) && !(all && (begin == "" || addr.ValidName(begin))) {
 		return r, fmt.Errorf("the service %.80q: want a name, or the beginning of names and *", names)
 	}
 	if len(fields) == 0 || fields[0] != byWord {
@@ -154,27 +154,32 @@ func parseNumber(s string, bits int) (uint64, error) {
 	return n, err
 }
 
-// ParseSubjects reads a list of 1 to MaxSubjects different subjects. "none"
-// stands alone.
-func ParseSubjects(texts []string) ([]Subject, error) {
-	if err := checkCount(len(texts), "callers"); err != nil {
-		return nil, err
+// parseList reads a list of 1 to MaxSubjects different items. none stands alone.
+func parseList[T comparable](texts []string, what string, none T, parse func(string) (T, error)) ([]T, error) {
+	if n := len(texts); n < 1 || n > MaxSubjects {
+		return nil, fmt.Errorf("%d %s, want 1 to %d", n, what, MaxSubjects)
 	}
-	list := make([]Subject, 0, len(texts))
+	list := make([]T, 0, len(texts))
 	for _, text := range texts {
-		s, err := ParseSubject(text)
+		x, err := parse(text)
 		if err != nil {
 			return nil, err
 		}
-		if slices.Contains(list, s) {
+		if slices.Contains(list, x) {
 			return nil, fmt.Errorf("%q is there twice", text)
 		}
-		list = append(list, s)
+		list = append(list, x)
 	}
-	if len(list) > 1 && slices.Contains(list, Subject{kind: kindNone}) {
+	if len(list) > 1 && slices.Contains(list, none) {
 		return nil, errors.New(`"none" stands alone`)
 	}
 	return list, nil
+}
+
+// ParseSubjects reads a list of 1 to MaxSubjects different subjects. "none"
+// stands alone.
+func ParseSubjects(texts []string) ([]Subject, error) {
+	return parseList(texts, "callers", Subject{}, ParseSubject)
 }
 
 // ParseSubject reads one subject: all, none, host, local, a node's name,
@@ -184,37 +189,16 @@ func ParseSubject(text string) (Subject, error) {
 		return Subject{kind: k}, nil
 	}
 	if label, ok := strings.CutPrefix(text, labelPrefix); ok {
-		if !validWord(label) {
+		if !addr.ValidName(label) {
 			return Subject{}, fmt.Errorf("label %.80q: want %s", label, wordAllowed)
 		}
 		return Subject{kindLabel, label}, nil
 	}
 	name, explicit := strings.CutPrefix(text, nodePrefix)
-	if !validWord(name) || !explicit && reserved(name) {
+	if !addr.ValidName(name) || !explicit && reserved(name) {
 		return Subject{}, fmt.Errorf("%.80q: want all, none, host, local, a node's name, node:NAME or label:WORD, a name being %s", text, wordAllowed)
 	}
 	return Subject{kindNode, name}, nil
-}
-
-func parseUsers(texts []string) ([]user, error) {
-	if err := checkCount(len(texts), "users"); err != nil {
-		return nil, err
-	}
-	var list []user
-	for _, text := range texts {
-		u, err := parseUser(text)
-		if err != nil {
-			return nil, err
-		}
-		if slices.Contains(list, u) {
-			return nil, fmt.Errorf("user %q is there twice", text)
-		}
-		list = append(list, u)
-	}
-	if len(list) > 1 && slices.Contains(list, user{}) {
-		return nil, errors.New(`"none" stands alone`)
-	}
-	return list, nil
 }
 
 func parseUser(text string) (user, error) {
@@ -235,21 +219,4 @@ func parseUser(text string) (user, error) {
 	return user{userUID, uint32(n)}, nil
 }
 
-func checkCount(n int, what string) error {
-	if n < 1 || n > MaxSubjects {
-		return fmt.Errorf("%d %s, want 1 to %d", n, what, MaxSubjects)
-	}
-	return nil
-}
-
-const wordAllowed = "1 to 63 letters, digits, '.', '-' or '_'"
-
-// validWord reports whether s is valid as a node's name.
-func validWord(s string) bool {
-	if len(s) < 1 || len(s) > 63 {
-		return false
-	}
-	return strings.IndexFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
-	}) < 0
-}
+const wordAllowed = "1 to 64 letters, digits, '.', '-' or '_'"
