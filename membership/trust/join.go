@@ -20,19 +20,7 @@ var ErrPin = errors.New("the host's CA is not the one that the token names")
 // pins, carry the host role, and be of the token's cluster. The joiner itself
 // presents no certificate; afterwards it sends [Token.Proof].
 func (t Token) ClientTLS(now func() time.Time) *tls.Config {
-	return &tls.Config{
-		MinVersion:             tls.VersionTLS13,
-		NextProtos:             []string{JoinALPN},
-		SessionTicketsDisabled: true,
-		InsecureSkipVerify:     true, // VerifyConnection checks more, see [Store.ClientTLS]
-		VerifyConnection: func(cs tls.ConnectionState) error {
-			if err := t.verifyHost(cs, now()); err != nil {
-				return fmt.Errorf("join with %s: %w", t, err)
-			}
-			return nil
-		},
-		Time: now,
-	}
+	return joinTLS("join with "+t.String(), now, t.verifyHost)
 }
 
 // RejoinTLS returns the configuration with which a node that has joined dials the
@@ -40,6 +28,14 @@ func (t Token) ClientTLS(now func() time.Time) *tls.Config {
 // certificate must lead to a CA that the node trusts, carry the host role, and be
 // of its cluster. The node presents none.
 func (c Credentials) RejoinTLS(now func() time.Time) *tls.Config {
+	return joinTLS("rejoin", now, func(chain []*x509.Certificate, now time.Time) error {
+		return verifyHost(chain, poolOf(c.Roots), now, c.Cluster())
+	})
+}
+
+// joinTLS returns the configuration of a node that dials the host without a certificate. what names
+// its purpose in errors.
+func joinTLS(what string, now func() time.Time, verify func(chain []*x509.Certificate, now time.Time) error) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		NextProtos:             []string{JoinALPN},
@@ -47,17 +43,10 @@ func (c Credentials) RejoinTLS(now func() time.Time) *tls.Config {
 		InsecureSkipVerify:     true, // VerifyConnection checks more, see [Store.ClientTLS]
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if cs.NegotiatedProtocol != JoinALPN {
-				return fmt.Errorf("rejoin: the other end does not speak %s", JoinALPN)
+				return fmt.Errorf("%s: the other end does not speak %s", what, JoinALPN)
 			}
-			id, err := verifyChain(cs.PeerCertificates, poolOf(c.Roots), now(), x509.ExtKeyUsageServerAuth)
-			if err == nil {
-				err = checkCluster(id, c.Cluster())
-			}
-			if err == nil {
-				err = ExpectHost(id)
-			}
-			if err != nil {
-				return fmt.Errorf("rejoin: %w", err)
+			if err := verify(cs.PeerCertificates, now()); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
 			}
 			return nil
 		},
@@ -65,11 +54,7 @@ func (c Credentials) RejoinTLS(now func() time.Time) *tls.Config {
 	}
 }
 
-func (t Token) verifyHost(cs tls.ConnectionState, now time.Time) error {
-	if cs.NegotiatedProtocol != JoinALPN {
-		return fmt.Errorf("the other end does not speak %s", JoinALPN)
-	}
-	chain := cs.PeerCertificates
+func (t Token) verifyHost(chain []*x509.Certificate, now time.Time) error {
 	if err := checkSizes(chain); err != nil {
 		return err
 	}
@@ -84,14 +69,7 @@ func (t Token) verifyHost(cs tls.ConnectionState, now time.Time) error {
 	if !pinned {
 		return ErrPin
 	}
-	id, err := verifyChain(chain, roots, now, x509.ExtKeyUsageServerAuth)
-	if err != nil {
-		return err
-	}
-	if err := checkCluster(id, t.Cluster); err != nil {
-		return err
-	}
-	return ExpectHost(id)
+	return verifyHost(chain, roots, now, t.Cluster)
 }
 
 // JoinServerTLS returns the configuration with which the host accepts joining

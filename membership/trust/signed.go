@@ -70,18 +70,8 @@ func (s *Store) VerifyHost(purpose string, statement []byte) (message []byte, by
 	if err != nil {
 		return nil, Identity{}, time.Time{}, fmt.Errorf("verify %s: %w", purpose, err)
 	}
-	s.mu.Lock()
-	roots, cluster := s.roots, s.id.Cluster
-	s.mu.Unlock()
-	by, err = verifyChain(st.chain, roots, st.at, x509.ExtKeyUsageServerAuth)
-	if err == nil {
-		err = checkCluster(by, cluster)
-	}
-	if err == nil {
+	if by, err = s.signerOf(st, purpose, st.at, x509.ExtKeyUsageServerAuth); err == nil {
 		err = ExpectHost(by)
-	}
-	if err == nil {
-		err = checkSignature(st.chain[0], signedBytes(purpose, st.signed), st.signature)
 	}
 	if err != nil {
 		return nil, Identity{}, time.Time{}, fmt.Errorf("verify %s: %w: %w", purpose, ErrStatement, err)
@@ -89,22 +79,22 @@ func (s *Store) VerifyHost(purpose string, statement []byte) (message []byte, by
 	return st.message, by, st.at, nil
 }
 
+// signerOf returns the node of this cluster that has signed a statement for the purpose, with a
+// certificate that is valid at a time.
+func (s *Store) signerOf(st statement, purpose string, at time.Time, usage x509.ExtKeyUsage) (Identity, error) {
+	id, err := s.memberOf(st.chain, at, usage)
+	if err == nil {
+		err = checkSignature(st.chain[0], signedBytes(purpose, st.signed), st.signature)
+	}
+	return id, err
+}
+
 // VerifyNode returns the message of a statement that a node of this cluster, in whatever role, has
 // just signed for the purpose, and the signer. Its certificate must be valid now.
 func (s *Store) VerifyNode(purpose string, statement []byte) (message []byte, by Identity, err error) {
 	st, err := parseStatement(statement)
-	if err != nil {
-		return nil, Identity{}, fmt.Errorf("verify %s: %w", purpose, err)
-	}
-	s.mu.Lock()
-	roots, cluster := s.roots, s.id.Cluster
-	s.mu.Unlock()
-	by, err = verifyChain(st.chain, roots, s.now(), x509.ExtKeyUsageClientAuth)
 	if err == nil {
-		err = checkCluster(by, cluster)
-	}
-	if err == nil {
-		err = checkSignature(st.chain[0], signedBytes(purpose, st.signed), st.signature)
+		by, err = s.signerOf(st, purpose, s.now(), x509.ExtKeyUsageClientAuth)
 	}
 	if err != nil {
 		return nil, Identity{}, fmt.Errorf("verify %s: %w", purpose, err)

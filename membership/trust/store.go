@@ -144,16 +144,10 @@ func (s *Store) presented() (*tls.Certificate, error) {
 }
 
 func (s *Store) verify(cs tls.ConnectionState, usage x509.ExtKeyUsage, expect func(Identity) error) error {
-	s.mu.Lock()
-	roots, cluster := s.roots, s.id.Cluster
-	s.mu.Unlock()
 	if cs.Version < tls.VersionTLS13 {
 		return errors.New("refused: older than TLS 1.3")
 	}
-	id, err := verifyChain(cs.PeerCertificates, roots, s.now(), usage)
-	if err == nil {
-		err = checkCluster(id, cluster)
-	}
+	id, err := s.memberOf(cs.PeerCertificates, s.now(), usage)
 	if err == nil && expect != nil {
 		err = expect(id)
 	}
@@ -161,6 +155,14 @@ func (s *Store) verify(cs tls.ConnectionState, usage x509.ExtKeyUsage, expect fu
 		return fmt.Errorf("peer refused: %w", err)
 	}
 	return nil
+}
+
+// memberOf returns the member of this cluster whose chain is valid at a time.
+func (s *Store) memberOf(chain []*x509.Certificate, at time.Time, usage x509.ExtKeyUsage) (Identity, error) {
+	s.mu.Lock()
+	roots, cluster := s.roots, s.id.Cluster
+	s.mu.Unlock()
+	return verifyMember(chain, roots, at, usage, cluster)
 }
 
 // Explain adds to a handshake error of TLS over a stream the facts that the peer's alert alone does

@@ -99,12 +99,22 @@ func explainVerify(err error) error {
 	return err
 }
 
-// checkCluster refuses an identity of another cluster.
-func checkCluster(id Identity, want addr.UUID) error {
-	if id.Cluster != want {
-		return fmt.Errorf("%s: %w: want %s", id, ErrWrongCluster, want)
+// verifyMember is verifyChain for the members of one cluster.
+func verifyMember(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, usage x509.ExtKeyUsage, cluster addr.UUID) (Identity, error) {
+	id, err := verifyChain(chain, roots, now, usage)
+	if err == nil && id.Cluster != cluster {
+		err = fmt.Errorf("%s: %w: want %s", id, ErrWrongCluster, cluster)
 	}
-	return nil
+	return id, err
+}
+
+// verifyHost is verifyMember for a host that is dialed.
+func verifyHost(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, cluster addr.UUID) error {
+	id, err := verifyMember(chain, roots, now, x509.ExtKeyUsageServerAuth, cluster)
+	if err == nil {
+		err = ExpectHost(id)
+	}
+	return err
 }
 
 // ExpectNode accepts exactly the node with this UUID, in any role. It is an
