@@ -31,8 +31,8 @@ func newHandout(give func(verdict.SessionID)) handout {
 }
 
 // handOut changes the contents of h, and waits until every node that lives has them on
-// disk and in use. It returns those that did not confirm in time and were cut off.
-func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without []addr.Incarnation, err error) {
+// disk and in use. Those that do not confirm in time are cut off.
+func (a *Agent) handOut(ctx context.Context, h *handout, change func()) error {
 	all := make(chan struct{})
 	a.post(func() {
 		change()
@@ -45,13 +45,14 @@ func (a *Agent) handOut(ctx context.Context, h *handout, change func()) (without
 	defer patience.Stop()
 	select {
 	case <-all:
-		return nil, nil
+		return nil
 	case <-patience.C:
-		return a.goOnWithout(h), nil
+		a.goOnWithout(h)
+		return nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("not every node holds them%s: %w", a.owingText(h), context.Cause(ctx))
+		return fmt.Errorf("not every node holds them%s: %w", a.owingText(h), context.Cause(ctx))
 	case <-a.ctx.Done():
-		return nil, ErrClosed
+		return ErrClosed
 	}
 }
 
@@ -69,23 +70,19 @@ func (a *Agent) owingText(h *handout) (text string) {
 	return text
 }
 
-// goOnWithout cuts the nodes off that have not confirmed h, and returns them.
-func (a *Agent) goOnWithout(h *handout) []addr.Incarnation {
-	list, _ := ask(a, func() []addr.Incarnation {
-		list := a.owing(h)
+// goOnWithout cuts the nodes off that have not confirmed h.
+func (a *Agent) goOnWithout(h *handout) {
+	ask(a, func() struct{} {
 		sessions := a.host.Sessions()
-		for _, incarnation := range list {
+		for _, incarnation := range a.owing(h) {
 			if s := a.sessions[sessions[incarnation]]; s != nil {
 				s.Close("you do not confirm what the host gives: connect again")
 			}
+			a.log.Warn().Stringer("incarnation", incarnation).Msg("the node does not confirm what it was given; the cluster goes on without that")
 		}
 		h.all = nil
-		return list
+		return struct{}{}
 	})
-	for _, incarnation := range list {
-		a.log.Warn().Stringer("incarnation", incarnation).Msg("the node does not confirm what it was given; the cluster goes on without that")
-	}
-	return list
 }
 
 // giveToAll gives h to every session that does not hold it.

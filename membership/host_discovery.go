@@ -20,13 +20,10 @@ const (
 	lookSeldom = 2 * time.Minute
 )
 
-// sightHost looks whether a member that gossips as host is one. Gossip is
-// rumour, which any node with its key can spread: only a process that proves
-// the host role with its certificate, on a connection that we dialed, is reported
-// to the host machine, with the term that it sends there.
-func (a *Agent) sightHost(k gossip.Key) { a.lookForHost(k, lookAgain) }
-
-// lookForHost dials the member, and again after the pause if it does not answer.
+// lookForHost looks whether a member that gossips as host is one, and again after the pause if it
+// does not answer. Gossip is rumour, which any node with its key can spread: only a process that
+// proves the host role with its certificate, on a connection that we dialed, is reported to the host
+// machine, with the term that it sends there.
 func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 	m, ok := a.heard[k]
 	if !ok || a.gone[k] || !m.Meta.Host || a.sighted[k] || len(a.sighted) >= maxSightings ||

@@ -95,7 +95,7 @@ func (a *Agent) distribute(ctx context.Context, ring trust.Keyring) error {
 	if err := a.gossip.SetKeys(ring.Keys()); err != nil {
 		return err
 	}
-	if _, err := a.handOut(ctx, &a.keys.handout, func() { a.keys.ring = encoded }); err != nil {
+	if err := a.handOut(ctx, &a.keys.handout, func() { a.keys.ring = encoded }); err != nil {
 		return fmt.Errorf("%s: %w", ring, err)
 	}
 	return nil
@@ -211,7 +211,7 @@ func (a *Agent) rotateCA(ctx context.Context) error {
 				a.feedHost(verdict.Recertify{})
 			}
 		}
-		if _, err := a.handOut(ctx, &a.roots.handout, change); err != nil {
+		if err := a.handOut(ctx, &a.roots.handout, change); err != nil {
 			return err
 		}
 		if i == 1 {

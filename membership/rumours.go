@@ -119,7 +119,7 @@ func (a *Agent) hearRumours() {
 			a.tellRumour(n)
 		}
 		if a.host != nil {
-			a.sightHost(k)
+			a.lookForHost(k, lookAgain)
 		}
 	}
 	for _, w := range a.gossip.TakeLossReports() {
