@@ -1,34 +1,22 @@
 package control
 
 import (
-	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // A Lifeline is a connection between two nodes that carries signs of life and
 // whose end is evidence.
 type Lifeline struct {
-	pipe       pipe
-	self, peer End
-	id         trust.Identity // of the peer
-	lease      Lease
-	proof      []byte
+	connection
+	lease Lease
+	proof []byte
 }
 
 func newLifeline(l *link, o opened, accepted bool) *Lifeline {
-	up := &Lifeline{pipe: newPipe(l), self: o.self, peer: o.peer, id: o.id, lease: o.lease, proof: o.proof}
+	up := &Lifeline{connection: newConnection(l, o), lease: o.lease, proof: o.proof}
 	up.pipe.echo = accepted
 	return up
 }
-
-// Self returns this end's claims in the opening.
-func (l *Lifeline) Self() End { return l.self }
-
-// Peer returns the other end's claims in the opening; its UUID is proved by its certificate.
-func (l *Lifeline) Peer() End { return l.peer }
-
-// Identity returns the identity that the peer's certificate proves.
-func (l *Lifeline) Identity() trust.Identity { return l.id }
 
 // Proof returns the peer's signature of the challenge with which the lifeline was
 // dialed, for [VerifyProof]; nil without one.
@@ -54,12 +42,3 @@ func (l *Lifeline) Start(alive func(), down func(verdict.DownCause, error)) {
 
 // Beat sends a sign of life, and asks for one. It does not wait.
 func (l *Lifeline) Beat() { l.pipe.beat() }
-
-// Close ends the lifeline on purpose and tells the peer text. It does not wait.
-func (l *Lifeline) Close(text string) { l.pipe.close(&ClosedError{Text: text}, text) }
-
-// Abort ends the lifeline at once, as the death of this process would.
-func (l *Lifeline) Abort() { l.pipe.abort() }
-
-// Done is closed when the lifeline has ended and its goroutines are gone.
-func (l *Lifeline) Done() <-chan struct{} { return l.pipe.done }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -41,6 +42,37 @@ type pipe struct {
 func newPipe(l *link) pipe {
 	return pipe{link: l, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
+
+// A connection is an open link between two nodes that have shown who they are.
+type connection struct {
+	pipe       pipe
+	self, peer End            // as they were at the opening
+	id         trust.Identity // of the peer
+}
+
+func newConnection(l *link, o opened) connection {
+	return connection{pipe: newPipe(l), self: o.self, peer: o.peer, id: o.id}
+}
+
+// Self returns this end's claims in the opening.
+func (c *connection) Self() End { return c.self }
+
+// Peer returns the other end's claims in the opening; its UUID, and on control sessions its host
+// role, are proved by its certificate.
+func (c *connection) Peer() End { return c.peer }
+
+// Identity returns the identity that the peer's certificate proves.
+func (c *connection) Identity() trust.Identity { return c.id }
+
+// Close ends the connection on purpose: messages sent before are delivered, the peer is told text,
+// and after a second at most the connection is closed. It does not wait; see Done.
+func (c *connection) Close(text string) { c.pipe.close(&ClosedError{Text: text}, text) }
+
+// Abort ends the connection at once, as the death of this process would.
+func (c *connection) Abort() { c.pipe.abort() }
+
+// Done is closed when the connection has ended and its goroutines are gone.
+func (c *connection) Done() <-chan struct{} { return c.pipe.done }
 
 // run starts the two goroutines. Every frame but Close and Beat goes to
 // deliver, whose error ends the pipe. alive is called for every frame but Close, down

@@ -11,29 +11,19 @@ import (
 // It delivers messages in order. It ends when either side closes it, when its
 // connection or the process behind it ends, or when the peer breaks a rule.
 type Session struct {
-	pipe   pipe
+	connection
 	store  *trust.Store
-	self   End // as it was at the opening
-	peer   End
-	id     trust.Identity // of the peer
-	atHost bool           // this end is the host
+	atHost bool // this end is the host
 
 	version uint16 // of the protocol
 }
 
 func newSession(l *link, store *trust.Store, o opened, atHost bool) *Session {
-	return &Session{pipe: newPipe(l), store: store, self: o.self, peer: o.peer, id: o.id, atHost: atHost, version: o.version}
+	return &Session{connection: newConnection(l, o), store: store, atHost: atHost, version: o.version}
 }
 
 // Version returns the version of the protocol that both ends speak.
 func (s *Session) Version() uint16 { return s.version }
-
-// Peer returns the other end's claims in the opening; its UUID and host role are proved by its
-// certificate.
-func (s *Session) Peer() End { return s.peer }
-
-// Identity returns the identity that the peer's certificate proves.
-func (s *Session) Identity() trust.Identity { return s.id }
 
 // Addresses returns the local and the remote address, for logs.
 func (s *Session) Addresses() (local, remote string) {
@@ -131,13 +121,3 @@ func (s *Session) Fill() float64 {
 	defer s.pipe.mu.Unlock()
 	return float64(len(s.pipe.queue)) / maxQueue
 }
-
-// Close ends the session on purpose: messages sent before are delivered, the peer is told text, and
-// after a second at most the connection is closed. It does not wait; see Done.
-func (s *Session) Close(text string) { s.pipe.close(&ClosedError{Text: text}, text) }
-
-// Abort ends the session at once, as the death of this process would.
-func (s *Session) Abort() { s.pipe.abort() }
-
-// Done is closed when the session has ended and its goroutines are gone.
-func (s *Session) Done() <-chan struct{} { return s.pipe.done }
