@@ -353,6 +353,28 @@ func forAll(r *http.Request) (context.Context, context.CancelFunc, error) {
 	return ctx, cancel, nil
 }
 
+// jsonLines is an answer of one JSON object per line.
+type jsonLines struct {
+	out     *json.Encoder
+	control *http.ResponseController
+}
+
+func newJSONLines(w http.ResponseWriter) jsonLines {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	return jsonLines{json.NewEncoder(w), http.NewResponseController(w)}
+}
+
+// send writes lines, which a reader has to take in time. It reports false if there is no reader.
+func (l jsonLines) send(lines ...any) bool {
+	_ = l.control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in admin.send
+	for _, v := range lines {
+		if l.out.Encode(v) != nil {
+			return false
+		}
+	}
+	return l.control.Flush() == nil
+}
+
 // events streams one JSON object per line: the current nodes, then new events,
 // until the reader goes away, is too slow, or the node ends.
 func (a *admin) events(w http.ResponseWriter, r *http.Request) {
@@ -362,19 +384,13 @@ func (a *admin) events(w http.ResponseWriter, r *http.Request) {
 	}
 	sub := a.subject.subscribe()
 	defer a.subject.unsubscribe(sub)
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	out := json.NewEncoder(w)
-	control := http.NewResponseController(w)
-	send := func(e NodeEvent) bool {
-		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in send
-		return out.Encode(e) == nil && control.Flush() == nil
-	}
+	out := newJSONLines(w)
 	for _, e := range sub.current {
-		if !send(e) {
+		if !out.send(e) {
 			return
 		}
 	}
-	if len(sub.current) == 0 && control.Flush() != nil { // the reader knows that it is connected
+	if len(sub.current) == 0 && !out.send() { // the reader knows that it is connected
 		return
 	}
 	for {
@@ -382,11 +398,11 @@ func (a *admin) events(w http.ResponseWriter, r *http.Request) {
 		case e, ok := <-sub.events:
 			if !ok {
 				if sub.lagged {
-					send(NodeEvent{Time: time.Now(), Event: EventLagging, Detail: "the reader is too slow; events were lost"})
+					out.send(NodeEvent{Time: time.Now(), Event: EventLagging, Detail: "the reader is too slow; events were lost"})
 				}
 				return
 			}
-			if !send(e) {
+			if !out.send(e) {
 				return
 			}
 		case <-r.Context().Done():

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -59,19 +58,16 @@ func (a *admin) recorded(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, err)
 		return
 	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	out, control := json.NewEncoder(w), http.NewResponseController(w)
+	out := newJSONLines(w)
 	look := time.NewTicker(recordedEvery)
 	defer look.Stop()
 	from, seq := time.Now().Add(-since), uint64(0)
 	for {
-		_ = control.SetWriteDeadline(time.Now().Add(adminTimeout)) // as in send
+		var lines []any
 		for _, e := range a.subject.Recorded(seq, from) {
-			if seq = e.Seq; out.Encode(recordedEvent(e)) != nil {
-				return
-			}
+			seq, lines = e.Seq, append(lines, recordedEvent(e))
 		}
-		if control.Flush() != nil || r.FormValue("once") != "" {
+		if !out.send(lines...) || r.FormValue("once") != "" {
 			return
 		}
 		select {

@@ -3,12 +3,9 @@ package daemon
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"syscall"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/metrics"
@@ -47,7 +44,7 @@ func (d *Daemon) openPage(context.Context) error {
 	}
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
 	if err != nil {
-		return pageProblem(at, err)
+		return listenProblem("http", at.String(), "http", at.Addr(), err)
 	}
 	o := &observer{d: d, rows: map[addr.NodeID]saidRow{}}
 	reader := &admin{subject: d, log: d.log}
@@ -87,17 +84,4 @@ func (c *Config) checkPage(report func(key, text, allowed string)) {
 	if err == nil && c.Local.HTTPToken == "" && !at.Addr().Unmap().IsLoopback() {
 		report("http", c.Local.HTTP, "others could read it there without a token; want an address of loopback, or http-token-file")
 	}
-}
-
-// pageProblem explains in one line the error of listening at the page's address.
-func pageProblem(at netip.AddrPort, err error) error {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return problem("http", at.String(), "is taken by another program; want a free port, or 0 to choose one", err)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return problem("http", at.String(), "is no address of this machine", err)
-	case errors.Is(err, syscall.EACCES):
-		return problem("http", at.String(), "needs privilege; want a port from 1024", err)
-	}
-	return problem("http", at.String(), fmt.Sprintf("cannot listen there: %v", syscallCause(err)), err)
 }

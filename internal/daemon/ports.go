@@ -51,7 +51,7 @@ func listenPair(field string, at netip.Addr, port uint16) (portPair, error) {
 			break
 		}
 	}
-	return portPair{}, portProblem(field, at, port, err)
+	return portPair{}, listenProblem(field, strconv.Itoa(int(port)), "bind", at, err)
 }
 
 func tryPair(at netip.AddrPort) (portPair, error) {
@@ -68,14 +68,14 @@ func tryPair(at netip.AddrPort) (portPair, error) {
 	return portPair{packets, streams}, nil
 }
 
-// portProblem says in one line why a port cannot be had.
-func portProblem(field string, at netip.Addr, port uint16, err error) error {
-	value := strconv.Itoa(int(port))
+// listenProblem says in one line why a port cannot be had. value is that of the setting field, and
+// host the setting of the address.
+func listenProblem(field, value, host string, at netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return problem(field, value, fmt.Sprintf("is taken on %v by another program; want a free port, or 0 to choose one", at), err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return problem("bind", at.String(), "is no address of this machine", err)
+		return problem(host, at.String(), "is no address of this machine", err)
 	case errors.Is(err, syscall.EACCES):
 		return problem(field, value, "needs privilege; want a port from 1024", err)
 	}
