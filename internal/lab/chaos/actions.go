@@ -44,7 +44,7 @@ func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect,
 		}
 		return s.ended(proof, n.For.Set, &s.daemonsDue, s.startDaemon), nil
 	case scenario.Stop:
-		return c.stop(ctx, s, d, source)
+		return c.stop(ctx, d, source)
 	case scenario.Continue:
 		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
 		return done{fired: 1, proof: "continued"}, d.cont(ctx)
@@ -146,7 +146,7 @@ func (c *cluster) terminate(ctx context.Context, d child, source history.Source)
 }
 
 // stop freezes a process until it is taken back.
-func (c *cluster) stop(ctx context.Context, s *slot, p child, source history.Source) (effect, error) {
+func (c *cluster) stop(ctx context.Context, p child, source history.Source) (effect, error) {
 	if err := p.stop(ctx); err != nil {
 		return nil, err
 	}
@@ -259,7 +259,7 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 		}
 		return s.ended(proof, a.For.Set, &s.appsDue, s.startApp), nil
 	case scenario.AppStop:
-		return c.stop(ctx, s, p, source)
+		return c.stop(ctx, p, source)
 	case scenario.AppContinue:
 		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
 		return done{fired: 1, proof: "continued"}, p.cont(ctx)

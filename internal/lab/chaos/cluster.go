@@ -23,7 +23,6 @@ import (
 // goroutine, that of runReal, leads it through its phases; actions of the timeline
 // run beside it and are waited for.
 type cluster struct {
-	name      Name
 	lab       scenario.Lab
 	dir       string
 	dirMode   fs.FileMode

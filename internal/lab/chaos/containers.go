@@ -207,12 +207,7 @@ func (c *containers) endpoint(slot int) map[string]any {
 
 // An inspected is the part of a container's state that the lab reads.
 type inspected struct {
-	State struct {
-		Pid      int
-		Status   string
-		ExitCode int
-		Paused   bool
-	}
+	State struct{ Pid int }
 }
 
 func (c *containers) daemonOf(slot int) *container {

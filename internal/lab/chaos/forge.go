@@ -26,7 +26,7 @@ const (
 // forge sends to slots the messages of a router that cannot forward their packets to
 // the other slots (ICMP "fragmentation needed", RFC 1191). Any host on the path that
 // knows the ports can send them.
-func (n *namespaces) forge(ctx context.Context, a scenario.Action) (effect, error) {
+func (n *namespaces) forge(a scenario.Action) (effect, error) {
 	var all []*forger
 	for _, id := range a.Network.Node.IDs() {
 		f, err := n.newForger(id)

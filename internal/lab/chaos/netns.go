@@ -187,7 +187,7 @@ func (n *namespaces) breakNetwork(ctx context.Context, a scenario.Action) (effec
 	case a.Network != nil && a.Network.Do == scenario.Disconnect:
 		return n.disconnect(ctx, a)
 	case a.Network != nil && a.Network.Do == scenario.Forge:
-		return n.forge(ctx, a)
+		return n.forge(a)
 	case a.Network != nil:
 		return n.filter.reject(ctx, a)
 	}

@@ -47,7 +47,6 @@ func DescribePaths(daemons string, n int) string {
 
 // A pathConn is the part of a daemon's connection that the lab reads.
 type pathConn struct {
-	ID     uint64
 	Local  string // node:port
 	Remote string // node:port
 	Path   string

@@ -241,11 +241,11 @@ func (f *figureMaker) received(r *history.Record, b *history.Received) {
 	f.seconds[r.At/1e9] += b.To - b.From
 	g := f.gaps[b.ConnEnd]
 	if g == nil {
-		g = &flow{lastReceived: r.At, begunAt: r.At}
+		g = &flow{lastReceived: r.At}
 		f.gaps[b.ConnEnd] = g
 	}
 	if gap := r.At - g.lastReceived; gap > g.longest {
-		g.longest, g.longestAt = gap, g.lastReceived
+		g.longest = gap
 	}
 	g.lastReceived = r.At
 }

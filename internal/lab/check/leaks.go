@@ -8,9 +8,8 @@ import (
 )
 
 // leaks (I12): at the end a process holds no more than at the beginning: ports, endpoints,
-// connections, windows, memfds and queued bytes exactly; descriptors, goroutines, maps and timers
-// but for those of its links and a handful; threads, which the runtime keeps, within 16; memory
-// within the 10 % of I12 and 8 MiB, for a process's memory, garbage apart, is more than it uses
+// connections, windows and memfds exactly; descriptors, goroutines and maps but for those of its
+// links and a handful; memory within the 10 % of I12 and 8 MiB, for a process's memory, garbage apart, is more than it uses
 // (rssGrowth). A process that was started under way is compared with the first process of its slot.
 //
 // It needs resources records of the phases baseline and end.
@@ -30,18 +29,14 @@ func newLeaks(w *world) *leaks {
 }
 
 // exact are the resources of which nothing may be left.
-var exact = []string{"ports", "endpoints", "conns", "windows", "memfds", "queued"}
+var exact = []string{"ports", "endpoints", "conns", "windows", "memfds"}
 
-// perLink is how many descriptors, goroutines, maps or timers one more link may
+// perLink is how many descriptors, goroutines or maps one more link may
 // need.
 const perLink = 16
 
-// handful is how many more of the inexact resources may be under way by chance, and spareThreads
-// how many the runtime may keep.
-const (
-	handful      = 4
-	spareThreads = 16
-)
+// handful is how many more of the inexact resources may be under way by chance.
+const handful = 4
 
 // rssGrowth is how much memory may be left, in bytes, beside 10 %: pages of which a part
 // is in use, stacks that have grown, code that was read since. Daemons collect their
@@ -83,8 +78,6 @@ func (m *leaks) compare(base, i int, r *history.Record, before map[string]int64,
 		}
 		limit := was + perLink*max(more, 0) + handful
 		switch {
-		case name == "threads":
-			limit = was + perLink*max(more, 0) + spareThreads
 		case name == "rss":
 			limit = was + was/10 + rssGrowth
 		case slices.Contains(exact, name):

@@ -14,10 +14,9 @@ type prefix struct {
 
 // A flow is one direction of a connection.
 type flow struct {
-	offered, sent, received          int64
-	offeredAt, sentAt, receivedAt    int // records
-	begunAt                          int64
-	lastReceived, longest, longestAt int64
+	offered, sent, received       int64
+	offeredAt, sentAt, receivedAt int // records
+	lastReceived, longest         int64
 }
 
 func newPrefix(w *world) *prefix {

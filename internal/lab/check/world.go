@@ -112,8 +112,7 @@ type connEnd struct {
 // A window is registered memory.
 type window struct {
 	*history.Window
-	source history.Source
-	gone   int64
+	gone int64
 }
 
 // A session is a source's knowledge of nodes: which lives it knew when.
@@ -145,10 +144,8 @@ func indexOf[T comparable](s stamped[T]) int {
 type knownPeer struct {
 	since      int64
 	sinceIndex int
-	added      int64  // the event; never: it knew it from a view
 	removed    int64  // the event; never: none
 	index      int    // of the removed event; -1
-	times      int    // removed events
 	cleared    int64  // its own incarnation ended, so it forgot; never
 	own        *fault // of the source, by which it was told of the end of an incarnation that went on
 }
@@ -220,7 +217,7 @@ func (w *world) take(i int, r *history.Record) {
 		}
 	case *history.Window:
 		if w.windows[b.ID] == nil {
-			w.windows[b.ID] = &window{Window: b, source: r.Source, gone: never}
+			w.windows[b.ID] = &window{Window: b, gone: never}
 		}
 	case *history.WindowGone:
 		if x := w.windows[b.ID]; x != nil {
@@ -323,14 +320,14 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 		s.forget(r.At)
 	case history.EventAdded:
 		w.incarnation(b.Subject, r.At)
-		s.learn(b.Subject, r.At, i).added = r.At
+		s.learn(b.Subject, r.At, i)
 	case history.EventRemoved:
 		w.incarnation(b.Subject, r.At)
 		a := s.known[b.Subject]
 		if a == nil {
 			a = s.learn(b.Subject, r.At, i)
 		}
-		if a.times++; a.removed == never {
+		if a.removed == never {
 			a.removed, a.index = r.At, i
 		}
 	}
@@ -379,7 +376,7 @@ func (s *session) learn(l addr.Incarnation, at int64, index int) *knownPeer {
 		if a != nil {
 			s.past[l] = append(s.past[l], a)
 		}
-		a = &knownPeer{since: at, sinceIndex: index, added: never, removed: never, index: -1, cleared: never}
+		a = &knownPeer{since: at, sinceIndex: index, removed: never, index: -1, cleared: never}
 		s.known[l] = a
 	}
 	return a

@@ -227,7 +227,7 @@ func (b *Resources) check() error {
 	if min(b.Used, b.UsedAt) < 0 {
 		return bad("used", min(b.Used, b.UsedAt), "at least 0")
 	}
-	return oneOf("phase", b.Phase, PhaseBaseline, PhaseRunning, PhaseEnd)
+	return oneOf("phase", b.Phase, PhaseBaseline, PhaseEnd)
 }
 
 func (b *Paths) check() error {

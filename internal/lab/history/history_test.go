@@ -32,7 +32,7 @@ func one() []history.Record {
 		&history.Event{What: history.EventRemoved, Observer: incarnation, Subject: peer, UUID: uuid, Reason: "crashed"},
 		&history.View{Observer: incarnation, Live: []history.Member{{Incarnation: incarnation, UUID: uuid}}},
 		&call,
-		&history.Return{Call: call, Status: "ECONNRESET", Bytes: 4, Port: 2000},
+		&history.Return{Call: call, Status: "ECONNRESET", Bytes: 4},
 		&history.Opened{ConnEnd: end, Local: incarnation, Remote: peer, LocalPort: 1, RemotePort: 2},
 		&history.Closed{ConnEnd: end, How: history.HowClose},
 		&history.Offered{ConnEnd: end, Range: rng},

@@ -274,7 +274,6 @@ type Return struct {
 	// Status is empty for success, else the errno's name: "ECONNRESET".
 	Status string `json:"status,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"` // sent or received, also before a failure
-	Port   uint16 `json:"port,omitempty"`  // of a bind: the port asked for (0: any) when it failed, else the bound one
 }
 
 // An Opened records that one end of a connection is connected. Both ends write
@@ -432,7 +431,6 @@ type Phase string
 
 const (
 	PhaseBaseline Phase = "baseline" // the cluster is up, without connections yet
-	PhaseRunning  Phase = "running"  // under way: for the report
 	// PhaseEnd: the workload has ended and settled, the cluster is still whole. After
 	// the first record of this phase the lab takes the cluster down.
 	PhaseEnd Phase = "end"
@@ -451,8 +449,8 @@ type Resources struct {
 
 // ResourceNames are the keys of [Resources].Count. Only rss is in bytes.
 var ResourceNames = []string{
-	"fds", "goroutines", "memfds", "maps", "rss", "threads",
-	"ports", "endpoints", "conns", "windows", "links", "timers", "queued",
+	"fds", "goroutines", "memfds", "maps", "rss",
+	"ports", "endpoints", "conns", "windows", "links",
 }
 
 // Paths records how a daemon's connections to other nodes communicate. It is written when it has

@@ -23,7 +23,6 @@ type stream struct {
 	bars    []bar // lives of its daemon
 	marks   []mark
 	touched bool
-	opened  map[history.Source]bool
 }
 
 // A bar is something that lasts.
@@ -83,7 +82,7 @@ func newScene(begin *history.Begin, records []history.Record, zero int64) *scene
 // stream returns the stream of a slot.
 func (s *scene) stream(slot int) *stream {
 	for len(s.streams) <= slot {
-		s.streams = append(s.streams, &stream{slot: len(s.streams), opened: map[history.Source]bool{}})
+		s.streams = append(s.streams, &stream{slot: len(s.streams)})
 	}
 	return s.streams[slot]
 }

@@ -98,10 +98,7 @@ func (d *decoder) failure() error {
 }
 
 // A place is where something is in the file.
-type place struct {
-	line, column int
-	text         string // of a scalar
-}
+type place struct{ line, column int }
 
 // A decoder turns YAML nodes into values and remembers where they were.
 type decoder struct {
@@ -181,7 +178,7 @@ func (d *decoder) locate(p *Problem) {
 // note remembers where the value of path is.
 func (d *decoder) note(path string, n ast.Node) {
 	if t := n.GetToken(); t != nil && t.Position != nil {
-		d.places[path] = place{t.Position.Line, t.Position.Column, t.Value}
+		d.places[path] = place{t.Position.Line, t.Position.Column}
 	}
 }
 

@@ -42,8 +42,7 @@ type agent struct {
 
 	writes  []verdict.Persist // of the host, not on disk yet
 	events  []verdict.Event
-	serving bool // an event's handler runs
-	joined  time.Duration
+	serving bool   // an event's handler runs
 	sent    uint64 // messages on control sessions, signs of life included
 	told    ledger
 }
@@ -64,9 +63,7 @@ type step struct {
 type controlEnd struct {
 	uuid        addr.UUID
 	epoch       uint64
-	host        bool
 	incarnation addr.Incarnation
-	term        uint64
 	lease       []byte // of a lifeline
 }
 
@@ -75,7 +72,7 @@ func newAgent(p *proc) *agent {
 	a := &agent{w: w, p: p, at: p.at,
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
 		lines: make(map[incarnationKey]*line), rumour: make(map[incarnationKey]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
-	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs, host: p.at.host}
+	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs}
 	claims, err := verdict.NewClaims(fmt.Sprintf("node%d", p.at.index), []string{p.at.address()}, []string{"quic"})
 	if err != nil {
 		panic("BUG: sim: " + err.Error())
@@ -316,8 +313,6 @@ func (a *agent) emit(e verdict.Event) {
 		a.endIncarnations()
 	case verdict.EventHost:
 		a.hostText = e.Detail
-	case verdict.EventSelf:
-		a.joined = a.w.now
 	case verdict.EventAdded:
 		a.tellRumour(e.Node)
 	}

@@ -91,7 +91,6 @@ func (a *app) attach() {
 		a.based = true
 		a.w.count(p, history.PhaseBaseline)
 	}
-	a.w.ready(a)
 	a.talk()
 }
 

@@ -108,7 +108,7 @@ func (c *churn) cut(m *machine, d time.Duration) {
 	}
 	var rules []*rule
 	cut := func(from, to []int) {
-		r := w.newRule(faults.Rule{On: faults.All, Cut: true}, from, to, 0, w.rng.Uint64())
+		r := w.newRule(faults.Rule{On: faults.All, Cut: true}, from, to, w.rng.Uint64())
 		rules = append(rules, r)
 		w.net.add(r)
 	}

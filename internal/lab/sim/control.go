@@ -25,7 +25,7 @@ const hostTimeout = time.Second
 
 func (a *agent) end() controlEnd {
 	e := a.self
-	e.incarnation, e.term, e.lease = a.member.Self().Incarnation, a.member.Term(), a.member.Lease()
+	e.incarnation, e.lease = a.member.Self().Incarnation, a.member.Lease()
 	return e
 }
 
@@ -95,7 +95,7 @@ func (a *agent) open(m *machine, lifeline bool, to incarnationKey, limit time.Du
 		}
 	}
 	began := a.w.now
-	a.w.dialTCP(a.p, m, limit, func(e *tcpEnd, r dialResult) {
+	a.w.dialTCP(a.p, m, limit, func(e *tcpEnd) {
 		if e == nil {
 			finish(nil, controlEnd{}, false)
 			return

@@ -63,9 +63,8 @@ func (s *session) forget(e *endpoint) {
 
 // An endpoint is one endpoint of an application. It follows engine's endpoint.
 type endpoint struct {
-	n  *node
-	s  *session
-	id uint64
+	n *node
+	s *session
 
 	state  core.State
 	port   addr.Port
@@ -92,8 +91,7 @@ func (e *endpoint) whenThrough(f func()) {
 }
 
 func (s *session) open() *endpoint {
-	s.n.lastEP++
-	e := &endpoint{n: s.n, s: s, id: s.n.lastEP}
+	e := &endpoint{n: s.n, s: s}
 	s.endpoints = append(s.endpoints, e)
 	return e
 }

@@ -61,7 +61,7 @@ func (a *agent) tendLines() {
 		l := a.line(k)
 		if l.up != nil {
 			e, doubt := a.pace.Heard(&l.Lifeline, n.Incarnation, l.alive, a.w.time())
-			a.tell(l, n, e, doubt)
+			a.tell(n, e, doubt)
 		}
 		switch {
 		case !wanted:
@@ -87,7 +87,7 @@ func (a *agent) tendLines() {
 }
 
 // tell passes on the evidence about an incarnation, if there is any, and a doubt.
-func (a *agent) tell(l *line, n verdict.Node, e verdict.Evidence, doubt bool) {
+func (a *agent) tell(n verdict.Node, e verdict.Evidence, doubt bool) {
 	if doubt {
 		a.tellDoubt(n)
 	}
@@ -159,7 +159,7 @@ func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
 // tellMet feeds the member the result of reach.
 func (a *agent) tellMet(l *line, n verdict.Node, met verdict.Sight) {
 	e, doubt := a.pace.Met(&l.Lifeline, n.Incarnation, met, a.w.time())
-	a.tell(l, n, e, doubt)
+	a.tell(n, e, doubt)
 }
 
 // endIncarnations ends the lifelines on which this node showed an incarnation that is over.

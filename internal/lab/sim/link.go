@@ -261,7 +261,6 @@ func (l *link) tick() {
 
 func (l *link) sendBeat() uint64 {
 	l.lastBeat++
-	l.n.sent++
 	l.sess.send(l.pulse.Heartbeat(l.lastBeat, l.n.w.now))
 	return l.lastBeat
 }
@@ -273,7 +272,6 @@ func (l *link) onDatagram(p []byte) {
 	}
 	x := l.pulse.Datagram(p, l.n.w.now)
 	if x.Reply != nil {
-		l.n.sent++
 		l.sess.send(x.Reply)
 	}
 	l.heard(x)

@@ -41,7 +41,6 @@ type path struct {
 // A rule is one fault on links, in force.
 type rule struct {
 	faults.Rule
-	id       int
 	from, to []bool // by machine
 	since    time.Duration
 	seed     uint64

@@ -36,9 +36,7 @@ type node struct {
 	links     []*link
 	sessions  []*session
 	changes   []func() // callers that wait for a change of the node table
-	lastEP    uint64
 	beating   bool
-	sent      uint64 // heartbeats and their answers
 }
 
 // A peerState is the node's state of one live peer.

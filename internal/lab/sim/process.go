@@ -8,10 +8,9 @@ import (
 
 // A proc is one process: the fabricd of a machine, or an application there.
 type proc struct {
-	w    *world
-	at   *machine
-	name string
-	rng  *rand.Rand
+	w   *world
+	at  *machine
+	rng *rand.Rand
 
 	dead    bool
 	paused  bool
@@ -39,7 +38,7 @@ type proc struct {
 }
 
 func newProc(w *world, at *machine, name string) *proc {
-	return &proc{w: w, at: at, name: name, rng: seeded(w.seed, name, at.index, at.starts)}
+	return &proc{w: w, at: at, rng: seeded(w.seed, name, at.index, at.starts)}
 }
 
 // soon runs f as something that has arrived at p: now if p runs, when it

@@ -186,9 +186,6 @@ func (r *runner) gather() error {
 	return nil
 }
 
-// ready is called when an application has attached.
-func (w *world) ready(*app) {}
-
 // finish ends the applications and lets the cluster rest.
 func (r *runner) finish() {
 	w := r.w

@@ -83,7 +83,7 @@ func (r *runner) end(a *action) {
 
 // add puts a rule on the links in force.
 func (r *runner) add(a *action, rule faults.Rule, from, to []int) {
-	x := r.w.newRule(rule, from, to, a.ID, a.Seed)
+	x := r.w.newRule(rule, from, to, a.Seed)
 	a.rules = append(a.rules, x)
 	r.w.net.add(x)
 	if rule.Reset {

@@ -189,21 +189,11 @@ func (e *tcpEnd) cut() {
 	}
 }
 
-// A dialResult is how a dial ended.
-type dialResult uint8
-
-const (
-	dialed    dialResult = iota
-	refused              // no process listens there
-	timedOut             // no answer
-	forbidden            // answered with a refusal
-)
-
 // dialTCP opens a connection to a machine within limit. Once both kernels have it, done
 // gets the dialing end. The peer's process gets the other end by its accept.
-func (w *world) dialTCP(p *proc, to *machine, limit time.Duration, done func(*tcpEnd, dialResult)) {
+func (w *world) dialTCP(p *proc, to *machine, limit time.Duration, done func(*tcpEnd)) {
 	d := &dial{w: w, p: p, to: to, done: done, until: w.now + limit}
-	p.after(limit, func() { d.finish(nil, timedOut) })
+	p.after(limit, func() { d.finish(nil) })
 	d.try(0)
 }
 
@@ -215,10 +205,10 @@ type dial struct {
 	until time.Duration
 	mine  *tcpEnd // of a connection that is in its TLS handshake
 	over  bool
-	done  func(*tcpEnd, dialResult)
+	done  func(*tcpEnd)
 }
 
-func (d *dial) finish(e *tcpEnd, r dialResult) {
+func (d *dial) finish(e *tcpEnd) {
 	if d.over {
 		return
 	}
@@ -226,7 +216,7 @@ func (d *dial) finish(e *tcpEnd, r dialResult) {
 	if e == nil && d.mine != nil {
 		d.mine.shut()
 	}
-	d.done(e, r)
+	d.done(e)
 }
 
 // try sends one SYN and takes its answer. TLS takes another round trip, in
@@ -239,7 +229,7 @@ func (d *dial) try(n int) {
 	there := w.net.path(d.p.at.index, d.to.index, faults.Control, faults.Stream)
 	back := w.net.path(d.to.index, d.p.at.index, faults.Control, faults.Stream)
 	if there.half(w.now) || back.half(w.now) {
-		d.p.after(time.Millisecond, func() { d.finish(nil, refused) })
+		d.p.after(time.Millisecond, func() { d.finish(nil) })
 		return
 	}
 	out := there.cross(w.now, 60)
@@ -257,7 +247,7 @@ func (d *dial) try(n int) {
 		w.after(in.delay, func() {
 			d.p.soon(func() {
 				if target == nil || target.dead {
-					d.finish(nil, refused)
+					d.finish(nil)
 					return
 				}
 				d.secure(target)
@@ -275,8 +265,8 @@ func (d *dial) secure(target *proc) {
 	t := newTCP(d.w, d.p, target)
 	mine, theirs := t.ends[0], t.ends[1]
 	d.mine = mine
-	mine.received = func(any) { d.finish(mine, dialed) }
-	mine.ended = func(verdict.DownCause) { d.finish(nil, refused) }
+	mine.received = func(any) { d.finish(mine) }
+	mine.ended = func(verdict.DownCause) { d.finish(nil) }
 	theirs.received = func(any) {
 		theirs.send(hello{})
 		target.accept(theirs)

@@ -20,7 +20,6 @@ type world struct {
 	clock
 	seed    uint64
 	rng     *rand.Rand // of draws that belong to no single object
-	opts    Options
 	timing  verdict.Timing
 	partial verdict.PartialPolicy
 	cluster addr.UUID
@@ -38,7 +37,6 @@ type world struct {
 // A machine is a slot: a place with a disk, where one fabricd and one
 // application run at a time.
 type machine struct {
-	w     *world
 	index int
 	host  bool
 	disk  disk
@@ -67,14 +65,14 @@ type trap struct {
 }
 
 func newWorld(seed uint64, nodes int, timing verdict.Timing, opts Options) *world {
-	w := &world{seed: seed, opts: opts, timing: timing, rng: seeded(seed, "world"), byAddress: make(map[string]*machine)}
+	w := &world{seed: seed, timing: timing, rng: seeded(seed, "world"), byAddress: make(map[string]*machine)}
 	w.cluster = w.uuid()
 	w.net = newNetwork(w)
 	w.gossip = newGossip(w)
 	w.watch.w = w
 	w.watch.init()
 	for i := range nodes {
-		m := &machine{w: w, index: i, host: i == 0, id: addr.NodeID(i)}
+		m := &machine{index: i, host: i == 0, id: addr.NodeID(i)}
 		w.wipe(m)
 		w.machines = append(w.machines, m)
 		w.byAddress[m.address()] = m
@@ -353,7 +351,7 @@ func (n *node) tell(e verdict.Event) {
 }
 
 // newRule returns a link rule of the schedule, ready for the network.
-func (w *world) newRule(r faults.Rule, from, to []int, id int, seed uint64) *rule {
+func (w *world) newRule(r faults.Rule, from, to []int, seed uint64) *rule {
 	set := func(slots []int) []bool {
 		in := make([]bool, len(w.machines))
 		for _, s := range slots {
@@ -363,5 +361,5 @@ func (w *world) newRule(r faults.Rule, from, to []int, id int, seed uint64) *rul
 		}
 		return in
 	}
-	return &rule{Rule: r, id: id, from: set(from), to: set(to), seed: seed}
+	return &rule{Rule: r, from: set(from), to: set(to), seed: seed}
 }
