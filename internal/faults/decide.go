@@ -51,8 +51,8 @@ type Seen struct {
 	Meter *Meter
 }
 
-// then returns the fate of a packet that first meets f and then g.
-func (f Fate) then(g Fate) Fate {
+// Then returns the fate of a packet that first meets f and then g.
+func (f Fate) Then(g Fate) Fate {
 	f.Deeds |= g.Deeds
 	if f.Drop || g.Drop {
 		return Fate{Drop: true, Deeds: f.Deeds}

@@ -26,7 +26,7 @@ func genWay(t *rapid.T) Way {
 func decideAll(rules []Seen, w Way, size int) Fate {
 	var total Fate
 	for i := range rules {
-		total = total.then(rules[i].Decide(w, size))
+		total = total.Then(rules[i].Decide(w, size))
 		if total.Drop {
 			break
 		}

@@ -225,7 +225,7 @@ func (e *entry) concerns(w Way, m Meeting) bool {
 	if m.Below && (e.rule.On == Link || e.rule.On == All) {
 		return false
 	}
-	return e.rule.enforced(m.Sending) && e.rule.covers(w)
+	return e.rule.enforced(m.Sending) && e.rule.Covers(w)
 }
 
 // Decide returns the fate of a packet or of a piece of a stream, of size bytes, and counts it. Gate
@@ -246,7 +246,7 @@ func (p *Plane) Decide(m Meeting, size int) Fate {
 			t.seen++
 			f := s.Decide(w, size)
 			e.counts.add(f.Deeds, size)
-			if total = total.then(f); total.Drop {
+			if total = total.Then(f); total.Drop {
 				break
 			}
 		}
@@ -295,7 +295,7 @@ func (p *Plane) Gate(m Meeting, count bool) Gate {
 		if acts, _ := r.Acts(now - e.added); !acts {
 			continue
 		}
-		stops := r.stops(Stream)
+		stops := r.Stops(Stream)
 		g.Stopped = g.Stopped || stops
 		g.Refused = g.Refused || r.HalfOpen
 		g.Reset = g.Reset || r.Reset

@@ -171,8 +171,8 @@ func (w Way) back() Way {
 	return w
 }
 
-// covers reports whether the rule is for w.
-func (r *Rule) covers(w Way) bool {
+// Covers reports whether the rule is for w.
+func (r *Rule) Covers(w Way) bool {
 	return r.On.Includes(w.On) && r.From.Has(w.From) && r.To.Has(w.To)
 }
 
@@ -188,8 +188,8 @@ func (r *Rule) enforced(sending bool) bool {
 	return true
 }
 
-// stops reports whether the rule lets nothing pass in w.
-func (r *Rule) stops(c Carrier) bool {
+// Stops reports whether the rule lets nothing pass in w.
+func (r *Rule) Stops(c Carrier) bool {
 	return r.Cut || r.HalfOpen || r.Hold || c == Packets && r.BlockUDP
 }
 

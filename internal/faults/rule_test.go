@@ -120,7 +120,7 @@ func TestPartitionsExpand(t *testing.T) {
 		for _, from := range all {
 			for _, to := range all {
 				w := Way{From: from, To: to, On: Gossip}
-				if from != to && slices.ContainsFunc(rules, func(r Rule) bool { return r.Cut && r.Name == "split" && r.For == 1000*ms && r.covers(w) }) {
+				if from != to && slices.ContainsFunc(rules, func(r Rule) bool { return r.Cut && r.Name == "split" && r.For == 1000*ms && r.Covers(w) }) {
 					got = append(got, way{from, to})
 				}
 			}

@@ -108,9 +108,7 @@ func (c *churn) cut(m *machine, d time.Duration) {
 	}
 	var rules []*rule
 	cut := func(from, to []int) {
-		r := w.newRule(faults.Rule{On: faults.All, Cut: true}, from, to, w.rng.Uint64())
-		rules = append(rules, r)
-		w.net.add(r)
+		rules = append(rules, w.net.add(faults.Rule{On: faults.All, Cut: true}, from, to))
 	}
 	if o := w.rng.IntN(len(w.machines)); w.rng.IntN(2) == 0 && o != m.index {
 		cut([]int{m.index}, []int{o})

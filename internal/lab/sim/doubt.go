@@ -15,8 +15,8 @@ func (a *agent) tellDoubt(n verdict.Node) {
 		a.sent++
 		o := m.proc
 		c := a.w.net.path(a.at.index, m.index, faults.Gossip, faults.Packets).cross(a.w.now, packetLen)
-		if !c.lost {
-			a.w.after(c.delay, func() { o.soon(func() { o.agent.feedMember(in) }) })
+		if !c.Drop {
+			a.w.after(c.Delay, func() { o.soon(func() { o.agent.feedMember(in) }) })
 		}
 	}
 }

@@ -241,10 +241,10 @@ func (a *agent) sendLossReport(x verdict.SendLossReport) {
 			continue
 		}
 		c := a.w.net.path(a.at.index, m.index, faults.Gossip, faults.Packets).cross(a.w.now, packetLen)
-		if c.lost {
+		if c.Drop {
 			return
 		}
-		a.w.after(c.delay, func() {
+		a.w.after(c.Delay, func() {
 			o.soon(func() {
 				if o.agent.host != nil {
 					o.agent.feedHost(verdict.LossReport{Incarnation: incarnation})

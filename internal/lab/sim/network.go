@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
 )
 
@@ -19,19 +20,14 @@ const (
 type network struct {
 	w     *world
 	rules []*rule
-	paths map[pathID]*path
+	paths map[faults.Way]*path
 	all   []*path // in the order of their first use
 }
 
-type pathID struct {
-	from, to int
-	on       faults.Traffic
-	carrier  faults.Carrier
-}
-
-// A path is one direction of one plane between two machines.
+// A path is one direction of one plane between two machines, whose numbers its way has in
+// place of node IDs.
 type path struct {
-	id    pathID
+	way   faults.Way
 	rng   *rand.Rand
 	base  time.Duration
 	rules []*bound      // those that are for this path
@@ -41,52 +37,69 @@ type path struct {
 // A rule is one fault on links, in force.
 type rule struct {
 	faults.Rule
-	from, to []bool // by machine
-	since    time.Duration
-	seed     uint64
-	fired    uint64 // packets that it touched
+	since time.Duration
+	fired uint64 // packets that it touched
 }
 
-// A bound is a rule on one path, with the counters and random numbers of this path alone.
+// A bound is a rule on one path, with what it has seen there. TCP is packets here, which the
+// kernels send again, and of which it is not true that UDP is blocked or that they are too long.
 type bound struct {
 	*rule
-	rng  *rand.Rand
-	free time.Duration // when the line, whose rate is limited, has sent its queue
+	like  faults.Rule
+	seen  uint64
+	meter faults.Meter
 }
 
 func newNetwork(w *world) *network {
-	return &network{w: w, paths: make(map[pathID]*path)}
+	return &network{w: w, paths: make(map[faults.Way]*path)}
 }
 
 // path returns a way, and makes it at its first use.
 func (n *network) path(from, to int, on faults.Traffic, c faults.Carrier) *path {
-	id := pathID{from, to, on, c}
-	p := n.paths[id]
+	way := faults.Way{From: addr.NodeID(from), To: addr.NodeID(to), On: on, Carrier: c}
+	p := n.paths[way]
 	if p == nil {
-		p = &path{id: id, rng: seeded(n.w.seed, "path "+string(on), from, to, int(c))}
+		p = &path{way: way, rng: seeded(n.w.seed, "path "+string(on), from, to, int(c))}
 		p.base = between(p.rng, nearest, farthest)
 		for _, r := range n.rules {
 			p.bind(r)
 		}
-		n.paths[id] = p
+		n.paths[way] = p
 		n.all = append(n.all, p)
 	}
 	return p
 }
 
 func (p *path) bind(r *rule) {
-	if r.from[p.id.from] && r.to[p.id.to] && r.On.Includes(p.id.on) {
-		p.rules = append(p.rules, &bound{rule: r, rng: seeded(r.seed, "rule "+string(p.id.on), p.id.from, p.id.to, int(p.id.carrier))})
+	if !r.Covers(p.way) {
+		return
 	}
+	b := &bound{rule: r, like: r.Rule}
+	if p.way.Carrier == faults.Stream {
+		b.like.BlockUDP, b.like.MTU = false, 0
+	}
+	p.rules = append(p.rules, b)
 }
 
-// add puts a rule in force.
-func (n *network) add(r *rule) {
-	r.since = n.w.now
+// add puts a rule in force between machines.
+func (n *network) add(like faults.Rule, from, to []int) *rule {
+	r := &rule{Rule: like, since: n.w.now}
+	r.From, r.To = machinesAs(from), machinesAs(to)
+	if len(from) == 0 || len(to) == 0 { // to a rule it would be all of them
+		return r
+	}
 	n.rules = append(n.rules, r)
 	for _, p := range n.all {
 		p.bind(r)
 	}
+	return r
+}
+
+func machinesAs(all []int) (ids faults.Nodes) {
+	for _, i := range all {
+		ids = append(ids, addr.NodeID(i))
+	}
+	return ids
 }
 
 // remove takes a rule back.
@@ -97,44 +110,42 @@ func (n *network) remove(r *rule) {
 	}
 }
 
-// A crossing is the fate of one packet.
-type crossing struct {
-	lost  bool
-	delay time.Duration
-	twin  time.Duration // when a duplicate arrives; 0: there is none
-}
-
-// cross sends one packet of size bytes on its way.
-func (p *path) cross(now time.Duration, size int) crossing {
-	c := crossing{delay: p.base + time.Duration(p.rng.Int64N(int64(p.base/3)+1))}
-	apart := false
+// cross sends one packet of size bytes on its way. The rules decide as in the fault plane of
+// a node; the other end drops a corrupted packet.
+func (p *path) cross(now time.Duration, size int) faults.Fate {
+	f := faults.Fate{Delay: p.base + time.Duration(p.rng.Int64N(int64(p.base/3)+1))}
+	apart := false // it may be overtaken
 	for _, r := range p.rules {
-		if on, _ := r.Acts(now - r.since); !on {
-			continue
-		}
-		if r.stopsPacket(p.id.carrier, size) {
-			r.fired++
-			c.lost = true
-			return c
-		}
-		apart = r.bend(&c, now, size) || apart
-		if c.lost {
-			return c
+		g := r.decide(p.way, now, size)
+		apart = apart || g.Deeds&faults.Reordered != 0 || g.Deeds&faults.Delayed != 0 && r.Jitter > 0
+		if f = f.Then(g); f.Drop || f.Corrupt {
+			return faults.Fate{Drop: true}
 		}
 	}
 	// Without a fault packets of one path do not overtake each other.
-	if at := now + c.delay; !apart && at < p.last {
-		c.delay = p.last - now
+	if at := now + f.Delay; !apart && at < p.last {
+		f.Delay = p.last - now
 	} else if !apart {
 		p.last = at
 	}
-	return c
+	return f
+}
+
+func (b *bound) decide(w faults.Way, now time.Duration, size int) faults.Fate {
+	w.Carrier = faults.Packets
+	s := faults.Seen{Rule: &b.like, Seed: b.Seed, N: b.seen, Age: now - b.since, Meter: &b.meter}
+	b.seen++
+	f := s.Decide(w, size)
+	if f.Deeds != 0 {
+		b.fired++
+	}
+	return f
 }
 
 // stops reports whether the path lets nothing pass now, and counts nothing.
 func (p *path) stops(now time.Duration) bool {
 	for _, r := range p.rules {
-		if on, _ := r.Acts(now - r.since); on && r.stopsPacket(p.id.carrier, 0) {
+		if on, _ := r.Acts(now - r.since); on && r.Stops(p.way.Carrier) {
 			return true
 		}
 	}
@@ -162,74 +173,4 @@ func (p *path) half(now time.Duration) bool {
 		}
 	}
 	return false
-}
-
-func (r *rule) stopsPacket(c faults.Carrier, size int) bool {
-	return r.Cut || r.HalfOpen || r.Hold || c == faults.Packets && (r.BlockUDP || r.MTU > 0 && size > r.MTU)
-}
-
-// bend applies the rule to a packet, short of blocking it. It reports whether the
-// packet may be overtaken.
-func (r *bound) bend(c *crossing, now time.Duration, size int) (apart bool) {
-	hit := func(p faults.Probability) bool {
-		return p > 0 && r.rng.Float64() < float64(p)
-	}
-	if hit(r.Drop) || hit(r.Corrupt) {
-		r.fired++
-		c.lost = true
-		return false
-	}
-	if r.Delay > 0 || r.Jitter > 0 {
-		r.fired++
-		c.delay += time.Duration(r.Delay)
-		if r.Jitter > 0 {
-			c.delay += r.jitter()
-			apart = true
-		}
-	}
-	if hit(r.Reorder) {
-		r.fired++
-		c.delay += between(r.rng, 0, faults.ReorderSpan)
-		apart = true
-	}
-	if hit(r.Duplicate) {
-		r.fired++
-		c.twin = c.delay + between(r.rng, 1, faults.ReorderSpan)
-	}
-	if r.Rate > 0 {
-		r.limit(c, now, size)
-	}
-	return apart
-}
-
-// jitter draws the random part of a delay.
-func (r *bound) jitter() time.Duration {
-	j := float64(r.Jitter)
-	switch r.Shape {
-	case faults.Normal:
-		return time.Duration(min(max(j/2+r.rng.NormFloat64()*j/6, 0), j))
-	case faults.Exponential:
-		return time.Duration(min(r.rng.ExpFloat64()*j/4, j))
-	}
-	return time.Duration(r.rng.Float64() * j)
-}
-
-// limit makes a packet wait for the line. A packet that does not fit into the buffer is lost.
-func (r *bound) limit(c *crossing, now time.Duration, size int) {
-	perByte := float64(time.Second) / float64(r.Rate)
-	buffer := r.Buffer
-	if buffer == 0 {
-		buffer = faults.DefaultBuffer
-	}
-	free := max(r.free, now)
-	if time.Duration(float64(buffer)*perByte) < free-now {
-		r.fired++
-		c.lost = true
-		return
-	}
-	r.free = free + time.Duration(float64(size)*perByte)
-	if r.free-now > 0 {
-		c.delay += r.free - now
-		r.fired++
-	}
 }

@@ -74,10 +74,10 @@ func (w *world) dialQUIC(p *proc, to *machine, limit time.Duration, done func(*q
 		p.after(handshakeAgain<<min(n, 8), func() { try(n + 1) })
 		for range min(n+1, probes) {
 			c := w.net.path(p.at.index, to.index, faults.Link, faults.Packets).cross(w.now, packetLen)
-			if c.lost {
+			if c.Drop {
 				continue
 			}
-			w.after(c.delay, func() {
+			w.after(c.Delay, func() {
 				if target := to.proc; target != nil && !over {
 					target.soon(func() { w.answerQUIC(p, target, &over, finish) })
 				}
@@ -90,10 +90,10 @@ func (w *world) dialQUIC(p *proc, to *machine, limit time.Duration, done func(*q
 // answerQUIC is the listener's half of the handshake.
 func (w *world) answerQUIC(p, target *proc, over *bool, finish func(*quicEnd)) {
 	c := w.net.path(target.at.index, p.at.index, faults.Link, faults.Packets).cross(w.now, packetLen)
-	if c.lost {
+	if c.Drop {
 		return
 	}
-	w.after(c.delay, func() {
+	w.after(c.Delay, func() {
 		p.soon(func() {
 			if *over || target.dead {
 				return
@@ -119,12 +119,12 @@ func (e *quicEnd) wire(size int, arrived func()) {
 	}
 	w := e.s.w
 	c := e.path().cross(w.now, min(size, packetLen))
-	if c.lost {
+	if c.Drop {
 		return
 	}
-	w.after(c.delay, func() { e.peer().arrive(arrived) })
-	if c.twin > 0 {
-		w.after(c.twin, func() { e.peer().arrive(arrived) })
+	w.after(c.Delay, func() { e.peer().arrive(arrived) })
+	if c.Twice {
+		w.after(c.Later, func() { e.peer().arrive(arrived) })
 	}
 }
 
@@ -166,8 +166,8 @@ func (e *quicEnd) closedAlready() {
 // tell sends the peer the reason of the end, once.
 func (e *quicEnd) tell(how transport.CloseError) {
 	w, o := e.s.w, e.peer()
-	if c := e.path().cross(w.now, 60); !c.lost {
-		w.after(c.delay, func() {
+	if c := e.path().cross(w.now, 60); !c.Drop {
+		w.after(c.Delay, func() {
 			if o.p.at.proc == o.p {
 				o.p.soon(func() { o.end(how) })
 			}

@@ -28,10 +28,9 @@ func twoEnds(t *testing.T) (w *world, a, b *quicEnd, cut func() (open func())) {
 		b.control(func() {})
 		w.until(w.now + 10*time.Millisecond)
 	}
-	both := []bool{true, true}
+	both := []int{0, 1}
 	cut = func() func() {
-		r := &rule{Rule: faults.Rule{On: faults.Link, Cut: true}, from: both, to: both}
-		w.net.add(r)
+		r := w.net.add(faults.Rule{On: faults.Link, Cut: true}, both, both)
 		return func() { w.net.remove(r) }
 	}
 	return w, a, b, cut

@@ -83,9 +83,11 @@ func (r *runner) end(a *action) {
 
 // add puts a rule on the links in force.
 func (r *runner) add(a *action, rule faults.Rule, from, to []int) {
-	x := r.w.newRule(rule, from, to, a.Seed)
+	if rule.Seed = a.Seed; a.Until != 0 {
+		rule.For = faults.Duration(a.Until - a.At)
+	}
+	x := r.w.net.add(rule, from, to)
 	a.rules = append(a.rules, x)
-	r.w.net.add(x)
 	if rule.Reset {
 		for _, f := range from {
 			for _, t := range to {

@@ -156,7 +156,7 @@ func (s *scaleRun) losses() (err error) {
 		all[i] = i
 	}
 	for _, way := range [][2][]int{{{victim.index}, all}, {all, {victim.index}}} {
-		w.net.add(w.newRule(faults.Rule{On: faults.All, Cut: true}, way[0], way[1], 1))
+		w.net.add(faults.Rule{On: faults.All, Cut: true}, way[0], way[1])
 	}
 	w.gossip.changed()
 	s.silence, err = s.until("silence", gone)

@@ -83,11 +83,11 @@ func (e *tcpEnd) hand(m any) {
 func (e *tcpEnd) transmit(n uint64, m any, try int) {
 	w := e.t.w
 	c := e.path().cross(w.now, 100)
-	if c.lost {
+	if c.Drop {
 		w.after(tcpAgain(try), func() { e.transmit(n, m, try+1) })
 		return
 	}
-	w.after(c.delay, func() { e.peer().arrive(n, m) })
+	w.after(c.Delay, func() { e.peer().arrive(n, m) })
 }
 
 func tcpAgain(try int) time.Duration {
@@ -120,9 +120,9 @@ func (e *tcpEnd) arrive(n uint64, m any) {
 
 // refuse answers to a packet for a socket that is not there.
 func (e *tcpEnd) refuse() {
-	if c := e.path().cross(e.t.w.now, 60); !c.lost {
+	if c := e.path().cross(e.t.w.now, 60); !c.Drop {
 		o := e.peer()
-		e.t.w.after(c.delay, func() { o.p.soon(func() { o.end(verdict.DownEnded) }) })
+		e.t.w.after(c.Delay, func() { o.p.soon(func() { o.end(verdict.DownEnded) }) })
 	}
 }
 
@@ -233,18 +233,18 @@ func (d *dial) try(n int) {
 		return
 	}
 	out := there.cross(w.now, 60)
-	if out.lost {
+	if out.Drop {
 		w.after(time.Second<<min(n, 3), func() { d.try(n + 1) })
 		return
 	}
-	w.after(out.delay, func() {
+	w.after(out.Delay, func() {
 		in := back.cross(w.now, 60)
 		target := d.to.proc
-		if in.lost {
+		if in.Drop {
 			w.after(time.Second<<min(n, 3), func() { d.try(n + 1) })
 			return
 		}
-		w.after(in.delay, func() {
+		w.after(in.Delay, func() {
 			d.p.soon(func() {
 				if target == nil || target.dead {
 					d.finish(nil)

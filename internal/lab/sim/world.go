@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/load"
@@ -348,18 +347,4 @@ func (n *node) tell(e verdict.Event) {
 		return
 	}
 	n.w.put(n.p.source(), r)
-}
-
-// newRule returns a link rule of the schedule, ready for the network.
-func (w *world) newRule(r faults.Rule, from, to []int, seed uint64) *rule {
-	set := func(slots []int) []bool {
-		in := make([]bool, len(w.machines))
-		for _, s := range slots {
-			if s < len(in) {
-				in[s] = true
-			}
-		}
-		return in
-	}
-	return &rule{Rule: r, from: set(from), to: set(to), seed: seed}
 }
