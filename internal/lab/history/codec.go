@@ -81,7 +81,7 @@ func (l *line) body() (Body, error) {
 		if one != nil {
 			return nil, errors.New("body: more than one: want one of the kinds")
 		}
-		one = f.Interface().(Body)
+		one = f.Interface()
 	}
 	if one == nil {
 		return nil, errors.New("body: missing: want one of the kinds")
@@ -142,7 +142,10 @@ func (r Record) check() error {
 	if err := r.Source.check(); err != nil {
 		return fmt.Errorf("src: %w", err)
 	}
-	if err := r.Body.check(); err != nil {
+	if bodies[reflect.TypeOf(r.Body)] == 0 {
+		return fmt.Errorf("body: %T: want a pointer to one of the kinds", r.Body)
+	}
+	if err := check(reflect.ValueOf(r.Body).Elem()); err != nil {
 		return fmt.Errorf("%s.%w", r.Kind(), err)
 	}
 	return nil

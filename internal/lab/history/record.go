@@ -51,11 +51,9 @@ type Record struct {
 }
 
 // A Body is the content of a record: a pointer to one of the types of this package,
-// one for each [Kind]. Bodies are shared and never changed.
-type Body interface {
-	// check reports the first field that is out of its range.
-	check() error
-}
+// one for each [Kind]. Bodies are shared and never changed. Their tags say which values
+// are allowed: see the function check.
+type Body any
 
 // A Kind names the type of a body: its key in the JSON form, as "fault_end".
 type Kind string
@@ -63,14 +61,14 @@ type Kind string
 // A Begin opens a run and describes it, so that a history alone suffices to repeat
 // it. The lab writes it first.
 type Begin struct {
-	Version   int    `json:"version"`             // [Version]
-	Scenario  string `json:"scenario"`            // its name
-	Seed      uint64 `json:"seed"`                // that everything random was drawn from
-	Lab       string `json:"lab"`                 // sim, local, netns, compose
-	Detection string `json:"detection"`           // fast, normal, calm
-	LostPair  string `json:"lost_pair,omitempty"` // reset, evict; empty: reset
-	Paths     string `json:"paths,omitempty"`     // [PathsLazy], [PathsOff]; empty in a simulation
-	Nodes     int    `json:"nodes"`               // slots, 1…4096
+	Version   int    `json:"version"`                              // [Version]
+	Scenario  string `json:"scenario"`                             // its name
+	Seed      uint64 `json:"seed"`                                 // that everything random was drawn from
+	Lab       string `json:"lab" of:"sim local netns compose"`     // sim, local, netns, compose
+	Detection string `json:"detection" of:"fast normal calm"`      // fast, normal, calm
+	LostPair  string `json:"lost_pair,omitempty" of:"reset evict"` // reset, evict; empty: reset
+	Paths     string `json:"paths,omitempty" of:"lazy off"`        // [PathsLazy], [PathsOff]; empty in a simulation
+	Nodes     int    `json:"nodes" least:"1"`                      // slots, 1…4096
 	// Names are the names that the scenario gives the first of the slots.
 	Names    []string `json:"names,omitempty"`
 	Duration int64    `json:"duration"`          // of the scenario, ns
@@ -139,7 +137,7 @@ const (
 // A Fault records that the lab has put a fault in place. At is when it has begun to
 // work for certain; an instant fault (a kill) has a [FaultEnd] too.
 type Fault struct {
-	ID    int    `json:"id"`              // counts the faults of the run from 1, in the order of the schedule
+	ID    int    `json:"id" least:"1"`    // counts the faults of the run from 1, in the order of the schedule
 	Step  int    `json:"step"`            // index of the timeline's step, from 0
 	Round int    `json:"round,omitempty"` // of a repeated step, from 0
 	What  string `json:"what"`            // the step's key and the verb: "node kill", "link drop 20%"
@@ -160,7 +158,7 @@ type Fault struct {
 // A FaultEnd records that a fault was taken back, or that an instant one was done,
 // and proves that it was there.
 type FaultEnd struct {
-	ID int `json:"id"` // of the [Fault]
+	ID int `json:"id" least:"1"` // of the [Fault]
 	// Fired counts its effects: packets dropped, signals delivered, writes refused. 0
 	// means that it never had any.
 	Fired uint64 `json:"fired"`
@@ -183,10 +181,10 @@ const (
 
 // A Process records an action on a process, or a change of it.
 type Process struct {
-	Target Source `json:"target"`           // the daemon or the application
-	Did    Did    `json:"did"`              // see [Did]
-	Code   int    `json:"code,omitempty"`   // of an exit: the status; negative: minus the signal
-	Detail string `json:"detail,omitempty"` // for people
+	Target Source `json:"target"`                       // the daemon or the application
+	Did    Did    `json:"did"`                          // see [Did]
+	Code   int    `json:"code,omitempty" least:"-1000"` // of an exit: the status; negative: minus the signal
+	Detail string `json:"detail,omitempty"`             // for people
 }
 
 // An EventKind is the subject of an [Event].
@@ -244,7 +242,7 @@ func (s Side) Other() Side {
 
 // A ConnEnd is one end of a connection, the subject of most records.
 type ConnEnd struct {
-	Conn uint64 `json:"conn"` // the nonce; not 0
+	Conn uint64 `json:"conn" least:"1"` // the nonce; not 0
 	Side Side   `json:"side"`
 }
 
@@ -256,8 +254,8 @@ func (e ConnEnd) Other() ConnEnd { return ConnEnd{e.Conn, e.Side.Other()} }
 // after 100 ms, and those that have not returned when the source ends. A call
 // without a [Return] is one that hangs, unless its process was ended.
 type Call struct {
-	ID       uint64           `json:"id"`                 // of the call, unique in the source; not 0
-	Name     string           `json:"name"`               // SCIF's, without its prefix: "send", "fence_wait", "connect"
+	ID       uint64           `json:"id" least:"1"`       // of the call, unique in the source; not 0
+	Name     string           `json:"name" least:"1"`     // SCIF's, without its prefix: "send", "fence_wait", "connect"
 	Began    int64            `json:"began"`              // ns
 	Deadline int64            `json:"deadline,omitempty"` // ns, on the run's clock; 0: none
 	Conn     uint64           `json:"conn,omitempty"`     // nonce; 0: not about a connection, or not yet known
@@ -292,7 +290,7 @@ type Closed struct {
 	// How is "close" for an end that closed in order after everything that it
 	// sent was accepted, "eof" for one that read the peer's orderly end, else
 	// the errno's name that its calls fail with.
-	How string `json:"how"`
+	How string `json:"how" least:"1"`
 }
 
 // The values of [Closed].How that are no errno.
@@ -334,11 +332,11 @@ type Received struct {
 // end are numbered from 1 without a gap.
 type RMA struct {
 	ConnEnd        // the initiator
-	Op      uint64 `json:"op"`
-	Name    string `json:"name"`   // SCIF's: "writeto", "vreadfrom", …
-	Window  uint64 `json:"window"` // whose range it is about: [Window].ID of the peer's
-	Offset  int64  `json:"offset"` // in the window
-	Len     int64  `json:"len"`
+	Op      uint64 `json:"op" least:"1"`
+	Name    string `json:"name" least:"1"` // SCIF's: "writeto", "vreadfrom", …
+	Window  uint64 `json:"window"`         // whose range it is about: [Window].ID of the peer's
+	Offset  int64  `json:"offset"`         // in the window
+	Len     int64  `json:"len" least:"1"`
 	Sync    bool   `json:"sync,omitempty"`
 }
 
@@ -346,7 +344,7 @@ type RMA struct {
 // operation without Sync only means that it was begun.
 type RMADone struct {
 	ConnEnd
-	Op     uint64 `json:"op"`
+	Op     uint64 `json:"op" least:"1"`
 	Status string `json:"status,omitempty"` // empty: success
 	// Bad is, of a read that completed, the position in the destination of the first
 	// word that differs from the window's content; nil: none does.
@@ -373,7 +371,7 @@ type Checked struct {
 // of the last operation that it covers, stored at the peer.
 type Signal struct {
 	ConnEnd        // the initiator
-	Value   uint64 `json:"value"`
+	Value   uint64 `json:"value" least:"1"`
 }
 
 // A SignalSeen records that an end found a new value in its signal word, and the
@@ -388,16 +386,16 @@ type SignalSeen struct {
 // own tag, with guard pages before and behind.
 type Window struct {
 	ConnEnd                  // the owner
-	ID      uint64           `json:"id"` // unique in the run; not 0
+	ID      uint64           `json:"id" least:"1"` // unique in the run; not 0
 	Owner   addr.Incarnation `json:"owner"`
 	Offset  int64            `json:"offset"`
-	Len     int64            `json:"len"`
+	Len     int64            `json:"len" least:"1"`
 }
 
 // A WindowGone records that a window was unregistered, or that its endpoint is
 // closed; from here on nothing may write it.
 type WindowGone struct {
-	ID uint64 `json:"id"`
+	ID uint64 `json:"id" least:"1"`
 }
 
 // A WindowWriter is a writer of words of a window, by the tags in them.
@@ -413,7 +411,7 @@ type WindowWriter struct {
 // follow every fault, and the end of a connection (once when it ended, and once more
 // before the source ends).
 type Scan struct {
-	ID      uint64         `json:"id"`                // of the window
+	ID      uint64         `json:"id" least:"1"`      // of the window
 	Words   int64          `json:"words"`             // 8-byte words looked at
 	Writers []WindowWriter `json:"writers,omitempty"` // beside the window's own fill
 	Unknown int64          `json:"unknown,omitempty"` // words with no tag of any writer
@@ -472,7 +470,7 @@ type Logged struct {
 // A Stall records that a real lab itself stood still, for want of a processor: its
 // own due work was done so much later.
 type Stall struct {
-	For int64 `json:"for"` // ns
+	For int64 `json:"for" least:"1"` // ns
 }
 
 // A Note is for people only.
