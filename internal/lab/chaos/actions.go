@@ -45,9 +45,6 @@ func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect,
 		return s.ended(proof, n.For.Set, &s.daemonsDue, s.startDaemon), nil
 	case scenario.Stop:
 		return c.stop(ctx, d, source)
-	case scenario.Continue:
-		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
-		return done{fired: 1, proof: "continued"}, d.cont(ctx)
 	case scenario.Replace:
 		return c.replace(ctx, s, d, source)
 	case scenario.Ban:
@@ -243,9 +240,6 @@ func copyLive(to, from string) error {
 // app applies an action to the application of a slot. The slot's act is held.
 func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, error) {
 	_, _, p, source := s.current()
-	if a.Do == scenario.AppStart {
-		return done{fired: 1, proof: "started"}, s.startApp(ctx)
-	}
 	if p == nil || !p.running() {
 		return nil, errNotRunning
 	}
@@ -260,9 +254,6 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 		return s.ended(proof, a.For.Set, &s.appsDue, s.startApp), nil
 	case scenario.AppStop:
 		return c.stop(ctx, p, source)
-	case scenario.AppContinue:
-		c.log.Put(&history.Process{Target: source, Did: history.DidContinue})
-		return done{fired: 1, proof: "continued"}, p.cont(ctx)
 	case scenario.AppSlow:
 		err := s.tell(ctx, func(w *workload.Control) { w.Slow = a.Rate })
 		return undoBy(func(ctx context.Context) (uint64, string, error) {

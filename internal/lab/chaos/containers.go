@@ -63,25 +63,11 @@ func (c *containers) check(ctx context.Context, s *scenario.Schedule) error {
 		return err
 	}
 	for _, a := range s.Actions {
-		if err := c.can(a); err != nil {
-			return err
+		if lacks := filterLacks(); lacks != "" && a.Network != nil && a.Network.Do == scenario.Reject {
+			return refusef("%s: the compose lab needs %s for it", a.What(), lacks)
 		}
 	}
 	return c.docker.present(ctx, c.image)
-}
-
-// can refuses faults that need the kernel and that the kernel cannot inject here.
-func (c *containers) can(a scenario.Action) error {
-	switch {
-	case a.Link != nil && a.Link.By == scenario.ByKernel && !byKernel(a.Link):
-		return refusef("%s by the kernel: it cannot do that here; leave `by` out", a.What())
-	case a.Link != nil && a.Link.By == scenario.ByKernel, a.Partition != nil && a.Partition.By == scenario.ByKernel,
-		a.Network != nil && a.Network.Do == scenario.Reject:
-		if lacks := filterLacks(); lacks != "" {
-			return refusef("%s by the kernel: the compose lab needs %s for it", a.What(), lacks)
-		}
-	}
-	return nil
 }
 
 // filterLacks names the requirement that this process lacks to filter the packets of
@@ -230,16 +216,11 @@ func (c *containers) breaks(a scenario.Action) bool {
 	switch {
 	case a.Link != nil:
 		// The kernel's packets of TCP are longer there than those of a network.
-		return byBest(a.Link.By, byKernel(a.Link) && a.Link.MTU == 0)
+		return byKernel(a.Link) && a.Link.MTU == 0 && filterLacks() == ""
 	case a.Partition != nil:
-		return byBest(a.Partition.By, true)
+		return filterLacks() == ""
 	}
 	return a.Network != nil && a.Network.Do != scenario.Garbage
-}
-
-// byBest reports whether the kernel injects a fault that it can inject.
-func byBest(by scenario.By, can bool) bool {
-	return by == scenario.ByKernel || by == scenario.ByLab && can && filterLacks() == ""
 }
 
 func (c *containers) breakNetwork(ctx context.Context, a scenario.Action) (effect, error) {

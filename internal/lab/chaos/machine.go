@@ -54,10 +54,7 @@ func (m *machine) check(_ context.Context, s *scenario.Schedule) error {
 		return err
 	}
 	for _, a := range s.Actions {
-		switch {
-		case a.Link != nil && a.Link.By == scenario.ByKernel, a.Partition != nil && a.Partition.By == scenario.ByKernel:
-			return refusef("%s by the kernel: the local lab cannot do it; netns and compose can", a.What())
-		case a.Network != nil && a.Network.Do != scenario.Garbage:
+		if a.Network != nil && a.Network.Do != scenario.Garbage {
 			return refusef("%s: the local lab cannot do it; netns and compose can", a.What())
 		}
 	}

@@ -56,11 +56,6 @@ func (n *namespaces) check(ctx context.Context, s *scenario.Schedule) error {
 	if err := hasSlots(s); err != nil {
 		return err
 	}
-	for _, a := range s.Actions {
-		if a.Link != nil && a.Link.By == scenario.ByKernel && how(a.Link) == byPlane {
-			return refusef("%s by the kernel: it cannot do that; leave `by` out", a.What())
-		}
-	}
 	probe := string(n.name) + "-probe"
 	if err := command(ctx, "ip", "netns", "add", probe); err != nil {
 		return &Refusal{text: "this machine makes no network namespaces", err: err}
@@ -158,8 +153,6 @@ func how(l *scenario.Link) int {
 	only.Rate, only.Buffer, only.Duplicate = 0, 0, 0
 	alone := byKernel(&only) && len(linkEffects(&only)) == 0 && (l.Plane == "" || l.Plane == "all")
 	switch {
-	case l.By == scenario.ByPlane:
-		return byPlane
 	case alone && l.Rate != 0 && l.Duplicate == 0:
 		return byRate
 	case alone && l.Rate == 0 && l.Duplicate != 0:
@@ -175,7 +168,7 @@ func (n *namespaces) breaks(a scenario.Action) bool {
 	case a.Link != nil:
 		return how(a.Link) != byPlane
 	case a.Partition != nil:
-		return a.Partition.By != scenario.ByPlane
+		return true
 	}
 	return a.Network != nil && a.Network.Do != scenario.Garbage
 }

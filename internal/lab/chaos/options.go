@@ -63,11 +63,7 @@ func (o *Options) Able(s *scenario.Scenario, lab scenario.Lab) error {
 // meetsStreams reports whether a fault of a link meets the packets of TCP in a real lab:
 // the kernel's does, unless it is about the packets of links.
 func meetsStreams(lab scenario.Lab, l *scenario.Link) bool {
-	kernel := l.By == scenario.ByKernel
-	if lab == scenario.Netns {
-		kernel = how(l) != byPlane
-	}
-	return kernel && l.Plane != "link"
+	return lab == scenario.Netns && how(l) != byPlane && l.Plane != "link"
 }
 
 // eased returns the schedule with the load of the options, which is s if that is all.

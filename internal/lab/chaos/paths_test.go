@@ -30,9 +30,7 @@ func TestWhichFaultsTheDaemonsDoThemselves(t *testing.T) {
 		{"link: {from: 1, to: 2, drop: 5%, for: 1s}", true, false},
 		{"link: {from: 1, to: 2, rate: 1MB/s, for: 1s}", true, false},
 		{"partition: {groups: [[0, 1], others], for: 1s}", true, false},
-		{"partition: {groups: [[0, 1], others], by: plane, for: 1s}", true, true},
 		{"link: {from: 1, to: 2, delay: 5ms, for: 1s}", true, true},
-		{"link: {from: 1, to: 2, drop: 5%, by: plane, for: 1s}", true, true},
 		{"fault: {node: 1, kind: crash}", true, true},
 		{"fault: {node: 1, kind: disk, disk: full, for: 1s}", true, true},
 	} {

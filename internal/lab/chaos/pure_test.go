@@ -311,7 +311,6 @@ func TestLabsRefuseWhatTheyCannotDo(t *testing.T) {
 	}
 	local := newMachine(fabricdExe, ownName(0), nil, 0)
 	refusal(local, "{at: 1s, network: {node: 1, do: disconnect, for: 1s}}")
-	refusal(local, "{at: 1s, link: {from: 0, to: 1, cut: true, by: kernel, for: 1s}}")
 	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 	absent := newContainers("", ownName(0))
 	if said := refusal(absent, "{at: 1s, node: {id: 1, do: kill}}"); !strings.Contains(said, "no Docker engine answers at /nonexistent/docker.sock") {

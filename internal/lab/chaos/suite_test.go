@@ -89,8 +89,6 @@ func TestWhatAScenarioCanShow(t *testing.T) {
 		{true, scenario.Local, scenario.Link{MTU: 1280}, false},
 		{true, scenario.Compose, scenario.Link{MTU: 1280}, false},
 		{true, scenario.Netns, scenario.Link{MTU: 1280}, true},
-		{true, scenario.Netns, scenario.Link{MTU: 1280, By: scenario.ByPlane}, false},
-		{true, scenario.Compose, scenario.Link{MTU: 1280, By: scenario.ByKernel}, true},
 		{true, scenario.Netns, scenario.Link{MTU: 1280, Plane: "link"}, false},
 		{true, scenario.Netns, scenario.Link{MTU: 1280, Delay: 1}, false}, // the plane's, as the kernel has no delay
 		{true, scenario.Local, scenario.Link{MTU: 1000, Plane: "gossip"}, true},

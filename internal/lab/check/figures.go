@@ -28,11 +28,26 @@ func figures(w *world, names []scenario.FigureName) []Figure {
 	for _, n := range names {
 		all := f.all[n].figures(n)
 		if all[0].Count == 0 {
-			all[0].Why = f.why(n)
+			all[0].Why = noSample[n]
 		}
 		out = append(out, all...)
 	}
 	return out
+}
+
+// noSample says why a figure of a run has no sample, for people.
+var noSample = map[scenario.FigureName]string{
+	scenario.TimeToError:   "no call to what a fault touched was under way and failed",
+	scenario.TimeToRemoved: "no application was told that a node is lost because of a fault",
+	scenario.TimeToAdded:   "no daemon was started again while others were there to be told",
+	scenario.TimeToMesh:    "there was no fault, it lasted to the end, or the nodes did not all know each other behind it",
+	scenario.TimeToConnect: "there was no fault, it lasted to the end, or no connection was made behind it",
+	scenario.ConnectTime:   "no connect succeeded",
+	scenario.FenceTime:     "no fence wait succeeded",
+	scenario.Stalls:        "a fault touched every connection that received bytes, or none did",
+	scenario.Throughput:    "bytes were received for less than one whole second",
+	scenario.CPUTime:       "no daemon lived from the beginning of the run to its end, or it was simulated",
+	scenario.Latency:       "a fault touched every pair of nodes that talked, or none did",
 }
 
 // figures returns the figure of all samples, and one for each kind of fault if

@@ -11,7 +11,6 @@ type Link struct {
 	From  NodeSet `yaml:"from" need:"true" doc:"sending slots"`
 	To    NodeSet `yaml:"to" need:"true" doc:"receiving slots"`
 	Both  bool    `yaml:"both" doc:"the other direction too"`
-	By    By      `yaml:"by" doc:"who breaks it; what the lab does best if it is left out"`
 	Plane Plane   `yaml:"plane" doc:"which traffic; all if it is left out"`
 
 	Drop      Percent  `yaml:"drop" doc:"share of packets that are lost"`
@@ -48,21 +47,10 @@ func (l *Link) Rule() faults.Rule {
 	}
 }
 
-// A By is the mechanism that breaks a link.
-type By string
-
-// The values of a By.
-const (
-	ByLab    By = ""       // the best one of the lab
-	ByPlane  By = "plane"  // the fault plane in the nodes
-	ByKernel By = "kernel" // the kernel's packet filter; netns and compose only
-)
-
 // A Partition separates groups of slots.
 type Partition struct {
 	Groups Groups    `yaml:"groups" need:"true" doc:"lists of slots; others is all that are in no other group; a slot in no group reaches everybody"`
 	Way    Direction `yaml:"way" doc:"symmetric, asymmetric (what each group sends to those after it) or partial (only neighbours in the list); symmetric if it is left out"`
-	By     By        `yaml:"by" doc:"as for link"`
 	For    Span      `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
@@ -118,7 +106,7 @@ const (
 // A Node does something to the fabricd of slots.
 type Node struct {
 	ID  NodeSet `yaml:"id" need:"true" doc:"slots"`
-	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; continue: thaws it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it; ban: the host ends its incarnation and keeps its identity out; remove: the host ends its incarnation and forgets its identity, and another machine comes"`
+	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it; ban: the host ends its incarnation and keeps its identity out; remove: the host ends its incarnation and forgets its identity, and another machine comes"`
 	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, allowed again after ban, ended after usurp, its state put back after damage that it has refused; of replace and remove: how long nobody is there"`
 }
 
@@ -130,7 +118,6 @@ const (
 	Kill      NodeDo = "kill"
 	Terminate NodeDo = "terminate"
 	Stop      NodeDo = "stop"
-	Continue  NodeDo = "continue"
 	Start     NodeDo = "start"
 	Replace   NodeDo = "replace"
 	Usurp     NodeDo = "usurp"
@@ -142,7 +129,7 @@ const (
 // An App does something to the application of slots.
 type App struct {
 	Node NodeSet `yaml:"node" need:"true" doc:"slots"`
-	Do   AppDo   `yaml:"do" need:"true" doc:"kill, stop, continue, start: as for a node; slow: it receives only so much; close: it closes all its endpoints and begins anew; flood: another one on the node takes connections, windows and room for messages until it is refused, and keeps them"`
+	Do   AppDo   `yaml:"do" need:"true" doc:"kill, stop: as for a node; slow: it receives only so much; close: it closes all its endpoints and begins anew; flood: another one on the node takes connections, windows and room for messages until it is refused, and keeps them"`
 	Rate int     `yaml:"rate" range:"0..1000000" doc:"with slow: messages a second"`
 	For  Span    `yaml:"for" doc:"after which it is undone: started, thawed, as fast as before"`
 }
@@ -152,19 +139,17 @@ type AppDo string
 
 // The values of an AppDo.
 const (
-	AppKill     AppDo = "kill"
-	AppStop     AppDo = "stop"
-	AppContinue AppDo = "continue"
-	AppStart    AppDo = "start"
-	AppSlow     AppDo = "slow"
-	AppClose    AppDo = "close"
-	AppFlood    AppDo = "flood"
+	AppKill  AppDo = "kill"
+	AppStop  AppDo = "stop"
+	AppSlow  AppDo = "slow"
+	AppClose AppDo = "close"
+	AppFlood AppDo = "flood"
 )
 
 // A Fault is one of package failpoint's faults inside the fabricd of slots.
 type Fault struct {
 	Node        NodeSet   `yaml:"node" need:"true" doc:"slots"`
-	Kind        FaultKind `yaml:"kind" need:"true" doc:"crash, freeze, delay, error at a step (the first two also without one); clock, disk, descriptors, slow-receiver"`
+	Kind        FaultKind `yaml:"kind" need:"true" doc:"crash: at a step, or at once; delay: at a step; clock, disk, descriptors, slow-receiver"`
 	Step        StepName  `yaml:"step" doc:"step of the protocol, as fabricd faults steps lists them"`
 	Nth         int       `yaml:"nth" range:"0..1048576" doc:"which passing of the step is the first that counts; 1 if it is left out"`
 	Times       int       `yaml:"times" range:"-1..1048576" doc:"how often it happens at most; once if it is left out, -1: always"`
@@ -174,8 +159,7 @@ type Fault struct {
 	Disk        DiskMode  `yaml:"disk" doc:"of a disk: full, read-only, sync (a sync fails) or slow"`
 	Delay       Duration  `yaml:"delay" doc:"of a slow disk or receiver, each time"`
 	Free        int       `yaml:"free" range:"0..1048576" doc:"of descriptors: how many are left"`
-	Port        int       `yaml:"port" range:"0..65535" doc:"of a slow receiver; all if it is left out"`
-	For         Span      `yaml:"for" doc:"how long; clock, disk, descriptors, slow-receiver, freeze and delay need it"`
+	For         Span      `yaml:"for" doc:"how long; all but crash need it"`
 	// Restart starts a daemon that a crash has ended; the lab does it.
 	Restart Duration `yaml:"restart" doc:"of a crash: start it again so long after it has ended"`
 }
@@ -186,9 +170,7 @@ type FaultKind string
 // The values of a FaultKind: those of package failpoint.
 const (
 	FaultCrash       FaultKind = "crash"
-	FaultFreeze      FaultKind = "freeze"
 	FaultDelay       FaultKind = "delay"
-	FaultError       FaultKind = "error"
 	FaultClock       FaultKind = "clock"
 	FaultDisk        FaultKind = "disk"
 	FaultDescriptors FaultKind = "descriptors"

@@ -281,12 +281,6 @@ func (c *checker) labs(at, value string, can ...Lab) {
 	}
 }
 
-func (c *checker) by(at string, by By) {
-	if by == ByKernel {
-		c.labs(at, string(by), Netns, Compose)
-	}
-}
-
 // ends checks the two sets of slots that something is between.
 func (c *checker) ends(at string, from, to NodeSet) {
 	use := inStep
@@ -304,7 +298,6 @@ func (c *checker) ends(at string, from, to NodeSet) {
 
 func (c *checker) link(at string, l *Link) {
 	c.ends(at, l.From, l.To)
-	c.by(at+".by", l.By)
 	if l.Hold && !l.For.Set {
 		c.bad(at+".hold", "true", "needs for: what is held must be let go")
 		return
@@ -320,7 +313,6 @@ func (c *checker) link(at string, l *Link) {
 }
 
 func (c *checker) partition(at string, p *Partition) {
-	c.by(at+".by", p.By)
 	seen := map[int]int{}
 	others, taken := 0, 0
 	for i, g := range p.Groups {
@@ -350,9 +342,9 @@ func (c *checker) partition(at string, p *Partition) {
 func (c *checker) node(at string, n *Node) {
 	c.targets(at+".id", n.ID)
 	switch n.Do {
-	case Continue, Start:
+	case Start:
 		if n.For.Set {
-			c.bad(at+".for", n.For.String(), "%s is not undone: leave it out", n.Do)
+			c.bad(at+".for", n.For.String(), "start is not undone: leave it out")
 		}
 	case Usurp:
 		c.labs(at+".do", string(n.Do), Local, Netns)
@@ -389,8 +381,8 @@ func (c *checker) app(at string, a *App) {
 		c.bad(at+".rate", "", "slow needs it: messages a second")
 	case a.Do != AppSlow && a.Rate != 0:
 		c.bad(at+".rate", fmt.Sprint(a.Rate), "only slow takes it")
-	case a.For.Set && slices.Contains([]AppDo{AppContinue, AppStart, AppClose}, a.Do):
-		c.bad(at+".for", a.For.String(), "%s is not undone: leave it out", a.Do)
+	case a.For.Set && a.Do == AppClose:
+		c.bad(at+".for", a.For.String(), "close is not undone: leave it out")
 	}
 }
 
@@ -413,7 +405,7 @@ func (c *checker) fault(at string, f *Fault) {
 		c.foreign(at, err)
 	}
 	switch f.Kind {
-	case FaultClock, FaultDescriptors, FaultError:
+	case FaultClock, FaultDescriptors:
 		c.labs(at+".kind", string(f.Kind), Local, Netns, Compose)
 	}
 	if f.Restart != 0 && f.Kind != FaultCrash {
@@ -427,7 +419,7 @@ func (f *Fault) Point(seed uint64) failpoint.Fault {
 	p := failpoint.Fault{
 		Kind: failpoint.Kind(f.Kind), Step: string(f.Step), For: failpoint.Duration(f.For.To),
 		Within: failpoint.Duration(f.Within), Nth: f.Nth, Times: f.Times, Probability: float64(f.Probability / 100),
-		Offset: failpoint.Duration(f.Offset), Disk: string(f.Disk), Delay: failpoint.Duration(f.Delay), Free: f.Free, Port: uint16(f.Port),
+		Offset: failpoint.Duration(f.Offset), Disk: string(f.Disk), Delay: failpoint.Duration(f.Delay), Free: f.Free,
 	}
 	if f.Step != "" {
 		p.Seed = seed

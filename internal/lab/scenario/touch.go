@@ -183,7 +183,7 @@ func (n *Node) harm(b Bound, length time.Duration) history.Harm {
 	switch n.Do {
 	case Stop:
 		return unless(length <= b.Pause, history.HarmRemove)
-	case Continue, Start:
+	case Start:
 		return history.HarmNone
 	}
 	return history.HarmRemove
@@ -193,10 +193,8 @@ func (f *Fault) harm(b Bound) history.Harm {
 	switch f.Kind {
 	case FaultCrash:
 		return history.HarmRemove
-	case FaultFreeze, FaultDelay:
+	case FaultDelay:
 		return unless(time.Duration(f.For.To) <= b.Pause, history.HarmRemove)
-	case FaultError:
-		return history.HarmReset
 	}
 	return history.HarmNone
 }

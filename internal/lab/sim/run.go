@@ -110,8 +110,7 @@ func (r *runner) check() error {
 		case a.Node != nil && slices.Contains([]scenario.NodeDo{scenario.Usurp, scenario.Ban, scenario.Remove}, a.Node.Do):
 			what = a.What()
 		case a.Fault != nil:
-			switch a.Fault.Kind {
-			case scenario.FaultClock, scenario.FaultDescriptors, scenario.FaultError:
+			if a.Fault.Kind == scenario.FaultClock || a.Fault.Kind == scenario.FaultDescriptors {
 				what = a.What()
 			}
 		}

@@ -159,9 +159,6 @@ func (r *runner) node(a *action, n *scenario.Node) {
 			r.terminate(m)
 		case scenario.Stop:
 			r.did(a, w.freeze(m))
-		case scenario.Continue:
-			r.did(a, m.proc != nil && m.proc.paused)
-			w.thaw(m)
 		case scenario.Start:
 			r.did(a, m.proc == nil)
 			r.start(m)
@@ -233,13 +230,6 @@ func (r *runner) app(a *action, x *scenario.App) {
 			r.did(a, running)
 			w.did(m.app.src, history.DidStop, "")
 			m.app.p.stop()
-		case scenario.AppContinue:
-			r.did(a, m.app.p.paused)
-			w.did(m.app.src, history.DidContinue, "")
-			m.app.p.proceed()
-		case scenario.AppStart:
-			r.did(a, !running)
-			r.startApp(m)
 		case scenario.AppSlow:
 			r.did(a, running)
 			m.app.slow = x.Rate
@@ -291,13 +281,10 @@ func (r *runner) fault(a *action, f *scenario.Fault) {
 			r.slow(a, m, f)
 		case f.Step != "":
 			r.arm(a, m, f)
-		case f.Kind == scenario.FaultCrash:
+		default: // a crash
 			r.did(a, m.proc != nil)
 			w.kill(m, history.DidCrash, "")
 			r.restart(m, f)
-		default: // freeze, delay
-			r.did(a, w.freeze(m))
-			w.after(f.For.From.Time(), func() { w.thaw(m) })
 		}
 	}
 }
