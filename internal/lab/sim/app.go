@@ -141,41 +141,32 @@ func (a *app) view() {
 }
 
 // event is the handler of node events.
-func (a *app) event(s *session, ev nodeEvent) {
+func (a *app) event(s *session, e verdict.Event) {
 	if a.s != s {
 		return
 	}
 	a.told++
-	r := &history.Event{Observer: a.incarnation, Subject: ev.incarnation, UUID: ev.uuid, Reason: ev.reason}
-	switch ev.kind {
-	case verdict.EventAdded:
-		r.What = history.EventAdded
-	case verdict.EventRemoved:
-		r.What = history.EventRemoved
-		for _, e := range a.ends {
-			if e.Remote == ev.incarnation {
-				e.Flush()
-			}
-		}
-		a.writeCalls(func(o *appCall) bool { return o.Peer == ev.incarnation })
-	case verdict.EventSelf:
-		a.incarnation = ev.incarnation
-		r.What, r.Observer = history.EventSelf, ev.incarnation
-	case verdict.EventReset:
-		r.What, r.Observer = history.EventReset, ev.incarnation
-		a.incarnation = addr.Incarnation{}
-	case verdict.EventHost:
-		r.What, r.Subject = history.EventHost, addr.Incarnation{}
-	}
-	a.put(r)
+	r := recordOf(e, a.incarnation)
+	var lost []*appEnd // the ends towards a removed incarnation
 	switch r.What {
 	case history.EventRemoved:
-		for _, e := range slices.Clone(a.ends) {
-			if e.Remote == ev.incarnation {
-				e.probe()
+		for _, e := range a.ends {
+			if e.Remote == r.Subject {
+				e.Flush()
+				lost = append(lost, e)
 			}
 		}
+		a.writeCalls(func(o *appCall) bool { return o.Peer == r.Subject })
 	case history.EventSelf:
+		a.incarnation = r.Subject
+	case history.EventReset:
+		a.incarnation = addr.Incarnation{}
+	}
+	a.put(r)
+	for _, e := range lost {
+		e.probe()
+	}
+	if r.What == history.EventSelf {
 		a.view()
 	}
 }

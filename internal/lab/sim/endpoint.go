@@ -9,6 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
+	"github.com/fabricd/fabricd/membership/verdict"
 	"github.com/fabricd/fabricd/portmap"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -18,15 +19,15 @@ type session struct {
 	n         *node
 	app       *app
 	endpoints []*endpoint
-	events    []nodeEvent // that wait for the application's handler
-	leaving   bool        // the application is about to close it
+	events    []verdict.Event // that wait for the application's handler
+	leaving   bool            // the application is about to close it
 	closing   bool
 }
 
 // publish hands an event to the application, which runs its handler soon, one
 // at a time and in order.
-func (s *session) publish(ev nodeEvent) {
-	s.events = append(s.events, ev)
+func (s *session) publish(e verdict.Event) {
+	s.events = append(s.events, e)
 	if len(s.events) == 1 {
 		s.serve()
 	}

@@ -86,45 +86,39 @@ func (n *node) membership(e verdict.Event) bool {
 	incarnation := e.Node.Incarnation
 	switch e.Kind {
 	case verdict.EventSelf:
-		n.setSelf(incarnation)
+		n.setSelf(e)
 	case verdict.EventAdded:
-		n.up(e.Node)
+		n.up(e)
 	case verdict.EventUpdated:
 		if p := n.peers[incarnation.Node]; p != nil && p.party.Incarnation == incarnation {
 			p.at = n.w.machineAt(e.Node.Addresses())
 		}
 	case verdict.EventRemoved:
-		n.lost(incarnation, string(e.Reason))
+		n.lost(e)
 	case verdict.EventReset:
 		n.reset(e)
 	case verdict.EventHost:
-		n.publish(nodeEvent{kind: e.Kind, reason: e.Detail})
+		n.publish(e)
 	}
 	if n.p.dead {
 		return false
 	}
-	n.tell(e)
+	if e.Kind != verdict.EventUpdated { // at the same point as the daemon: the engine has dealt with it
+		n.w.put(n.p.source(), recordOf(e, n.self.Incarnation))
+	}
 	return true
 }
 
-// A nodeEvent is an event as it is reported to applications.
-type nodeEvent struct {
-	kind        verdict.EventKind
-	incarnation addr.Incarnation
-	uuid        addr.UUID
-	reason      string
-}
-
 // setSelf gives the node its incarnation. One other than before ends every connection.
-func (n *node) setSelf(incarnation addr.Incarnation) {
-	before := n.self.Incarnation
+func (n *node) setSelf(e verdict.Event) {
+	before, incarnation := n.self.Incarnation, e.Node.Incarnation
 	n.self.Incarnation, n.self.Term = incarnation, n.p.agent.member.Term()
 	n.p.at.id = incarnation.Node
 	n.announce()
 	if before.Generation != 0 && before != incarnation {
 		n.failLinks(transport.CodeFenced, func(l *link) bool { return l.self == before })
 	}
-	n.publish(nodeEvent{kind: verdict.EventSelf, incarnation: incarnation, uuid: n.self.UUID})
+	n.publish(e)
 }
 
 // announce wakes the callers that wait for a change of the node table.
@@ -137,23 +131,26 @@ func (n *node) announce() {
 }
 
 // up makes an incarnation live.
-func (n *node) up(v verdict.Node) {
+func (n *node) up(e verdict.Event) {
+	v := e.Node
 	if old := n.peers[v.Incarnation.Node]; old != nil {
 		if old.party.Incarnation == v.Incarnation {
 			return
 		}
-		n.lost(old.party.Incarnation, "restarted")
+		was := verdict.Node{Identity: verdict.Identity{UUID: old.party.UUID}, Incarnation: old.party.Incarnation}
+		n.lost(verdict.Event{Kind: verdict.EventRemoved, Node: was, Reason: "restarted"})
 	}
 	n.peers[v.Incarnation.Node] = &peerState{at: n.w.machineAt(v.Addresses()),
 		party: core.Party{Cluster: n.self.Cluster, Incarnation: v.Incarnation, UUID: v.UUID, Epoch: v.Epoch}}
 	n.announce()
-	n.publish(nodeEvent{kind: verdict.EventAdded, incarnation: v.Incarnation, uuid: v.UUID})
+	n.publish(e)
 }
 
 // lost ends an incarnation. In this order: no new connection reaches it, its link is fenced,
 // every operation and blocked call towards it ends, windows are released by the rules,
 // and then applications are notified.
-func (n *node) lost(incarnation addr.Incarnation, reason string) {
+func (n *node) lost(e verdict.Event) {
+	incarnation := e.Node.Incarnation
 	p := n.peers[incarnation.Node]
 	if p == nil || p.party.Incarnation != incarnation || !n.p.step(failpoint.LostBeforeFence) {
 		return
@@ -166,13 +163,12 @@ func (n *node) lost(incarnation addr.Incarnation, reason string) {
 	if !n.p.step(failpoint.LostFenced) {
 		return
 	}
-	n.publish(nodeEvent{kind: verdict.EventRemoved, incarnation: incarnation, uuid: p.party.UUID, reason: reason})
+	n.publish(e)
 }
 
 // reset ends every connection of this node's applications: the others have
 // removed it.
 func (n *node) reset(e verdict.Event) {
-	incarnation := n.self.Incarnation
 	n.self.Incarnation = addr.Incarnation{}
 	n.p.incarnationEnded = n.w.now
 	n.announce()
@@ -182,7 +178,7 @@ func (n *node) reset(e verdict.Event) {
 		n.peers[id].wake(n)
 	}
 	clear(n.peers)
-	n.publish(nodeEvent{kind: verdict.EventReset, incarnation: incarnation, uuid: n.self.UUID, reason: string(e.Reason)})
+	n.publish(e)
 }
 
 func (n *node) failLinks(code uint64, which func(*link) bool) {
@@ -194,9 +190,9 @@ func (n *node) failLinks(code uint64, which func(*link) bool) {
 }
 
 // publish hands an event to every session.
-func (n *node) publish(ev nodeEvent) {
+func (n *node) publish(e verdict.Event) {
 	for _, s := range slices.Clone(n.sessions) {
-		s.publish(ev)
+		s.publish(e)
 	}
 }
 

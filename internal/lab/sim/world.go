@@ -334,17 +334,14 @@ func (x *watch) event(a *agent, e verdict.Event) {
 var eventKinds = map[verdict.EventKind]history.EventKind{verdict.EventAdded: history.EventAdded, verdict.EventRemoved: history.EventRemoved,
 	verdict.EventSelf: history.EventSelf, verdict.EventReset: history.EventReset, verdict.EventHost: history.EventHost}
 
-// tell writes an event at the same point as the daemon: when the engine has dealt with
-// it.
-func (n *node) tell(e verdict.Event) {
-	r := &history.Event{What: eventKinds[e.Kind], Observer: n.self.Incarnation, Subject: e.Node.Incarnation, UUID: e.Node.UUID, Reason: string(e.Reason)}
+// recordOf is an event as the log of its observer has it.
+func recordOf(e verdict.Event, observer addr.Incarnation) *history.Event {
+	r := &history.Event{What: eventKinds[e.Kind], Observer: observer, Subject: e.Node.Incarnation, UUID: e.Node.UUID, Reason: string(e.Reason)}
 	switch e.Kind {
-	case verdict.EventReset:
-		r.Observer = e.Node.Incarnation
+	case verdict.EventSelf, verdict.EventReset:
+		r.Observer = r.Subject
 	case verdict.EventHost:
 		r.Subject, r.UUID, r.Reason = addr.Incarnation{}, addr.UUID{}, e.Detail
-	case verdict.EventUpdated:
-		return
 	}
-	n.w.put(n.p.source(), r)
+	return r
 }
