@@ -8,12 +8,9 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/fence"
-	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/load"
 	"github.com/fabricd/fabricd/internal/status"
-	"github.com/fabricd/fabricd/rma"
 )
 
 // An appEnd is an application's end of a connection: it makes the calls that package
@@ -52,6 +49,7 @@ func (a *app) dial(s *session, peer addr.NodeID, kind load.Kind, done func(*appE
 func (e *appEnd) greet(peer addr.NodeID, done func(*appEnd)) {
 	e.Local, e.Peer = e.s.n.self.Incarnation, peer
 	e.LocalPort, e.RemotePort = e.ep.port, e.ep.remote.Port
+	e.ep.stored = e.look
 	e.chain(e.Greet().First, func(bool) {
 		if !e.Open {
 			e.drop()
@@ -105,116 +103,55 @@ func (e *appEnd) over() bool { return e.canceled || e.closed }
 
 // perform makes a call.
 func (e *appEnd) perform(c load.Call, then func(load.Result)) {
-	var r load.Result
-	answer := func(n int64, err error) {
-		r.N, r.Status, r.Over = n, errnoName(err), e.over()
+	answer := func(r load.Result, err error) {
+		r.Status, r.Over = errnoName(err), e.over()
 		then(r)
 	}
 	switch c.Do {
 	case load.Pace:
 		e.pause(c.Pace, then)
 	case load.Sleep:
-		e.a.p.after(c.For, func() { then(load.Result{Over: e.over()}) })
+		e.a.p.after(c.For, func() { answer(load.Result{}, nil) })
 	case load.Recv:
-		e.receive(c, nil, then)
-	case load.Mark, load.Wait:
-		e.fence(c, &r, answer)
-	case load.Transfer:
-		e.call(c, func(done func(int64, error)) { e.transfer(c, func(err error) { done(0, err) }) }, answer)
+		e.receive(c, nil, answer)
 	default:
-		e.call(c, func(done func(int64, error)) { e.start(c, done) }, answer)
+		e.call(c, answer)
 	}
-}
-
-// start begins a call on the endpoint.
-func (e *appEnd) start(c load.Call, done func(int64, error)) {
-	plain := func(err error) { done(0, err) }
-	switch c.Do {
-	case load.Send:
-		e.ep.send(c.Data, func(n int, err error) { done(int64(n), err) })
-	case load.Poll:
-		e.ep.poll(func() { done(0, nil) })
-	case load.Register:
-		e.ep.register(&memory{bytes: c.Mem.Bytes()[c.From:][:c.Len], stored: e.look}, done)
-	case load.Unregister:
-		e.ep.unregister(c.Offset, int64(c.Len), plain)
-	case load.FetchAdd:
-		e.ep.fetchAdd(c.Remote, 1, func(old uint64, err error) { done(int64(old), err) })
-	case load.Signal:
-		s := fence.Signal{By: fence.InitSelf, Where: fence.SignalRemote, RemoteOffset: c.Remote, RemoteValue: c.Value}
-		if c.Offset != 0 {
-			s.Where |= fence.SignalLocal
-			s.LocalOffset, s.LocalValue = c.Offset, c.Value
-		}
-		e.ep.signal(s, plain)
-	}
-}
-
-// transfer begins an RMA operation.
-func (e *appEnd) transfer(c load.Call, done func(error)) {
-	var flags rma.Flags
-	if c.Sync {
-		flags = rma.Sync
-	}
-	if c.RMA.Verb == load.OrderedWrite {
-		flags |= rma.Ordered
-	}
-	l := core.Local{Buf: c.Buf, Length: int64(c.RMA.Len)}
-	if c.RMA.Verb.Registered() {
-		l = core.Local{Offset: c.Offset, Length: int64(c.RMA.Len)}
-	}
-	e.ep.transfer(l, c.Remote, c.RMA.Verb.Reads(), flags, done)
-}
-
-// fence takes a mark, or waits for one.
-func (e *appEnd) fence(c load.Call, r *load.Result, answer func(int64, error)) {
-	side := fence.InitSelf
-	if c.Peer {
-		side = fence.InitPeer
-	}
-	e.call(c, func(done func(int64, error)) {
-		if c.Do == load.Wait {
-			e.ep.wait(c.Mark.(fence.Mark), func(err error) { done(0, err) })
-			return
-		}
-		e.ep.mark(side, func(m fence.Mark, err error) {
-			r.Mark = m
-			done(0, err)
-		})
-	}, answer)
 }
 
 // receive receives behind the bytes in come: all that the call wants, or those available.
-func (e *appEnd) receive(c load.Call, come []byte, then func(load.Result)) {
-	var got []byte
-	e.call(c, func(done func(int64, error)) {
-		e.ep.recv(c.Len-len(come), func(p []byte, err error) {
-			got = p
-			done(int64(len(p)), err)
-		})
-	}, func(_ int64, err error) {
-		come = append(come, got...)
+func (e *appEnd) receive(c load.Call, come []byte, then func(load.Result, error)) {
+	part := c
+	part.Len -= len(come)
+	e.call(part, func(r load.Result, err error) {
+		come = append(come, r.Data...)
 		if c.Full && err == nil && len(come) < c.Len {
 			e.receive(c, come, then)
 			return
 		}
-		then(load.Result{Data: come, Status: errnoName(err), Over: e.over()})
+		then(load.Result{Data: come}, err)
 	})
 }
 
 // call makes a call of load's. The first one that fails is how the connection ends.
-func (e *appEnd) call(c load.Call, f func(done func(int64, error)), then func(int64, error)) {
+func (e *appEnd) call(c load.Call, then func(load.Result, error)) {
 	if c.Quiet {
 		e.s.n.p.soon(func() {
-			f(func(n int64, err error) { e.a.p.soon(func() { then(n, err) }) })
+			e.ep.perform(c, func(r load.Result, err error) { e.a.p.soon(func() { then(r, err) }) })
 		})
 		return
 	}
+	var result load.Result
 	call := e.callOf(c.Name())
 	call.Idle = c.Idle()
-	e.a.do(call, e, c.AtOnce, f, func(n int64, err error) {
+	e.a.do(call, e, c.AtOnce, func(done func(int64, error)) {
+		e.ep.perform(c, func(r load.Result, err error) {
+			result = r
+			done(r.N, err)
+		})
+	}, func(_ int64, err error) {
 		e.Note(errnoName(err))
-		then(n, err)
+		then(result, err)
 	})
 }
 
@@ -363,7 +300,7 @@ func (e *appEnd) probe() {
 		return
 	}
 	e.a.do(e.callOf("fence_mark"), e, true, func(done func(int64, error)) {
-		e.ep.mark(fence.InitSelf, func(_ fence.Mark, err error) { done(0, err) })
+		e.ep.perform(load.Call{Do: load.Mark}, func(_ load.Result, err error) { done(0, err) })
 	}, func(int64, error) {})
 }
 

@@ -430,12 +430,12 @@ func (c *conn) readerCut() {
 
 // call makes f wait for the core. f reports whether there is something to wait
 // for; otherwise the result is its waiter's.
-func (c *conn) call(quits bool, f func(w *core.Waiter) (bool, error), done func(code status.Code, value uint64)) {
+func (c *conn) call(f func(w *core.Waiter) (bool, error), done func(code status.Code, value uint64)) {
 	if c.failed || c.closing {
 		c.soon(func() { done(status.Reset, 0) })
 		return
 	}
-	x := &pending{quits: quits, done: done}
+	x := &pending{quits: true, done: done}
 	c.calls = append(c.calls, x)
 	waiting, err := f(&x.Waiter)
 	if err != nil || !waiting {
@@ -462,6 +462,6 @@ func (c *conn) begin(may func() (fence.Mark, bool), f func() error, done func(er
 		done(err)
 		return
 	}
-	c.call(true, func(w *core.Waiter) (bool, error) { return c.core.Wait(m, w) },
+	c.call(func(w *core.Waiter) (bool, error) { return c.core.Wait(m, w) },
 		func(status.Code, uint64) { c.begin(may, f, done) })
 }

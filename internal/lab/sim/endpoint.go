@@ -7,6 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/core"
+	"github.com/fabricd/fabricd/internal/lab/load"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -73,6 +74,7 @@ type endpoint struct {
 	remote addr.Addr
 	conn   *conn
 	trying *attempt
+	stored func() // a word of a window was stored; nil: nobody looks
 
 	listener core.Listener[*request, *endpoint]
 	accepts  []func(*endpoint, error) // calls that wait
@@ -132,9 +134,6 @@ func (e *endpoint) listen(backlog int) error {
 	e.n.listeners[e.port] = e
 	return nil
 }
-
-// connection returns the conn for a call that needs one.
-func (e *endpoint) connection(c core.Call) (*conn, error) { return e.conn, core.Check(c, e.state) }
 
 // disconnected records that c has ended from the peer's side.
 func (e *endpoint) disconnected(c *conn) {
@@ -204,32 +203,33 @@ func (e *endpoint) end(bye wire.Close, done func(error)) {
 	finish()
 }
 
-// send sends all of p, which belongs to the endpoint until done.
-func (e *endpoint) send(p []byte, done func(n int, err error)) {
-	c, err := e.connection(core.CallSend)
-	if err != nil {
-		done(0, err)
+// perform makes a call that package load asks for. What it answers is the result, but for
+// the status.
+func (e *endpoint) perform(c load.Call, done func(load.Result, error)) {
+	kind := core.CallMemory
+	switch c.Do {
+	case load.Poll:
+		e.poll(func() { done(load.Result{}, nil) })
+		return
+	case load.Send:
+		kind = core.CallSend
+	case load.Recv:
+		kind = core.CallRecv
+	}
+	x := e.conn
+	if err := core.Check(kind, e.state); err != nil {
+		done(load.Result{}, err)
 		return
 	}
-	c.out.send(p, done)
-}
-
-// recv waits for bytes and takes at most n. An orderly end is io.EOF.
-func (e *endpoint) recv(n int, done func(p []byte, err error)) {
-	c, err := e.connection(core.CallRecv)
-	if err != nil {
-		done(nil, err)
-		return
-	}
-	try := func() bool {
-		p, err, ok := c.read(n)
-		if ok {
-			c.soon(func() { done(p, err) })
-		}
-		return ok
-	}
-	if len(c.readers) > 0 || !try() {
-		c.readers = append(c.readers, try)
+	switch c.Do {
+	case load.Send:
+		x.out.send(c.Data, func(n int, err error) { done(load.Result{N: int64(n)}, err) })
+	case load.Recv:
+		x.recv(c.Len, func(p []byte, err error) { done(load.Result{N: int64(len(p)), Data: p}, err) })
+	case load.Transfer:
+		x.transfer(c, func(_ uint64, err error) { done(load.Result{}, err) })
+	default:
+		x.memory(c, e.stored, done)
 	}
 }
 
@@ -242,117 +242,103 @@ func (e *endpoint) poll(done func()) {
 	e.changed = append(e.changed, func() { e.poll(done) })
 }
 
-// memoryCall is a call of the memory side that waits.
-func (e *endpoint) memoryCall(quits bool, f func(c *conn, w *core.Waiter) (bool, error), done func(code status.Code, value uint64)) {
-	c, err := e.connection(core.CallMemory)
-	if err != nil {
-		done(status.Of(err), 0)
-		return
+// recv waits for bytes and takes at most n. An orderly end is io.EOF.
+func (c *conn) recv(n int, done func(p []byte, err error)) {
+	try := func() bool {
+		p, err, ok := c.read(n)
+		if ok {
+			c.soon(func() { done(p, err) })
+		}
+		return ok
 	}
-	c.call(quits, func(w *core.Waiter) (bool, error) { return f(c, w) }, done)
+	if len(c.readers) > 0 || !try() {
+		c.readers = append(c.readers, try)
+	}
 }
 
-func (e *endpoint) register(m *memory, done func(off int64, err error)) {
-	var off int64
-	e.memoryCall(true, func(c *conn, w *core.Waiter) (wait bool, err error) {
-		off, err = c.core.Register(m, int64(len(m.bytes)), 0, rma.ProtRead|rma.ProtWrite, 0, w)
-		return err == nil, err
-	}, func(code status.Code, _ uint64) { done(off, asError(code)) })
-}
-
-func (e *endpoint) unregister(off, n int64, done func(error)) {
-	e.memoryCall(true, func(c *conn, w *core.Waiter) (bool, error) { return c.core.Unregister(off, n, w) },
-		func(code status.Code, _ uint64) { done(asError(code)) })
+// memory makes a call about windows and fences, and an atomic one. stored is called when
+// a word of a window that it registers is stored.
+func (c *conn) memory(x load.Call, stored func(), done func(load.Result, error)) {
+	var r load.Result
+	ended := func(code status.Code, _ uint64) { done(r, asError(code)) }
+	switch x.Do {
+	case load.Register:
+		m := &memory{bytes: x.Mem.Bytes()[x.From:][:x.Len], stored: stored}
+		c.call(func(w *core.Waiter) (_ bool, err error) {
+			r.N, err = c.core.Register(m, int64(x.Len), 0, rma.ProtRead|rma.ProtWrite, 0, w)
+			return err == nil, err
+		}, ended)
+	case load.Unregister:
+		c.call(func(w *core.Waiter) (bool, error) { return c.core.Unregister(x.Offset, int64(x.Len), w) }, ended)
+	case load.Wait:
+		c.call(func(w *core.Waiter) (bool, error) { return c.core.Wait(x.Mark.(fence.Mark), w) }, ended)
+	case load.Mark:
+		if !x.Peer {
+			done(load.Result{Mark: c.core.MarkSelf()}, nil)
+			return
+		}
+		c.call(func(w *core.Waiter) (bool, error) { return true, c.core.MarkPeer(w) }, func(code status.Code, v uint64) {
+			done(load.Result{Mark: fence.Mark{Side: fence.InitPeer, Seq: v}}, asError(code))
+		})
+	case load.FetchAdd:
+		c.operate(true, true, c.core.MayChange(core.Local{}, x.Remote, 8), func(w *core.Waiter) error {
+			return c.core.Atomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: x.Remote, Operand: 1}, w)
+		}, func(old uint64, err error) { done(load.Result{N: int64(old)}, err) })
+	case load.Signal:
+		s := fence.Signal{By: fence.InitSelf, Where: fence.SignalRemote, RemoteOffset: x.Remote, RemoteValue: x.Value}
+		if x.Offset != 0 {
+			s.Where |= fence.SignalLocal
+			s.LocalOffset, s.LocalValue = x.Offset, x.Value
+		}
+		c.begin(c.core.MayBegin, func() error { return c.core.Signal(s) }, func(err error) { done(r, err) })
+	}
 }
 
 // transfer begins a write or read. A synchronous one is done when it has ended.
-func (e *endpoint) transfer(l core.Local, roff int64, read bool, flags rma.Flags, done func(error)) {
-	c, err := e.connection(core.CallMemory)
-	if err != nil {
-		done(err)
-		return
+func (c *conn) transfer(x load.Call, done func(uint64, error)) {
+	var flags rma.Flags
+	if x.Sync {
+		flags = rma.Sync
 	}
+	if x.RMA.Verb == load.OrderedWrite {
+		flags |= rma.Ordered
+	}
+	l := core.Local{Buf: x.Buf, Length: int64(x.RMA.Len)}
+	if x.RMA.Verb.Registered() {
+		l = core.Local{Offset: x.Offset, Length: int64(x.RMA.Len)}
+	}
+	may, begin := c.core.MayBegin, c.core.Read
+	if !x.RMA.Verb.Reads() {
+		may, begin = c.core.MayChange(l, x.Remote, l.Length), c.core.Write
+	}
+	// While the caller's own memory is in use it must not have it back.
+	c.operate(x.Sync, l.Buf == nil, may, func(w *core.Waiter) error {
+		_, err := begin(l, x.Remote, flags, w)
+		return err
+	}, done)
+}
+
+// operate begins an operation once it may, and if it is to be waited for, waits for its
+// end. quits: a close of this end ends the wait.
+func (c *conn) operate(waits, quits bool, may func() (fence.Mark, bool), begin func(*core.Waiter) error, done func(uint64, error)) {
 	var x *pending
 	var w *core.Waiter
-	if flags&rma.Sync != 0 {
-		// While the caller's own memory is in use it must not have it back.
-		x = &pending{quits: l.Buf == nil, done: func(code status.Code, _ uint64) { done(asError(code)) }}
+	if waits {
+		x = &pending{quits: quits, done: func(code status.Code, v uint64) { done(v, asError(code)) }}
 		w = &x.Waiter
 	}
-	may := c.core.MayBegin
-	if !read {
-		may = c.core.MayChange(l, roff, l.Length)
-	}
 	c.begin(may, func() error {
-		if x != nil {
+		if waits {
 			c.calls = append(c.calls, x)
 		}
-		var err error
-		if read {
-			_, err = c.core.Read(l, roff, flags, w)
-		} else {
-			_, err = c.core.Write(l, roff, flags, w)
-		}
-		return err
+		return begin(w)
 	}, func(err error) {
-		if x == nil {
-			done(err)
-		} else if err != nil {
-			c.drop(x)
-			done(err)
+		if waits && err == nil {
+			return // x is done later
 		}
-	})
-}
-
-// drop takes back a call that was never begun.
-func (c *conn) drop(x *pending) {
-	c.calls = slices.DeleteFunc(slices.Clone(c.calls), func(o *pending) bool { return o == x })
-}
-
-func (e *endpoint) fetchAdd(roff int64, delta uint64, done func(old uint64, err error)) {
-	c, err := e.connection(core.CallMemory)
-	if err != nil {
+		c.calls = slices.DeleteFunc(slices.Clone(c.calls), func(o *pending) bool { return o == x })
 		done(0, err)
-		return
-	}
-	x := &pending{quits: true, done: func(code status.Code, v uint64) { done(v, asError(code)) }}
-	c.begin(c.core.MayChange(core.Local{}, roff, 8), func() error {
-		c.calls = append(c.calls, x)
-		return c.core.Atomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: roff, Operand: delta}, &x.Waiter)
-	}, func(err error) {
-		if err != nil {
-			c.drop(x)
-			done(0, err)
-		}
 	})
-}
-
-func (e *endpoint) mark(by fence.Side, done func(fence.Mark, error)) {
-	c, err := e.connection(core.CallMemory)
-	if err != nil {
-		done(fence.Mark{}, err)
-		return
-	}
-	if by == fence.InitSelf {
-		done(c.core.MarkSelf(), nil)
-		return
-	}
-	c.call(true, func(w *core.Waiter) (bool, error) { return true, c.core.MarkPeer(w) },
-		func(code status.Code, v uint64) { done(fence.Mark{Side: fence.InitPeer, Seq: v}, asError(code)) })
-}
-
-func (e *endpoint) wait(m fence.Mark, done func(error)) {
-	e.memoryCall(true, func(c *conn, w *core.Waiter) (bool, error) { return c.core.Wait(m, w) },
-		func(code status.Code, _ uint64) { done(asError(code)) })
-}
-
-func (e *endpoint) signal(s fence.Signal, done func(error)) {
-	c, err := e.connection(core.CallMemory)
-	if err != nil {
-		done(err)
-		return
-	}
-	c.begin(c.core.MayBegin, func() error { return c.core.Signal(s) }, done)
 }
 
 func asError(code status.Code) error {
