@@ -14,7 +14,7 @@ import (
 // chaosHelpers are the processes that a run starts. They are not for users and
 // not shown to them.
 func (a *app) chaosHelpers() []*cobra.Command {
-	return []*cobra.Command{a.chaosAppCommand(), a.chaosCleanupCommand(), a.chaosHogCommand()}
+	return []*cobra.Command{a.chaosAppCommand(), a.chaosCleanupCommand()}
 }
 
 // chaosAppCommand is an application of a run.
@@ -47,19 +47,6 @@ func (a *app) chaosCleanupCommand() *cobra.Command {
 		// It must outlive the signals that end the runner.
 		signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		return chaos.CleanUp(args[0], containers, os.Stdin)
-	}
-	return cmd
-}
-
-// chaosHogCommand is a busy loop beside the nodes.
-func (a *app) chaosHogCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "hog", Hidden: true, Args: cobra.NoArgs,
-		Short: "Use one processor until it is ended", Example: "  fabricd chaos hog",
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		chaos.Hog(cmd.Context())
-		return nil
 	}
 	return cmd
 }

@@ -303,7 +303,7 @@ func (c *cluster) cpu(ctx context.Context, s *slot, a scenario.Action) (effect, 
 	}
 	for i := range a.CPU.Hogs {
 		// A process of this machine in every lab: the load is on this machine.
-		h, err := c.spawn.start([]string{c.exe, "chaos", "hog"}, s.file(fmt.Sprintf("hog-%d-%d.log", a.ID, i)))
+		h, err := c.spawn.start([]string{"sh", "-c", "while :; do :; done"}, s.file(fmt.Sprintf("hog-%d-%d.log", a.ID, i)))
 		if err != nil {
 			return all, err
 		}

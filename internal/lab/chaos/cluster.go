@@ -28,7 +28,6 @@ type cluster struct {
 	dirMode   fs.FileMode
 	site      site
 	spawn     *spawner // of processes of this machine
-	exe       string
 	schedule  *scenario.Schedule
 	providers string        // of the daemons; empty: as they like
 	beat      time.Duration // of workloads

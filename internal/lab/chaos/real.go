@@ -61,7 +61,7 @@ func runReal(ctx context.Context, lab scenario.Lab, s *scenario.Schedule, o *Opt
 			err = errors.Join(err, j.dismiss())
 		}
 	}()
-	c := &cluster{lab: lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, exe: o.Exe, schedule: s,
+	c := &cluster{lab: lab, dir: dir, dirMode: 0o700, site: site, spawn: spawn, schedule: s,
 		providers: o.Providers, beat: o.beat(), faults: needsFaults(site, s), say: o.say}
 	if lab == scenario.Compose {
 		c.dirMode = 0o777

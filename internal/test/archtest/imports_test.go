@@ -118,7 +118,7 @@ var mayImport = map[string][]string{
 	"internal/lab/sim/mutants": {},
 
 	// The commands.
-	"internal/lab/chaos/workload": {"internal/lab/history", "internal/lab/load", "fabric"},
+	"internal/lab/chaos/workload": {"internal/lab/history", "internal/lab/load", "internal/daemon", "fabric"},
 	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/load", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
 	"cmd/fabricd": {"internal/attach/client", "internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/report", "internal/lab/scenario", "internal/lab/sim",

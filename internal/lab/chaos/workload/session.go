@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/load"
 )
@@ -143,6 +144,24 @@ func (s *session) view() bool {
 
 // viewTries bounds the attempts at a view, settleTime each.
 const viewTries = 100
+
+// tableLimit bounds one question for a daemon's table.
+const tableLimit = 2 * time.Second
+
+// table asks the daemon's admin interface for its live nodes.
+func (a *App) table(ctx context.Context) (live []history.Member, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tableLimit)
+	defer cancel()
+	admin := daemon.NewClient(a.c.Admin)
+	defer admin.Close()
+	all, err := admin.Nodes(ctx)
+	for _, n := range all.Nodes {
+		if n.State != "removed" {
+			live = append(live, history.Member{Incarnation: fabric.Incarnation{Node: n.ID, Generation: n.Generation}})
+		}
+	}
+	return live, err
+}
 
 // sameIDs reports whether a table has exactly the nodes of a list.
 func sameIDs(ids []fabric.NodeID, live []history.Member) bool {
