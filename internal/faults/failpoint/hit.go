@@ -1,7 +1,9 @@
 package failpoint
 
 import (
+	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"syscall"
 	"time"
 )
@@ -60,21 +62,45 @@ func (n *Node) meet(s Step) (fire []*fault) {
 
 // firesLocked counts a hit for x and reports whether x happens.
 func (n *Node) firesLocked(x *fault) bool {
-	x.hits++
-	switch {
-	case x.hits < uint64(x.Nth):
-		return false
-	case x.Times >= 0 && x.fired >= uint64(x.Times):
-		return false
-	case x.Probability < 1 && x.rand.Float64() >= x.Probability:
-		return false
-	}
-	x.fired++
-	if x.Kind == Delay {
+	fires := x.Pass()
+	if fires && x.Kind == Delay {
 		x.waiting++
 	}
+	return fires
+}
+
+// A Trigger decides at which hits of its step a fault happens.
+type Trigger struct {
+	f           *Fault
+	rand        *rand.Rand // for Probability
+	hits, fired uint64
+}
+
+// Arm fills in the defaults of a fault at a step, and returns its trigger.
+func (f *Fault) Arm(s Step) Trigger {
+	f.Nth, f.Times = cmp.Or(f.Nth, 1), cmp.Or(f.Times, 1)
+	f.Probability = cmp.Or(f.Probability, 1)
+	f.Within = cmp.Or(f.Within, Duration(DefaultWithin))
+	return Trigger{f: f, rand: rand.New(rand.NewPCG(f.Seed, uint64(s)))}
+}
+
+// Pass counts a hit and reports whether the fault happens.
+func (t *Trigger) Pass() bool {
+	t.hits++
+	switch {
+	case t.hits < uint64(t.f.Nth):
+		return false
+	case t.f.Times >= 0 && t.fired >= uint64(t.f.Times):
+		return false
+	case t.f.Probability < 1 && t.rand.Float64() >= t.f.Probability:
+		return false
+	}
+	t.fired++
 	return true
 }
+
+// Fired is how often the fault has happened.
+func (t *Trigger) Fired() uint64 { return t.fired }
 
 // act makes x happen.
 func (n *Node) act(x *fault) error {

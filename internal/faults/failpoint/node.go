@@ -1,11 +1,9 @@
 package failpoint
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -83,14 +81,12 @@ type fault struct {
 	id    uint64
 	since time.Time
 	step  Step
-	rand  *rand.Rand    // for Probability
 	over  chan struct{} // closed when it ends
 	touch atomic.Uint64 // its effects, if it has no step
 
 	// Guarded by Node.mu.
 	state   State
-	hits    uint64
-	fired   uint64
+	Trigger     // of one at a step
 	waiting int // goroutines that a delay holds up
 	problem string
 	undo    func() error // ends its effect; nil if there is none
@@ -161,10 +157,7 @@ func (n *Node) makeRoomLocked() error {
 func (n *Node) armLocked(x *fault) {
 	x.step = byName[x.Step]
 	x.state = Armed
-	x.Nth, x.Times = cmp.Or(x.Nth, 1), cmp.Or(x.Times, 1)
-	x.Probability = cmp.Or(x.Probability, 1)
-	x.Within = cmp.Or(x.Within, Duration(DefaultWithin))
-	x.rand = rand.New(rand.NewPCG(x.Seed, uint64(x.step)))
+	x.Trigger = x.Arm(x.step)
 	p := n.pointLocked(x.step)
 	p.faults = append(p.faults, x)
 	x.timer = time.AfterFunc(time.Duration(x.Within), func() { n.end(x) })

@@ -88,7 +88,7 @@ type document struct {
 	Problem  string               `json:"problem,omitempty"`
 	Problems []string             `json:"problems,omitempty"` // one line each
 	About    string               `json:"about,omitempty"`
-	Rows     []scenario.Row       `json:"rows,omitempty"`
+	Rows     []scenario.Name      `json:"rows,omitempty"`
 	Faults   []faultEntry         `json:"faults,omitempty"`
 	Counts   map[history.Kind]int `json:"records"`          // by kind
 	Curves   *Curves              `json:"curves,omitempty"` // nil: nothing was recorded

@@ -166,7 +166,7 @@ func TestGolden(t *testing.T) {
 func sampleSuite() *Suite {
 	figures := []check.Figure{{Name: scenario.TimeToRemoved, Of: "node kill", Count: 90, Min: 2 * ms, P50: 5 * ms, P99: 40 * ms, Max: 80 * ms, Samples: []int64{2 * ms, 5 * ms, 40 * ms, 80 * ms}}}
 	return &Suite{Title: "All scenarios", Build: "v0.1", Labs: []LabTime{{Lab: scenario.Sim, Runs: 100, Took: 61.5}}, Rows: []Entry{
-		{Scenario: "node-killed", Lab: scenario.Sim, About: "a node is killed", Rows: []scenario.Row{"F1"}, Detection: scenario.Normal, Nodes: 5, Runs: 100, Green: 100, Figures: figures},
+		{Scenario: "node-killed", Lab: scenario.Sim, About: "a node is killed", Rows: []scenario.Name{"F1"}, Detection: scenario.Normal, Nodes: 5, Runs: 100, Green: 100, Figures: figures},
 		{Scenario: "node-killed", Lab: scenario.Netns, Detection: scenario.Normal, Nodes: 5, Runs: 3, Green: 2, Broken: []uint64{3}, Report: "netns/node-killed-3/report.html"},
 		{Scenario: "loss", Lab: scenario.Netns, About: "<lost> packets", Runs: 1, Harness: []uint64{1}},
 	}}

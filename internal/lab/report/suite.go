@@ -40,10 +40,10 @@ type LabTime struct {
 
 // An Entry is the outcome of one scenario in one lab, over all its runs.
 type Entry struct {
-	Scenario string         `json:"scenario"`
-	Lab      scenario.Lab   `json:"lab"`
-	About    string         `json:"about,omitempty"`
-	Rows     []scenario.Row `json:"rows,omitempty"`
+	Scenario string          `json:"scenario"`
+	Lab      scenario.Lab    `json:"lab"`
+	About    string          `json:"about,omitempty"`
+	Rows     []scenario.Name `json:"rows,omitempty"`
 	// Detection and Nodes are those of the cluster.
 	Detection scenario.Detection `json:"detection,omitempty"`
 	Nodes     int                `json:"nodes,omitempty"`
@@ -254,13 +254,7 @@ func (s *Suite) find(name string, lab scenario.Lab) *Entry {
 	return nil
 }
 
-func rowsText(rows []scenario.Row) string {
-	var all []string
-	for _, r := range rows {
-		all = append(all, string(r))
-	}
-	return strings.Join(all, " ")
-}
+func rowsText(rows []scenario.Name) string { return strings.Trim(fmt.Sprint(rows), "[]") }
 
 // Seeds lists seeds, the first of them if there are many.
 func Seeds(seeds []uint64) string {

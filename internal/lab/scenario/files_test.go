@@ -140,7 +140,7 @@ func TestReadmeHasTheReference(t *testing.T) {
 
 // inTests are tests that show rows of the failure model, most of them such that no
 // scenario can show.
-var inTests = map[scenario.Row][]string{
+var inTests = map[scenario.Name][]string{
 	"F7":  {"internal/test/e2e TestKilledApplicationsLeaveNothingBehind"},
 	"F8":  {"internal/test/e2e TestStoppedReceiverBlocksOnlyItsOwnConnection"},
 	"F26": {"membership TestManyRotationsUnderTraffic", "internal/test/hostile TestCertificatesOfStrangers"},
@@ -154,7 +154,7 @@ var inTests = map[scenario.Row][]string{
 }
 
 // rows are the rows of the failure model.
-func rows() (all []scenario.Row) {
+func rows() (all []scenario.Name) {
 	for n := 1; n <= 42; n++ {
 		all = append(all, ids("F", n)...)
 	}
@@ -173,9 +173,9 @@ func rowTable(t *testing.T) string {
 }
 
 // scenariosOf returns links to the scenarios that name each row.
-func scenariosOf(t *testing.T) map[scenario.Row][]string {
+func scenariosOf(t *testing.T) map[scenario.Name][]string {
 	all := files(t)
-	by := map[scenario.Row][]string{}
+	by := map[scenario.Name][]string{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		for _, r := range all[name].Rows {
 			by[r] = append(by[r], fmt.Sprintf("[%s](%s)", strings.TrimSuffix(filepath.Base(name), ".yaml"), name))

@@ -70,7 +70,7 @@ func (out *Schedule) step(i int, s *Step) {
 }
 
 func (out *Schedule) add(step, round int, at Duration, s *Step, d *dice) {
-	do := s.Do.clone()
+	do := s.Do.Clone()
 	span := do.fix(out, d)
 	a := Action{Step: step, Round: round, At: at, Do: do, Seed: d.next()}
 	if span > 0 {

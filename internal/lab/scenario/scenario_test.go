@@ -195,7 +195,6 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{strings.Replace(head, "10s", "25h", 1), `duration: "25h": want a duration`},
 		{strings.Replace(head, "10s", "99999999999h", 1), `duration: "99999999999h": want a duration`},
 		{strings.Replace(head, "10s", "10", 1), `duration: "10": want a duration`},
-		{head + "rows: [Q1]\n", `rows[0]: "Q1": want F1, B6`},
 		{head + "about: \"a\\nb\"\n", "want one line of text"},
 		{head + "select: {v: {any: 4}}\n", `select.v.any: "4": only 3 slots`},
 		{head + "select: {v: {any: 1, not: all}}\n", "only 0 slots"},

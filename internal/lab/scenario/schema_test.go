@@ -150,5 +150,4 @@ func (*SizeRange) pattern() string { return `^[0-9][0-9.KMGiBk]*$` }
 func (*Rate) pattern() string      { return `^[0-9]+(\.[0-9]+)?([GMk]bit|[GMk]?B)/s$` }
 func (*Name) pattern() string      { return `^[A-Za-z][-A-Za-z0-9_]{0,63}$` }
 func (*Text) pattern() string      { return `^[^\x00-\x1f]+$` }
-func (*Row) pattern() string       { return `^[FBSIP][1-9][0-9]{0,2}$` }
 func (*StepName) pattern() string  { return `^[a-z]+\.[a-z_]+$` }

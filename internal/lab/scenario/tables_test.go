@@ -17,15 +17,15 @@ import (
 // A table lists the proofs of some rows: the scenarios that name the row, and tests.
 type table struct {
 	head  string
-	ids   []scenario.Row // that it must have, in this order
-	what  map[scenario.Row]string
-	tests map[scenario.Row][]string // see testCell
+	ids   []scenario.Name // that it must have, in this order
+	what  map[scenario.Name]string
+	tests map[scenario.Name][]string // see testCell
 }
 
 // ids are the rows of a letter with these numbers.
-func ids(letter string, numbers ...int) (rows []scenario.Row) {
+func ids(letter string, numbers ...int) (rows []scenario.Name) {
 	for _, n := range numbers {
-		rows = append(rows, scenario.Row(fmt.Sprint(letter, n)))
+		rows = append(rows, scenario.Name(fmt.Sprint(letter, n)))
 	}
 	return rows
 }
@@ -41,7 +41,7 @@ var (
 	pains = table{head: "pain", ids: ids("P", 1, 2, 3, 4, 5, 7, 8, 9, 10, 14, 15, 16, 17, 20, 21, 23), what: painWords, tests: painTests}
 )
 
-var barWords = map[scenario.Row]string{
+var barWords = map[scenario.Name]string{
 	"B1":  "crash told in 250 ms, 1 s worst",
 	"B2":  "silence told within 3 s",
 	"B3":  "loss and pauses remove nobody",
@@ -70,7 +70,7 @@ var barWords = map[scenario.Row]string{
 	"S9":  "100 certificates, 10 keys, no reset",
 }
 
-var barTests = map[scenario.Row][]string{
+var barTests = map[scenario.Name][]string{
 	"B1": {"membership/verdict TestCrashIsTold", "internal/lab/sim TestScale", "internal/test/e2e TestKilledNodesAreRemovedOnce"},
 	"B2": {"membership TestSilentLossIsKnownWithinTheBoundOfEachProfile", "membership/verdict TestSilenceIsToldAtItsBound", "internal/lab/sim TestScale"},
 	"B3": {"membership TestLossDoesNotRemove", "membership/verdict TestShortPausesChangeNothing", "internal/test/e2e TestShortPauseOfANodeIsInvisible"},
@@ -114,7 +114,7 @@ var barTests = map[scenario.Row][]string{
 	"S9": {"membership TestManyRotationsUnderTraffic", "membership TestCertificatesRotateUnderTraffic", "membership TestGossipKeysRotateUnderTraffic"},
 }
 
-var painWords = map[scenario.Row]string{
+var painWords = map[scenario.Name]string{
 	"P1":  "a dead peer ends every call",
 	"P2":  "a dead peer is noticed soon",
 	"P3":  "closing never hangs, storms included",
@@ -133,7 +133,7 @@ var painWords = map[scenario.Row]string{
 	"P23": "applications survive their fabricd and peers",
 }
 
-var painTests = map[scenario.Row][]string{
+var painTests = map[scenario.Name][]string{
 	"P1": {"fabric/fabrictest TestCrashAtEveryStepOfTheEngine", "fabric/fabrictest TestCrashAtEveryStepOverSockets", "internal/test/e2e TestNodesCrashAtStepsOfTheProtocol", "internal/engine TestNodeLossEndsEverythingAndThenTells",
 		"internal/test/e2e TestKilledNodesAreRemovedOnce", "internal/test/e2e TestEveryCallEndsAtEverySilentLoss"},
 	"P2": {"membership TestSilentLossIsKnownWithinTheBoundOfEachProfile", "membership/verdict TestCrashIsTold"},
@@ -159,7 +159,7 @@ var painTests = map[scenario.Row][]string{
 }
 
 // shownBy returns the proofs of a row, as a cell of a table: scenarios and tests.
-func shownBy(t *testing.T, row scenario.Row, scenarios, tests []string) string {
+func shownBy(t *testing.T, row scenario.Name, scenarios, tests []string) string {
 	cells := append(slices.Clone(scenarios), testCells(tests)...)
 	if len(cells) == 0 {
 		t.Errorf("nothing shows %s", row)
@@ -199,7 +199,7 @@ func testCells(tests []string) (cells []string) {
 // shown.
 func TestTablesHoldTogether(t *testing.T) {
 	all := slices.Concat(rows(), bars.ids, pains.ids)
-	for _, named := range [][]scenario.Row{
+	for _, named := range [][]scenario.Name{
 		slices.Collect(maps.Keys(inTests)), slices.Collect(maps.Keys(bars.what)), slices.Collect(maps.Keys(bars.tests)),
 		slices.Collect(maps.Keys(pains.what)), slices.Collect(maps.Keys(pains.tests)),
 	} {
@@ -213,7 +213,7 @@ func TestTablesHoldTogether(t *testing.T) {
 
 // TestTestsOfRowsExist holds the tables to the tree.
 func TestTestsOfRowsExist(t *testing.T) {
-	for _, tests := range []map[scenario.Row][]string{inTests, bars.tests, pains.tests} {
+	for _, tests := range []map[scenario.Name][]string{inTests, bars.tests, pains.tests} {
 		for _, row := range slices.Sorted(maps.Keys(tests)) {
 			for _, test := range tests[row] {
 				if err := exists(test); err != nil {

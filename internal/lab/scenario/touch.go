@@ -224,13 +224,14 @@ func (l *Link) touchesHost() bool {
 
 // span returns the For of the action that is set.
 func (d *Do) span() Span {
-	if p := d.spanOf(); p != nil {
+	if p := d.Lasts(); p != nil {
 		return *p
 	}
 	return Span{}
 }
 
-func (d *Do) spanOf() *Span {
+// Lasts returns how long the action that is set lasts, nil if it does not say.
+func (d *Do) Lasts() *Span {
 	if f := d.fields().FieldByName("For"); f.IsValid() {
 		return f.Addr().Interface().(*Span)
 	}
@@ -262,8 +263,8 @@ func (d *Do) fields() reflect.Value {
 	return reflect.ValueOf(struct{}{})
 }
 
-// clone returns a copy that shares nothing that fix changes.
-func (d Do) clone() Do {
+// Clone returns a copy that shares nothing that fixing the action changes.
+func (d Do) Clone() Do {
 	for _, f := range valueOf(&d).Fields() {
 		if !f.IsNil() {
 			c := reflect.New(f.Type().Elem())
@@ -303,7 +304,7 @@ func (d *Do) fix(out *Schedule, r *dice) Duration {
 // armed, and for its own time on top.
 func (d *Do) fixSpan(r *dice) Duration {
 	length := Duration(0)
-	if span := d.spanOf(); span != nil && span.Set {
+	if span := d.Lasts(); span != nil && span.Set {
 		*span = At(r.span(*span))
 		length = span.From
 	}

@@ -231,20 +231,3 @@ func (t *Text) parse(text string) bool {
 func (*Text) allowed() string { return fmt.Sprintf("want one line of text, up to %d bytes", MaxAbout) }
 
 func (t Text) String() string { return string(t) }
-
-// A Row is the name of something that a scenario shows: F1 of the failure
-// model, bar B6, security bar S3, invariant I5, pain P12.
-type Row string
-
-func (r *Row) parse(text string) bool {
-	*r = Row(text)
-	if len(text) < 2 || len(text) > 4 || !strings.ContainsRune("FBSIP", rune(text[0])) {
-		return false
-	}
-	n, err := strconv.Atoi(text[1:])
-	return err == nil && n >= 1 && plainNumber(text[1:]) && text[1] != '0'
-}
-
-func (*Row) allowed() string { return "want F1, B6, S3, I5 or P12: a row, bar, invariant or pain" }
-
-func (r Row) String() string { return string(r) }

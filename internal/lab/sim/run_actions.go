@@ -73,7 +73,7 @@ func (r *runner) end(a *action) {
 	}
 	for _, t := range a.traps {
 		t.stopped = true
-		a.fired += t.sprung
+		a.fired += t.Fired()
 	}
 	if a.undo != nil {
 		a.undo()
@@ -300,13 +300,8 @@ func (r *runner) restart(m *machine, f *scenario.Fault) {
 func (r *runner) arm(a *action, m *machine, f *scenario.Fault) {
 	w := r.w
 	info, _ := failpoint.FindStep(string(f.Step))
-	t := &trap{step: info.Step, nth: max(f.Nth, 1), times: max(f.Times, 1), chance: 1, rng: seeded(a.Seed, "trap", m.index)}
-	if f.Times < 0 {
-		t.times = -1
-	}
-	if f.Probability > 0 {
-		t.chance = float64(f.Probability) / 100
-	}
+	point := f.Point(a.Seed + uint64(m.index)) // each machine has its own luck
+	t := &trap{step: info.Step, Trigger: point.Arm(info.Step)}
 	if f.Within > 0 {
 		t.until = w.now + f.Within.Time()
 		w.after(f.Within.Time(), func() {

@@ -101,36 +101,13 @@ func (k *shrinker) lengths() {
 
 // halve makes an action half as long. It reports false if it has no length.
 func halve(d *scenario.Do) bool {
-	half := func(s *scenario.Span) bool {
-		if !s.Set || s.From < scenario.Duration(2*time.Millisecond) {
-			return false
-		}
-		*s = scenario.At((s.From / 2) / scenario.Duration(time.Millisecond) * scenario.Duration(time.Millisecond))
-		return true
+	*d = d.Clone()
+	span := d.Lasts()
+	if span == nil || !span.Set || span.From < scenario.Duration(2*time.Millisecond) {
+		return false
 	}
-	switch {
-	case d.Link != nil:
-		x := *d.Link
-		d.Link = &x
-		return half(&x.For)
-	case d.Partition != nil:
-		x := *d.Partition
-		d.Partition = &x
-		return half(&x.For)
-	case d.Network != nil:
-		x := *d.Network
-		d.Network = &x
-		return half(&x.For)
-	case d.Node != nil:
-		x := *d.Node
-		d.Node = &x
-		return half(&x.For)
-	case d.App != nil:
-		x := *d.App
-		d.App = &x
-		return half(&x.For)
-	}
-	return false
+	*span = scenario.At((span.From / 2) / scenario.Duration(time.Millisecond) * scenario.Duration(time.Millisecond))
+	return true
 }
 
 // nodes takes slots off the end of the cluster.

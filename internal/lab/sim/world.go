@@ -52,14 +52,10 @@ type machine struct {
 
 // A trap is a fault at a named step, armed on one machine.
 type trap struct {
-	step    failpoint.Step
-	nth     int // passings before it counts
-	times   int // how often it happens; negative: always
-	chance  float64
-	rng     *rand.Rand
+	step failpoint.Step
+	failpoint.Trigger
 	until   time.Duration // 0: no end
 	spring  func(p *proc) // the effect
-	sprung  uint64
 	stopped bool
 }
 
@@ -178,29 +174,11 @@ func (p *proc) step(s failpoint.Step) bool {
 		return true
 	}
 	for _, t := range p.at.armed {
-		if t.step == s && t.passes(p.w.now) {
-			t.sprung++
+		if t.step == s && !t.stopped && (t.until == 0 || p.w.now <= t.until) && t.Pass() {
 			t.spring(p)
 		}
 	}
 	return !p.dead
-}
-
-// passes reports whether the trap springs at this passing.
-func (t *trap) passes(now time.Duration) bool {
-	if t.stopped || t.until != 0 && now > t.until || t.times == 0 {
-		return false
-	}
-	if t.nth--; t.nth > 0 {
-		return false
-	}
-	if t.chance < 1 && t.rng.Float64() >= t.chance {
-		return false
-	}
-	if t.times > 0 {
-		t.times--
-	}
-	return true
 }
 
 // whole reports whether all running processes form one cluster: each has a
