@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +35,27 @@ func TestNoMutantIsStale(t *testing.T) {
 		if _, err := m.Apply(string(text)); err != nil {
 			t.Error(err)
 		}
+		if m.Run != "" && !hasTest(t, m) {
+			t.Errorf("mutant %s: no test of %s is called %s", m.Name, m.By, m.Run)
+		}
 	}
+}
+
+// hasTest reports whether there is a test that a mutant's Run names.
+func hasTest(t *testing.T, m mutants.Mutant) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, m.By, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted, test := regexp.MustCompile(m.Run), regexp.MustCompile(`(?m)^func (Test\w*)\(`)
+	return slices.ContainsFunc(files, func(name string) bool {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(test.FindAllStringSubmatch(string(text), -1), func(m []string) bool { return wanted.MatchString(m[1]) })
+	})
 }
 
 // TestEveryMutantIsCaught runs what has to catch each mutant: those that MUTANTS

@@ -204,7 +204,7 @@ var All = []Mutant{
 	},
 	{
 		Name: "outage-goes-on", What: "words of an outage end also the incarnation that the host takes after it",
-		File: "membership/verdict/host_join.go", By: "./membership/verdict", Run: "^TestAnOutageEndsTheHostsLifeOnce$",
+		File: "membership/verdict/host_join.go", By: "./membership/verdict", Run: "^TestAnOutageEndsTheHostsIncarnationOnce$",
 		Old: "	h.outage.stalled = false ", New: "	",
 	},
 	{
