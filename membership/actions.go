@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
-	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -181,7 +180,7 @@ func (a *Agent) followEvent(e verdict.Event) {
 		}
 	case verdict.EventRemoved:
 		a.removeNames(e.Node.Incarnation)
-		if l := a.lines[gossip.Key{UUID: e.Node.UUID, Epoch: e.Node.Epoch}]; l != nil && l.up != nil {
+		if l := a.lines.Find(verdict.Start{UUID: e.Node.UUID, Epoch: e.Node.Epoch}); l != nil && l.up != nil {
 			l.up.Close("incarnation " + e.Node.Incarnation.String() + " is over")
 		}
 	}
@@ -191,7 +190,7 @@ func (a *Agent) followEvent(e verdict.Event) {
 // this node leaves: a node that receives the report dials this one to verify it.
 func (a *Agent) depart() {
 	close(a.departed)
-	for _, l := range a.lines {
+	for _, l := range a.lines.All() {
 		a.endLine(l)
 	}
 }

@@ -62,7 +62,7 @@ type Agent struct {
 	lastID         verdict.SessionID
 	lossReports    map[verdict.SessionID]uint64 // numbers of the last loss reports
 	lastLossReport uint64                       // number of the last one sent
-	lines          map[gossip.Key]*line
+	lines          *verdict.Lines[line]
 	heard          map[gossip.Key]gossip.Member // gossiping nodes, as last heard
 	gone           map[gossip.Key]bool          // of heard: given up
 	sighted        map[gossip.Key]bool          // nodes that gossip as host and are being dialed
@@ -164,7 +164,6 @@ func newAgent(cfg *Config) *Agent {
 		openings:    make(map[verdict.SessionID]opening),
 		challenges:  newChallenges(),
 		lossReports: make(map[verdict.SessionID]uint64),
-		lines:       make(map[gossip.Key]*line),
 		heard:       make(map[gossip.Key]gossip.Member),
 		gone:        make(map[gossip.Key]bool),
 		sighted:     make(map[gossip.Key]bool),
@@ -198,6 +197,7 @@ func (a *Agent) start(ctx context.Context) error {
 	}
 	a.events = newEvents(a.handle, a.handled, a.cfg.OnServices, func() { a.fail(errors.New("the handler of events does not return")) })
 	a.pace = verdict.NewPace(a.host, a.member, a.timing, a.gossip.Began(), time.Now()) // beats are at the times of gossip's own work
+	a.lines = verdict.NewLines(a.self.UUID, &a.pace, lineShell{a}, lineOf)
 	a.timer = time.NewTimer(0)
 	a.disk = newDisk(a.cfg.State, a.cfg.Faults, a.log, a.persisted)
 	a.wg.Go(a.events.run)
@@ -325,7 +325,7 @@ func (a *Agent) stop() {
 	for _, s := range a.sessions {
 		a.endSession(s)
 	}
-	for _, l := range a.lines {
+	for _, l := range a.lines.All() {
 		a.endLine(l)
 	}
 	a.gossip.Close()
@@ -335,7 +335,7 @@ func (a *Agent) stop() {
 	for _, s := range a.sessions {
 		<-s.Done()
 	}
-	for _, l := range a.lines {
+	for _, l := range a.lines.All() {
 		if l.up != nil {
 			<-l.up.Done()
 		}

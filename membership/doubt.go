@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"time"
 
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -13,7 +14,7 @@ func (a *Agent) tellDoubt(l *line, incarnation Node) {
 	for _, n := range a.member.Nodes() {
 		to = append(to, gossip.Key{UUID: n.UUID, Epoch: n.Epoch})
 	}
-	if err := a.gossip.TellDoubt(l.key, to); err != nil {
+	if err := a.gossip.TellDoubt(gossip.Key(l.Start), to); err != nil {
 		a.log.Debug().Err(err).Stringer("incarnation", incarnation.Incarnation).Msg("not all others are told of a doubt")
 	}
 }
@@ -29,20 +30,20 @@ func (a *Agent) hearDoubt(d gossip.Doubt) {
 
 // lookAt sees whether something answers or refuses where an incarnation was.
 func (a *Agent) lookAt(x verdict.Look) {
-	l := a.line(gossip.Key{UUID: x.UUID, Epoch: x.Epoch})
-	if l.dialing {
+	l := a.lines.At(verdict.Start{UUID: x.UUID, Epoch: x.Epoch})
+	if l.Dialing {
 		return // the dial that is under way decides
 	}
-	l.dialing = true
+	l.Dialing = true
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
 		defer cancel()
 		up, met := a.reach(ctx, x.Contact, nil)
 		silent := met == verdict.SawNobody && ctx.Err() != nil
 		a.post(func() {
-			l.dialing = false
-			if n, ok := a.living(l.key); ok && !silent {
-				a.tellMet(l, n, met)
+			l.Dialing = false
+			if n, ok := a.lines.Living(l.Start); ok && !silent {
+				a.lines.Met(l, n, met, time.Now())
 			}
 		})
 		a.release(up)

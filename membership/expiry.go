@@ -59,7 +59,7 @@ func (a *Agent) sweep(now time.Time) {
 			s.Close("no incarnation is asked for")
 		}
 	}
-	for _, l := range a.lines {
+	for _, l := range a.lines.All() {
 		for _, up := range append([]*control.Lifeline{l.up}, l.extra...) {
 			if up != nil && expired(up.Identity()) {
 				up.Close("the certificate has expired")

@@ -1,7 +1,6 @@
 package membership
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -14,125 +13,36 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// lineRetry is the pause between two attempts to open a lifeline.
-const lineRetry = time.Second
-
 // A line is the lifeline between this node and one start of another. The loop
 // owns it, except for alive.
 type line struct {
-	verdict.Lifeline
-	key     gossip.Key
-	up      *control.Lifeline   // nil: none
-	extra   []*control.Lifeline // others that the peer has opened, for a check, and those that end
-	dialed  bool                // up was dialed here
-	dialing bool
-	retryAt time.Time
-	alive   *atomic.Int64 // when up last gave a sign of life, Unix nanoseconds
+	verdict.Line
+	up    *control.Lifeline   // nil: none
+	extra []*control.Lifeline // others that the peer has opened, for a check, and those that end
+	alive *atomic.Int64       // when up last gave a sign of life, Unix nanoseconds
 }
 
-// heard reports whether there is a lifeline that is not silent.
-func (l *line) heard() bool { return l.up != nil && !l.Silent() }
+func lineOf(l *line) *verdict.Line { return &l.Line }
 
-// tendLines opens the lifelines that should be there, closes those that need not,
-// reports to the member which lives are alive or silent, and forgets the lines of incarnations
-// that are gone. Without a host it also dials nodes that should dial and do not: a node
-// that has no incarnation any more dials no other.
-func (a *Agent) tendLines(now time.Time) {
-	nodes := a.member.Nodes()
-	if a.hasDeparted() {
-		return
-	}
-	living := make(map[gossip.Key]bool, len(nodes))
-	a.pace.BeginLines()
-	for _, n := range nodes {
-		if n.Incarnation.Node == addr.Host || a.host != nil {
-			continue // the control session is the lifeline
-		}
-		k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
-		living[k] = true
-		l := a.lines[k]
-		if l == nil {
-			if !a.wants(n.Incarnation) {
-				continue
-			}
-			l = a.line(k)
-		}
-		if l.up != nil {
-			e, doubt := a.pace.Heard(&l.Lifeline, n.Incarnation, time.Unix(0, l.alive.Load()), now)
-			a.tell(l, n, e, doubt)
-		}
-		switch {
-		case !a.wants(n.Incarnation):
-			if l.up != nil && l.dialed {
-				l.up.Close("no link in use, and not watched")
-			}
-		case l.heard() || l.dialing || now.Before(l.retryAt):
-		case a.weDial(k):
-			a.dialLine(l, n)
-		case a.member.Alone():
-			a.look(l, n, a.timing.Silence)
-		}
-	}
-	for k, l := range a.lines {
-		if !living[k] && l.up == nil && len(l.extra) == 0 && !l.dialing {
-			delete(a.lines, k)
-		}
-	}
-}
+// A lineShell performs what a.lines decides. Its methods run on the loop.
+type lineShell struct{ a *Agent }
 
-// wants reports whether this node is to have a lifeline to an incarnation.
-func (a *Agent) wants(l addr.Incarnation) bool { return a.watched[l] || a.member.Watches(l) }
+// Wants reports whether this node is to have a lifeline to an incarnation.
+func (s lineShell) Wants(l addr.Incarnation) bool { return s.a.watched[l] || s.a.member.Watches(l) }
 
-// weDial reports whether this node dials the lifeline: the lower UUID does.
-func (a *Agent) weDial(k gossip.Key) bool {
-	return bytes.Compare(a.self.UUID[:], k.UUID[:]) < 0
-}
+func (s lineShell) Alive(l *line) time.Time { return time.Unix(0, l.alive.Load()) }
 
-// line returns the line to k, a new one if there is none.
-func (a *Agent) line(k gossip.Key) *line {
-	l := a.lines[k]
-	if l == nil {
-		l = &line{key: k}
-		a.lines[k] = l
-	}
-	return l
-}
+func (s lineShell) Kept(l *line) bool { return len(l.extra) > 0 }
 
-// tell passes on the evidence about an incarnation, if there is any, and a doubt.
-func (a *Agent) tell(l *line, n Node, e verdict.Evidence, doubt bool) {
-	if doubt {
-		a.tellDoubt(l, n)
-	}
-	if e != 0 {
-		a.feedMember(verdict.Link{Incarnation: n.Incarnation, Evidence: e})
-	}
-}
+func (s lineShell) CloseLine(l *line) { l.up.Close("no link in use, and not watched") }
 
-// beatLines gives a sign of life on every lifeline that this node has dialed.
-func (a *Agent) beatLines(now time.Time) {
-	if !a.pace.Beat(now) {
-		return
-	}
-	for _, l := range a.lines {
-		if l.up != nil && l.dialed {
-			l.up.Beat()
-		}
-	}
-}
+func (s lineShell) TellDoubt(l *line, n Node) { s.a.tellDoubt(l, n) }
 
-// excuseLines gives every lifeline a fresh bound, after this process paused.
-func (a *Agent) excuseLines(now time.Time) {
-	for _, l := range a.lines {
-		if l.up != nil {
-			l.alive.Store(now.UnixNano())
-			l.Excuse(now)
-		}
-	}
-}
+func (s lineShell) TellLink(x verdict.Link) { s.a.feedMember(x) }
 
-// dialLine opens the lifeline to n.
-func (a *Agent) dialLine(l *line, n Node) {
-	l.dialing = true
+// DialLine opens the lifeline to n.
+func (s lineShell) DialLine(l *line, n Node) {
+	a := s.a
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
 		defer cancel()
@@ -143,42 +53,64 @@ func (a *Agent) dialLine(l *line, n Node) {
 	})
 }
 
-// look sees whether the incarnation of n is still there, and ends the lifeline with which
-// it looks: the peer is to dial the one that stays.
-func (a *Agent) look(l *line, n Node, limit time.Duration) {
-	l.dialing = true
+// LookLine sees whether the incarnation of n is still there, and ends the lifeline with which
+// it looks.
+func (s lineShell) LookLine(l *line, n Node, limit time.Duration) {
+	a := s.a
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, limit)
 		defer cancel()
 		up, met := a.reach(ctx, n.Contact(), nil)
-		a.post(func() {
-			l.dialing = false
-			l.retryAt = time.Now().Add(lineRetry)
-			a.tellMet(l, n, met)
-		})
+		a.post(func() { a.lines.Looked(l, n, met, time.Now()) })
 		a.release(up)
 	})
 }
 
-// lineDialed takes the result of dialLine.
+// tendLines has the lifelines opened and closed that should be.
+func (a *Agent) tendLines(now time.Time) {
+	if !a.hasDeparted() {
+		a.lines.Tend(now)
+	}
+}
+
+// living returns the incarnation of a start of a node, if the table has it.
+func (a *Agent) living(k gossip.Key) (Node, bool) { return a.lines.Living(verdict.Start(k)) }
+
+// beatLines gives a sign of life on every lifeline that this node has dialed.
+func (a *Agent) beatLines(now time.Time) {
+	for _, l := range a.lines.Beats(now) {
+		l.up.Beat()
+	}
+}
+
+// excuseLines gives every lifeline a fresh bound, after this process paused.
+func (a *Agent) excuseLines(now time.Time) {
+	for _, l := range a.lines.All() {
+		if l.up != nil {
+			l.alive.Store(now.UnixNano())
+			l.Excuse(now)
+		}
+	}
+}
+
+// lineDialed takes the result of a dial.
 func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Sight) {
-	l.dialing = false
-	l.retryAt = time.Now().Add(lineRetry)
-	had := l.up
+	outlived := up != nil && a.outlived(up)
+	raise, tell := a.lines.Dialed(l, up != nil, outlived, time.Now())
 	switch {
-	case up != nil && a.outlived(up):
-		a.wg.Go(func() { a.release(up) })
-		return
-	case up != nil && !l.heard():
+	case raise:
+		had := l.up
 		a.raise(l, up, true)
 		a.giveUp(l, had)
+	case outlived:
+		a.wg.Go(func() { a.release(up) })
 	case up != nil:
 		a.addExtra(l, up)
 		up.Close("there is another")
-	case had != nil:
-		return // its silence has been reported
 	}
-	a.tellMet(l, n, met)
+	if tell {
+		a.lines.Met(l, n, met, time.Now())
+	}
 }
 
 // giveUp ends the lifeline that another one replaces, if there was one.
@@ -200,7 +132,7 @@ func (a *Agent) outlived(up *control.Lifeline) bool {
 // others learn by it, from this node itself, that it is not that incarnation any more.
 func (a *Agent) endIncarnations(over addr.Incarnation) {
 	text := "incarnation " + over.String() + " is over"
-	for _, l := range a.lines {
+	for _, l := range a.lines.All() {
 		for _, up := range l.extra {
 			up.Close(text)
 		}
@@ -208,12 +140,6 @@ func (a *Agent) endIncarnations(over addr.Incarnation) {
 			l.up.Close(text)
 		}
 	}
-}
-
-// tellMet feeds the member the result of reach.
-func (a *Agent) tellMet(l *line, n Node, met verdict.Sight) {
-	e, doubt := a.pace.Met(&l.Lifeline, n.Incarnation, met, time.Now())
-	a.tell(l, n, e, doubt)
 }
 
 // acceptLine takes a lifeline that a peer opened.
@@ -227,8 +153,8 @@ func (a *Agent) acceptLine(up *control.Lifeline) {
 		a.wg.Go(func() { a.reject(up, errors.New("this node has another incarnation by now")) })
 		return
 	}
-	l := a.line(gossip.Key{UUID: p.UUID, Epoch: p.Epoch})
-	if l.up == nil && !a.weDial(l.key) && p.Incarnation != noIncarnation {
+	l := a.lines.At(verdict.Start{UUID: p.UUID, Epoch: p.Epoch})
+	if a.lines.Accepts(l, p.Incarnation) {
 		a.raise(l, up, false)
 		return
 	}
@@ -253,12 +179,12 @@ func (a *Agent) addExtra(l *line, up *control.Lifeline) {
 // promote makes an extra lifeline, on which the peer beats, the one that counts.
 func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 	i := slices.Index(l.extra, up)
-	if i < 0 || a.weDial(l.key) || up.Peer().Incarnation == noIncarnation {
+	if i < 0 || !a.lines.Promotes(l, up.Peer().Incarnation) {
 		return
 	}
 	l.extra = slices.Delete(l.extra, i, i+1)
 	had := l.up
-	l.up, l.dialed, l.alive = up, false, alive
+	l.up, l.Up, l.Dialed, l.alive = up, true, false, alive
 	l.Raise(up.Peer().Incarnation)
 	a.published = false
 	a.giveUp(l, had)
@@ -268,7 +194,7 @@ func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 	alive := new(atomic.Int64)
 	alive.Store(time.Now().UnixNano())
-	l.up, l.dialed, l.alive = up, dialed, alive
+	l.up, l.Up, l.Dialed, l.alive = up, true, dialed, alive
 	l.Raise(up.Peer().Incarnation)
 	a.published = false
 	up.Start(func() { alive.Store(time.Now().UnixNano()) },
@@ -277,9 +203,7 @@ func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 		})
 }
 
-// lineDown redials at once when a lifeline ended, unless it was closed here:
-// the peer's last message may be out of date, and whether it answers is not.
-// Both ends do: each of them has then its own evidence.
+// lineDown takes the end of a lifeline.
 func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	if l.up != up {
 		if i := slices.Index(l.extra, up); i >= 0 {
@@ -289,27 +213,10 @@ func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 	}
 	l.up = nil
 	a.published = false
-	n, ok := a.living(l.key)
-	a.log.Debug().Err(err).Stringer("incarnation", n.Incarnation).Msg("lifeline ended")
+	a.log.Debug().Err(err).Stringer("peer", l.UUID).Msg("lifeline ended")
 	var closed *control.ClosedError
 	closedHere := errors.As(err, &closed) && !closed.Remote
-	switch {
-	case !ok, closedHere, a.hasDeparted(), !a.wants(n.Incarnation):
-	case !a.weDial(l.key):
-		a.look(l, n, a.timing.Redial)
-	case !l.dialing:
-		a.dialLine(l, n)
-	}
-}
-
-// living returns the incarnation of a start of a node, if the table has it.
-func (a *Agent) living(k gossip.Key) (Node, bool) {
-	for _, n := range a.member.Nodes() {
-		if n.UUID == k.UUID && n.Epoch == k.Epoch {
-			return n, true
-		}
-	}
-	return Node{}, false
+	a.lines.Down(l, closedHere || a.hasDeparted())
 }
 
 // endLine ends a line with the agent.
@@ -328,8 +235,8 @@ func (a *Agent) endLine(l *line) {
 
 // linesOf counts the lifelines that one node has open here, under all epochs.
 func (a *Agent) linesOf(u addr.UUID) (n int) {
-	for k, l := range a.lines {
-		if k.UUID != u {
+	for _, l := range a.lines.All() {
+		if l.UUID != u {
 			continue
 		}
 		n += len(l.extra)
@@ -342,7 +249,7 @@ func (a *Agent) linesOf(u addr.UUID) (n int) {
 
 // linesUp counts the lifelines.
 func (a *Agent) linesUp() (n int) {
-	for _, l := range a.lines {
+	for _, l := range a.lines.All() {
 		if l.up != nil {
 			n++
 		}

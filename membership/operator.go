@@ -220,8 +220,8 @@ func (a *Agent) cutOff(node addr.UUID, text string) {
 			s.Close(text)
 		}
 	}
-	for k, l := range a.lines {
-		if k.UUID != node {
+	for _, l := range a.lines.All() {
+		if l.UUID != node {
 			continue
 		}
 		for _, up := range append(slices.Clone(l.extra), l.up) {

@@ -29,10 +29,9 @@ type agent struct {
 	peers    map[verdict.SessionID]controlEnd
 	lastID   verdict.SessionID
 
-	lines  map[incarnationKey]*line
-	order  []*line                           // of lines, by their first use
-	rumour map[incarnationKey]verdict.Rumour // the last rumour of gossip about each start
-	banned map[addr.UUID]bool                // at the host: nodes that it does not admit
+	lines  *verdict.Lines[line]
+	rumour map[verdict.Start]verdict.Rumour // the last rumour of gossip about each start
+	banned map[addr.UUID]bool               // at the host: nodes that it does not admit
 
 	pace     verdict.Pace
 	timer    int // counts the settings of the timer: an old one does nothing
@@ -45,12 +44,6 @@ type agent struct {
 	serving bool   // an event's handler runs
 	sent    uint64 // messages on control sessions, signs of life included
 	told    ledger
-}
-
-// An incarnationKey is one start of one node's fabricd.
-type incarnationKey struct {
-	uuid  addr.UUID
-	epoch uint64
 }
 
 // A step is one input for one of the two machines.
@@ -71,7 +64,7 @@ func newAgent(p *proc) *agent {
 	w, d := p.w, &p.at.disk
 	a := &agent{w: w, p: p, at: p.at,
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
-		lines: make(map[incarnationKey]*line), rumour: make(map[incarnationKey]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
+		rumour: make(map[verdict.Start]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
 	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs}
 	claims, err := verdict.NewClaims(fmt.Sprintf("node%d", p.at.index), []string{p.at.address()}, []string{"quic"})
 	if err != nil {
@@ -97,6 +90,7 @@ func newAgent(p *proc) *agent {
 	}
 	a.member = member
 	a.pace = verdict.NewPace(a.host, member, w.timing, w.time(), w.time())
+	a.lines = verdict.NewLines(d.uuid, &a.pace, a, func(l *line) *verdict.Line { return &l.Line })
 	p.accept = a.accept
 	return a
 }
@@ -305,7 +299,7 @@ func (a *agent) emit(e verdict.Event) {
 		if !a.p.step(failpoint.RemovalHeard) {
 			return
 		}
-		if l := a.lines[incarnationKey{e.Node.UUID, e.Node.Epoch}]; l != nil && l.up != nil {
+		if l := a.lines.Find(verdict.Start{UUID: e.Node.UUID, Epoch: e.Node.Epoch}); l != nil && l.up != nil {
 			l.up.close()
 		}
 	case verdict.EventReset:
@@ -351,7 +345,7 @@ func (a *agent) handle() {
 // depart closes the lifelines, which show peers that this node is here, and then ends the process.
 func (a *agent) depart() {
 	a.departed = true
-	for _, l := range a.order {
+	for _, l := range a.lines.All() {
 		if l.up != nil {
 			l.up.close()
 		}

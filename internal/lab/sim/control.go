@@ -13,7 +13,7 @@ type (
 	controlHello struct {
 		lifeline bool
 		from     controlEnd
-		to       incarnationKey // the incarnation that is meant; zero: any
+		to       verdict.Start // the incarnation that is meant; zero: any
 	}
 	controlWelcome struct{ from controlEnd }
 	controlRefuse  struct{ fenced bool }
@@ -55,7 +55,7 @@ func (a *agent) accept(e *tcpEnd) {
 func (a *agent) admits(h controlHello) bool {
 	switch {
 	case a.departed, a.banned[h.from.uuid], h.from.uuid == a.self.uuid && h.from.epoch == a.self.epoch,
-		h.to.uuid != (addr.UUID{}) && h.to.uuid != a.self.uuid:
+		h.to.UUID != (addr.UUID{}) && h.to.UUID != a.self.uuid:
 		return false
 	case !h.lifeline:
 		return a.host != nil
@@ -86,7 +86,7 @@ func (a *agent) outdated(peer controlEnd, l grantLease) bool {
 // open dials m and opens a control session or a lifeline to the node that to names.
 // done gets the end and the peer's identity. On failure the end is nil, and fenced
 // reports that the peer holds our incarnation to be over.
-func (a *agent) open(m *machine, lifeline bool, to incarnationKey, limit time.Duration, done func(e *tcpEnd, peer controlEnd, fenced bool)) {
+func (a *agent) open(m *machine, lifeline bool, to verdict.Start, limit time.Duration, done func(e *tcpEnd, peer controlEnd, fenced bool)) {
 	over := false
 	finish := func(e *tcpEnd, peer controlEnd, fenced bool) {
 		if !over {
@@ -221,7 +221,7 @@ func (a *agent) dialHost() {
 	}
 	waiting, found := len(places), false
 	for _, m := range places {
-		a.open(m, false, incarnationKey{}, hostTimeout, func(e *tcpEnd, peer controlEnd, _ bool) {
+		a.open(m, false, verdict.Start{}, hostTimeout, func(e *tcpEnd, peer controlEnd, _ bool) {
 			waiting--
 			switch {
 			case e != nil && found:
@@ -252,7 +252,7 @@ func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpE
 		done(nil, verdict.SawNobody)
 		return
 	}
-	a.open(m, true, incarnationKey{uuid: n.UUID, epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
+	a.open(m, true, verdict.Start{UUID: n.UUID, Epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
 		switch {
 		case fenced:
 			done(nil, verdict.SawFence)

@@ -19,7 +19,8 @@
 // packets sent again while a heartbeat finds no answer. A dead process is silent, a
 // running process retransmits unacknowledged packets, and a process that does not know
 // a session resets it. A write is one packet whatever its length, acknowledgements are
-// not held back, and nothing is paced. Rules are those of package faults. Gossip is no
+// not held back, and nothing is paced. Rules are those of package faults, which decides
+// about each packet as it does in a node. Gossip is no
 // protocol here but a source of rumours, with the delays that were measured of it, and
 // false ones when a node comes back.
 //
@@ -33,8 +34,8 @@
 // connection, and the contents of a HELLO, its answer and its refusal, for both.
 // Repeated by hand, and to be kept alike, is:
 //
-//   - agent.go, control.go and lifelines.go: the shell of membership, which lifelines
-//     are opened and closed included;
+//   - agent.go, control.go and lifelines.go: the shell of membership. Which lifelines are
+//     opened and closed is package verdict's;
 //   - node.go: in which order an incarnation comes and goes, with its link and its events.
 //     The engine does it in steps between locks, and waits for goroutines;
 //   - dial.go and link.go: the waits for a dial or a welcome, which of two links

@@ -23,28 +23,18 @@ func (a *agent) tellDoubt(n verdict.Node) {
 
 // lookAt checks whether a node answers or refuses at the address of an incarnation.
 func (a *agent) lookAt(x verdict.Look) {
-	l := a.line(incarnationKey{x.UUID, x.Epoch})
-	if l.dialing {
+	l := a.lines.At(verdict.Start{UUID: x.UUID, Epoch: x.Epoch})
+	if l.Dialing {
 		return // the look under way reports
 	}
-	l.dialing = true
+	l.Dialing = true
 	limit := a.w.timing.Check
 	until := a.w.now + limit
 	a.reach(x.Contact, limit, func(up *tcpEnd, met verdict.Sight) {
-		l.dialing = false
+		l.Dialing = false
 		a.release(up)
-		if n, ok := a.living(l.key); ok && (met != verdict.SawNobody || a.w.now < until) {
-			a.tellMet(l, n, met)
+		if n, ok := a.lines.Living(l.Start); ok && (met != verdict.SawNobody || a.w.now < until) {
+			a.lines.Met(l, n, met, a.w.time())
 		}
 	})
-}
-
-// living returns the incarnation of a start of a node, if the table has it.
-func (a *agent) living(k incarnationKey) (verdict.Node, bool) {
-	for _, n := range a.member.Nodes() {
-		if n.UUID == k.uuid && n.Epoch == k.epoch {
-			return n, true
-		}
-	}
-	return verdict.Node{}, false
 }

@@ -215,19 +215,16 @@ func (g *gossip) hop(a, b *machine) bool {
 
 // hear takes a rumour about a process.
 func (a *agent) hear(o *proc, r verdict.Rumour) {
-	k := incarnationKey{o.agent.self.uuid, o.agent.self.epoch}
+	k := verdict.Start{UUID: o.agent.self.uuid, Epoch: o.agent.self.epoch}
 	a.rumour[k] = r
-	for _, n := range a.member.Nodes() {
-		if n.UUID == k.uuid && n.Epoch == k.epoch {
-			a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
-			return
-		}
+	if n, ok := a.lines.Living(k); ok {
+		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
 	}
 }
 
 // tellRumour feeds the member the rumour about an incarnation, if there is one.
 func (a *agent) tellRumour(n verdict.Node) {
-	if r, ok := a.rumour[incarnationKey{n.UUID, n.Epoch}]; ok {
+	if r, ok := a.rumour[verdict.Start{UUID: n.UUID, Epoch: n.Epoch}]; ok {
 		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
 	}
 }

@@ -26,7 +26,7 @@ func (l *ledger) check(a *agent, e verdict.Event) {
 		if l.self != (addr.Incarnation{}) {
 			bad("a second incarnation without a reset")
 		}
-		if incarnation.Node != addr.Host && x.owner[incarnation] != (incarnationKey{a.self.uuid, a.self.epoch}) {
+		if incarnation.Node != addr.Host && x.owner[incarnation] != (verdict.Start{UUID: a.self.uuid, Epoch: a.self.epoch}) {
 			bad("somebody else's incarnation")
 		}
 		*l = ledger{self: incarnation, in: make(map[addr.NodeID]addr.Generation), out: make(map[addr.NodeID]addr.Generation)}

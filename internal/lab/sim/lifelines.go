@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bytes"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -10,108 +9,78 @@ import (
 
 // A line is the lifeline between this node and one start of another.
 type line struct {
-	verdict.Lifeline
-	key     incarnationKey
-	up      *tcpEnd // nil: none
-	dialed  bool    // up was dialed here
-	dialing bool
-	retryAt time.Duration
-	alive   time.Time // when up last gave a sign of life
+	verdict.Line
+	up    *tcpEnd   // nil: none
+	alive time.Time // when up last gave a sign of life
 }
 
-// heard reports whether there is a lifeline that is not silent.
-func (l *line) heard() bool { return l.up != nil && !l.Silent() }
-
-func (a *agent) line(k incarnationKey) *line {
-	l := a.lines[k]
-	if l == nil {
-		l = &line{key: k}
-		a.lines[k] = l
-		a.order = append(a.order, l)
-	}
-	return l
-}
-
-// weDial reports whether this node dials the lifeline: the lower UUID does.
-func (a *agent) weDial(k incarnationKey) bool { return bytes.Compare(a.self.uuid[:], k.uuid[:]) < 0 }
-
-// lineRetry is the pause between two attempts to open a lifeline.
-const lineRetry = time.Second
-
-// tendLines opens the lifelines that should be there, closes those that need not,
-// reports live and silent nodes to the member, and forgets the lines of incarnations that are
-// gone.
+// tendLines has the lifelines opened and closed that should be.
 func (a *agent) tendLines() {
-	if a.departed || a.p.dead {
-		return
+	if !a.departed && !a.p.dead {
+		a.lines.Tend(a.w.time())
 	}
-	nodes := a.member.Nodes()
-	living := make(map[incarnationKey]bool, len(nodes))
-	a.pace.BeginLines()
-	for _, n := range nodes {
-		if n.Incarnation.Node == addr.Host || a.host != nil {
-			continue // the control session is the lifeline
-		}
-		k := incarnationKey{n.UUID, n.Epoch}
-		living[k] = true
-		wanted := a.member.Watches(n.Incarnation)
-		if !wanted && a.lines[k] == nil {
-			continue
-		}
-		l := a.line(k)
-		if l.up != nil {
-			e, doubt := a.pace.Heard(&l.Lifeline, n.Incarnation, l.alive, a.w.time())
-			a.tell(n, e, doubt)
-		}
-		switch {
-		case !wanted:
-			if l.up != nil && l.dialed {
-				l.up.close()
-			}
-		case l.heard() || l.dialing || a.w.now < l.retryAt:
-		case a.weDial(k):
-			a.dialLine(l, n)
-		case a.member.Alone():
-			a.look(l, n, a.w.timing.Silence)
-		}
-	}
-	kept := a.order[:0]
-	for _, l := range a.order {
-		if !living[l.key] && l.up == nil && !l.dialing {
-			delete(a.lines, l.key)
-			continue
-		}
-		kept = append(kept, l)
-	}
-	a.order = kept
 }
 
-// tell passes on the evidence about an incarnation, if there is any, and a doubt.
-func (a *agent) tell(n verdict.Node, e verdict.Evidence, doubt bool) {
-	if doubt {
-		a.tellDoubt(n)
-	}
-	if e != 0 {
-		a.feedMember(verdict.Link{Incarnation: n.Incarnation, Evidence: e})
-	}
+// The methods from Wants on are those of [verdict.LineShell].
+
+// Wants reports whether this node watches an incarnation.
+func (a *agent) Wants(l addr.Incarnation) bool { return a.member.Watches(l) }
+
+// Alive returns when a line gave its last sign of life.
+func (a *agent) Alive(l *line) time.Time { return l.alive }
+
+// Kept reports that a line has no other connections.
+func (a *agent) Kept(*line) bool { return false }
+
+// CloseLine ends a lifeline that is not needed any more.
+func (a *agent) CloseLine(l *line) { l.up.close() }
+
+// TellDoubt notifies the others.
+func (a *agent) TellDoubt(_ *line, n verdict.Node) { a.tellDoubt(n) }
+
+// TellLink passes evidence to the member.
+func (a *agent) TellLink(x verdict.Link) { a.feedMember(x) }
+
+// DialLine opens the lifeline to n.
+func (a *agent) DialLine(l *line, n verdict.Node) {
+	self := a.member.Self().Incarnation
+	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met verdict.Sight) {
+		raise, tell := a.lines.Dialed(l, up != nil, self != a.member.Self().Incarnation, a.w.time())
+		if raise {
+			had := l.up
+			a.raise(l, up, true, n.Incarnation)
+			if had != nil {
+				had.abort()
+			}
+		} else {
+			a.release(up)
+		}
+		if tell {
+			a.lines.Met(l, n, met, a.w.time())
+		}
+	})
+}
+
+// LookLine checks whether the incarnation of n is still there, and closes the lifeline of this
+// check: the peer is to dial the one that stays.
+func (a *agent) LookLine(l *line, n verdict.Node, limit time.Duration) {
+	a.reach(n.Contact(), limit, func(up *tcpEnd, met verdict.Sight) {
+		a.release(up)
+		a.lines.Looked(l, n, met, a.w.time())
+	})
 }
 
 // beatLines gives a sign of life on every lifeline that this node has dialed.
 func (a *agent) beatLines() {
-	if !a.pace.Beat(a.w.time()) {
-		return
-	}
-	for _, l := range a.order {
-		if l.up != nil && l.dialed {
-			a.sent++
-			l.up.send(lineBeat{})
-		}
+	for _, l := range a.lines.Beats(a.w.time()) {
+		a.sent++
+		l.up.send(lineBeat{})
 	}
 }
 
 // excuseLines gives every lifeline a fresh bound, after this process paused.
 func (a *agent) excuseLines() {
-	for _, l := range a.order {
+	for _, l := range a.lines.All() {
 		if l.up != nil {
 			l.alive = a.w.time()
 			l.Excuse(l.alive)
@@ -119,52 +88,9 @@ func (a *agent) excuseLines() {
 	}
 }
 
-func (a *agent) dialLine(l *line, n verdict.Node) {
-	l.dialing = true
-	self := a.member.Self().Incarnation
-	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met verdict.Sight) {
-		l.dialing = false
-		l.retryAt = a.w.now + lineRetry
-		had := l.up
-		switch {
-		case up != nil && self != a.member.Self().Incarnation: // it was shown another incarnation
-			a.release(up)
-			return
-		case up != nil && !l.heard():
-			a.raise(l, up, true, n.Incarnation)
-			if had != nil {
-				had.abort()
-			}
-		case up != nil:
-			a.release(up)
-		case had != nil:
-			return // its silence has been reported
-		}
-		a.tellMet(l, n, met)
-	})
-}
-
-// look checks whether the incarnation of n is still there, and closes the lifeline of this
-// check: the peer is to dial the one that stays.
-func (a *agent) look(l *line, n verdict.Node, limit time.Duration) {
-	l.dialing = true
-	a.reach(n.Contact(), limit, func(up *tcpEnd, met verdict.Sight) {
-		l.dialing = false
-		l.retryAt = a.w.now + lineRetry
-		a.release(up)
-		a.tellMet(l, n, met)
-	})
-}
-
-// tellMet feeds the member the result of reach.
-func (a *agent) tellMet(l *line, n verdict.Node, met verdict.Sight) {
-	e, doubt := a.pace.Met(&l.Lifeline, n.Incarnation, met, a.w.time())
-	a.tell(n, e, doubt)
-}
-
 // endIncarnations ends the lifelines on which this node showed an incarnation that is over.
 func (a *agent) endIncarnations() {
-	for _, l := range a.order {
+	for _, l := range a.lines.All() {
 		if l.up != nil {
 			l.up.close()
 		}
@@ -175,16 +101,15 @@ func (a *agent) endIncarnations() {
 // there to see that we are, unless the peer beats on it: then it has lost the one
 // that we believe in.
 func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
-	k := incarnationKey{peer.uuid, peer.epoch}
-	l := a.line(k)
-	if l.up == nil && !a.weDial(k) && peer.incarnation != (addr.Incarnation{}) {
+	l := a.lines.At(verdict.Start{UUID: peer.uuid, Epoch: peer.epoch})
+	if a.lines.Accepts(l, peer.incarnation) {
 		a.raise(l, e, false, peer.incarnation)
 		return
 	}
 	self := a.member.Self().Incarnation // that was shown to the peer
 	e.ended = func(verdict.DownCause) {}
 	e.received = func(m any) {
-		if _, ok := m.(lineBeat); !ok || a.weDial(k) || peer.incarnation == (addr.Incarnation{}) {
+		if _, ok := m.(lineBeat); !ok || !a.lines.Promotes(l, peer.incarnation) {
 			return
 		}
 		if self != a.member.Self().Incarnation {
@@ -203,7 +128,7 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 // raise makes e the lifeline of l, on which the peer shows an incarnation. dialed: this node
 // sends the beats.
 func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Incarnation) {
-	l.up, l.dialed, l.alive = e, dialed, a.w.time()
+	l.up, l.Up, l.Dialed, l.alive = e, true, dialed, a.w.time()
 	l.Raise(shown)
 	e.received = func(m any) {
 		l.alive = a.w.time()
@@ -217,16 +142,8 @@ func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Incarnation) {
 
 // lineDown redials at once when a lifeline ended, unless it was closed here.
 func (a *agent) lineDown(l *line, e *tcpEnd) {
-	if l.up != e {
-		return
-	}
-	l.up = nil
-	node, ok := a.living(l.key)
-	switch {
-	case !ok, e.ending, a.departed, !a.member.Watches(node.Incarnation):
-	case !a.weDial(l.key):
-		a.look(l, node, a.w.timing.Redial)
-	case !l.dialing:
-		a.dialLine(l, node)
+	if l.up == e {
+		l.up = nil
+		a.lines.Down(l, e.ending || a.departed)
 	}
 }

@@ -43,7 +43,7 @@ func (s *scaleRun) revoke() (time.Duration, error) {
 	}
 	w.until(w.now + 2*time.Second)
 	banned := w.machines[1+w.rng.IntN(len(w.machines)-1)]
-	key := incarnationKey{banned.disk.uuid, banned.proc.epoch}
+	key := verdict.Start{UUID: banned.disk.uuid, Epoch: banned.proc.epoch}
 	s.expect = banned.proc.node.self.Incarnation
 	answers := 0
 	for _, m := range w.machines {
@@ -60,7 +60,7 @@ func (s *scaleRun) revoke() (time.Duration, error) {
 		return 0, err
 	}
 	w.until(w.now + time.Duration(w.rng.Int64N(int64(time.Second))))
-	w.machines[0].proc.agent.ban(key.uuid)
+	w.machines[0].proc.agent.ban(key.UUID)
 	took, err := s.until("ban", func() bool { return s.removed[s.expect] == others && s.free(banned, key) })
 	if err != nil {
 		return 0, err
@@ -73,7 +73,7 @@ func (s *scaleRun) revoke() (time.Duration, error) {
 }
 
 // free reports whether no other node holds anything of a start of m.
-func (s *scaleRun) free(m *machine, key incarnationKey) bool {
+func (s *scaleRun) free(m *machine, key verdict.Start) bool {
 	for _, o := range s.w.machines {
 		if o != m && o.proc.holds(key) {
 			return false
@@ -83,18 +83,18 @@ func (s *scaleRun) free(m *machine, key incarnationKey) bool {
 }
 
 // holds reports whether the process has a link, a lifeline or a session of a node.
-func (p *proc) holds(key incarnationKey) bool {
+func (p *proc) holds(key verdict.Start) bool {
 	for _, l := range p.node.links {
-		if l.peer.UUID == key.uuid {
+		if l.peer.UUID == key.UUID {
 			return true
 		}
 	}
 	for _, peer := range p.agent.peers {
-		if peer.uuid == key.uuid {
+		if peer.uuid == key.UUID {
 			return true
 		}
 	}
-	l := p.agent.lines[key]
+	l := p.agent.lines.Find(key)
 	return l != nil && l.up != nil
 }
 

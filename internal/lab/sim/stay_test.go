@@ -53,7 +53,7 @@ func Stay(seed uint64, nodes int, hours int) (Stayed, error) {
 func (p *proc) size() int {
 	n, a := p.node, p.agent
 	size := len(n.listeners) + len(n.peers) + len(n.links) + len(n.sessions) + len(n.changes) +
-		len(a.todo) + len(a.sessions) + len(a.peers) + len(a.lines) + len(a.over) + len(a.writes) + len(a.events)
+		len(a.todo) + len(a.sessions) + len(a.peers) + len(a.lines.All()) + len(a.over) + len(a.writes) + len(a.events)
 	seen := make(map[uintptr]bool)
 	return size + elements(reflect.ValueOf(a.host), seen) + elements(reflect.ValueOf(a.member), seen)
 }

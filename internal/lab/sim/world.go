@@ -221,7 +221,7 @@ type plan struct {
 // have.
 type watch struct {
 	w     *world
-	owner map[addr.Incarnation]incarnationKey // the start that each incarnation was granted to
+	owner map[addr.Incarnation]verdict.Start // the start that each incarnation was granted to
 	// unwritten are the incarnations whose end the disk refused: it is reported all the same.
 	unwritten map[addr.Incarnation]bool
 	bugs      int
@@ -231,7 +231,7 @@ type watch struct {
 }
 
 func (x *watch) init() {
-	x.owner, x.unwritten = make(map[addr.Incarnation]incarnationKey), make(map[addr.Incarnation]bool)
+	x.owner, x.unwritten = make(map[addr.Incarnation]verdict.Start), make(map[addr.Incarnation]bool)
 }
 
 // refused notes a write of the lease table that failed.
@@ -280,10 +280,10 @@ func (x *watch) stored(a *agent, p verdict.Persist) {
 // granted checks a Grant as it leaves the host: it is on disk, and no other node ever
 // had it.
 func (x *watch) granted(a *agent, s verdict.SessionID, g verdict.Grant) {
-	who := incarnationKey{g.UUID, g.Epoch}
+	who := verdict.Start{UUID: g.UUID, Epoch: g.Epoch}
 	old, ok := x.owner[g.Incarnation]
 	if ok && old != who {
-		x.at(a.p.source(), "incarnation %v is given to start %d of node %v, and was given to start %d of node %v", g.Incarnation, who.epoch, who.uuid, old.epoch, old.uuid)
+		x.at(a.p.source(), "incarnation %v is given to start %d of node %v, and was given to start %d of node %v", g.Incarnation, who.Epoch, who.UUID, old.Epoch, old.UUID)
 	}
 	if x.owner[g.Incarnation] = who; !ok {
 		x.incarnations++
