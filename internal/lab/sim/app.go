@@ -20,7 +20,6 @@ const (
 	idlePort    addr.Port = 2051
 	attachEvery           = 100 * time.Millisecond
 	careEvery             = 100 * time.Millisecond
-	slowCall              = 100 * time.Millisecond
 	scanEvery             = 2 * time.Second
 	settleTime            = 20 * time.Millisecond
 )
@@ -38,8 +37,7 @@ type app struct {
 	incarnation addr.Incarnation
 	told        int // events so far
 	ending      bool
-	calls       []*appCall
-	lastID      uint64
+	calls       *load.Calls[appCall]
 	ends        []*appEnd
 	graves      []*load.Window
 	writers     load.Writers
@@ -49,20 +47,18 @@ type app struct {
 	based       bool // the baseline is counted
 }
 
-// An appCall is one call that has not returned.
+// An appCall is whose call it is, and what follows it.
 type appCall struct {
-	history.Call
-	s       *session
-	end     *appEnd
-	written bool
-	over    bool
-	then    func(n int64, err error)
+	s    *session
+	end  *appEnd
+	then func(n int64, err error)
 }
 
 func (w *world) startApp(m *machine) {
 	m.appRuns++
 	a := &app{w: w, at: m, src: history.App(m.index, m.appRuns)}
 	a.p = newProc(w, m, "app")
+	a.calls = load.NewCalls[appCall](a.Now, a.put)
 	m.app = a
 	w.did(a.src, history.DidStart, "")
 	a.attach()
@@ -111,10 +107,9 @@ func (a *app) lose(s *session) {
 
 // endCalls ends every call of a session.
 func (a *app) endCalls(s *session, err error) {
-	for _, o := range slices.Clone(a.calls) {
-		if o.s == s && !o.over {
+	for _, o := range a.calls.Open() {
+		if o.Of.s == s {
 			a.finish(o, 0, err)
-			o.then(0, err)
 		}
 	}
 }
@@ -156,7 +151,7 @@ func (a *app) event(s *session, e verdict.Event) {
 				lost = append(lost, e)
 			}
 		}
-		a.writeCalls(func(o *appCall) bool { return o.Peer == r.Subject })
+		a.calls.Write(func(c history.Call) bool { return c.Peer == r.Subject }) // they should have failed
 	case history.EventSelf:
 		a.incarnation = r.Subject
 	case history.EventReset:
@@ -171,39 +166,10 @@ func (a *app) event(s *session, e verdict.Event) {
 	}
 }
 
-// begin registers a call that is about to be made. With atOnce it is written now.
-func (a *app) begin(c history.Call, e *appEnd, atOnce bool, then func(int64, error)) *appCall {
-	a.lastID++
-	c.ID, c.Began = a.lastID, int64(a.w.now)
-	o := &appCall{Call: c, s: a.s, end: e, written: atOnce, then: then}
-	a.calls = append(a.calls, o)
-	if atOnce {
-		call := o.Call
-		a.put(&call)
-	}
-	return o
-}
-
-// finish writes that a call has returned, unless it succeeded and its beginning is not
-// written.
-func (a *app) finish(o *appCall, n int64, err error) {
-	o.over = true
-	if i := slices.Index(a.calls, o); i >= 0 {
-		a.calls = slices.Delete(a.calls, i, i+1)
-	}
-	if err != nil || o.written {
-		a.put(&history.Return{Call: o.Call, Status: load.Returned(errnoName(err)), Bytes: n})
-	}
-}
-
-// writeCalls writes the calls that are under way, not written yet, and chosen.
-func (a *app) writeCalls(choose func(*appCall) bool) {
-	for _, o := range a.calls {
-		if !o.written && choose(o) {
-			o.written = true
-			call := o.Call
-			a.put(&call)
-		}
+// finish ends a call, unless that has been done.
+func (a *app) finish(o *load.Open[appCall], n int64, err error) {
+	if a.calls.End(o, n, errnoName(err)) {
+		o.Of.then(n, err)
 	}
 }
 
@@ -215,15 +181,10 @@ func (a *app) do(c history.Call, e *appEnd, atOnce bool, f func(done func(n int6
 		a.p.after(0, func() { then(0, status.Reset) })
 		return
 	}
-	o := a.begin(c, e, atOnce, then)
+	o := a.calls.Begin(c, atOnce, appCall{s, e, then})
 	s.n.p.soon(func() {
 		f(func(n int64, err error) {
-			a.p.soon(func() {
-				if !o.over {
-					a.finish(o, n, err)
-					then(n, err)
-				}
-			})
+			a.p.soon(func() { a.finish(o, n, err) })
 		})
 	})
 }
@@ -257,7 +218,7 @@ func (a *app) listen(port addr.Port, busy bool) {
 		err = ep.listen(64)
 	}
 	if err != nil {
-		a.put(&history.Return{Call: history.Call{ID: a.newID(), Name: "listen", Began: int64(a.w.now)}, Status: load.Returned(errnoName(err))})
+		a.calls.End(a.calls.Begin(history.Call{Name: "listen"}, false, appCall{}), 0, errnoName(err))
 		a.p.after(attachEvery, func() {
 			if a.on(s) {
 				a.listen(port, busy)
@@ -266,11 +227,6 @@ func (a *app) listen(port addr.Port, busy bool) {
 		return
 	}
 	a.accept(s, ep, busy)
-}
-
-func (a *app) newID() uint64 {
-	a.lastID++
-	return a.lastID
 }
 
 func (a *app) accept(s *session, l *endpoint, busy bool) {
@@ -331,8 +287,7 @@ func (a *app) keepShort(s *session, peer int) {
 // care writes slow calls and scans windows.
 func (a *app) care() {
 	a.p.after(careEvery, func() {
-		limit := int64(a.w.now - slowCall)
-		a.writeCalls(func(o *appCall) bool { return o.Began <= limit })
+		a.calls.WriteSlow()
 		if a.w.now-a.scanned >= scanEvery {
 			a.scanned = a.w.now
 			for _, e := range a.ends {
@@ -392,7 +347,7 @@ func (a *app) last() {
 	if a.p.dead {
 		return
 	}
-	a.writeCalls(func(*appCall) bool { return true })
+	a.calls.Write(func(history.Call) bool { return true })
 	for _, w := range a.graves {
 		a.scan(w)
 	}

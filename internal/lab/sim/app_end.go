@@ -212,10 +212,9 @@ func (e *appEnd) cancel() {
 		return
 	}
 	e.canceled = true
-	for _, o := range slices.Clone(e.a.calls) {
-		if o.end == e && !o.over && o.Idle {
+	for _, o := range e.a.calls.Open() {
+		if o.Of.end == e && o.Idle {
 			e.a.finish(o, 0, status.Canceled)
-			o.then(0, status.Canceled)
 		}
 	}
 	for _, p := range e.pauses {

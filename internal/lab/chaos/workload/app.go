@@ -124,7 +124,7 @@ func (a *App) run(ctx context.Context) {
 		newSession(a, n).run(ctx)
 	}
 	a.graves.empty()
-	a.calls.writeOpen(func(*openCall) bool { return true })
+	a.calls.write(func(history.Call) bool { return true })
 	a.count(history.PhaseEnd)
 }
 

@@ -295,7 +295,7 @@ func (s *session) event(ev fabric.Event) {
 	for _, e := range ends {
 		e.flush()
 	}
-	s.app.calls.writeTo(incarnation)
+	s.app.calls.write(func(c history.Call) bool { return c.Peer == incarnation }) // they should have failed
 	s.app.log.Put(r)
 	for _, e := range ends {
 		e.probe()
