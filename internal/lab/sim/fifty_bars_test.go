@@ -41,7 +41,7 @@ func TestOneOfFifty(t *testing.T) {
 	s := decode(t, oneOfFifty)
 	const seed = 1
 	// Without a bound so many nodes would say little to each other.
-	res, err := sim.Run(s.Resolve(seed), sim.Options{Messages: -1, Operations: -1})
+	res, err := sim.Run(s.Resolve(seed), sim.Options{Full: true})
 	if err != nil {
 		t.Fatal(err)
 	}

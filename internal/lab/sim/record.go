@@ -8,7 +8,6 @@ import (
 
 // A recorder keeps the history of a run.
 type recorder struct {
-	off     bool                      // nothing is kept
 	keep    func(history.Record) bool // selects the kept records; nil: all
 	records []history.Record
 	seqs    map[history.Source]uint64
@@ -17,9 +16,6 @@ type recorder struct {
 // put writes a record in the log of a source.
 func (w *world) put(src history.Source, b history.Body) {
 	r := &w.log
-	if r.off {
-		return
-	}
 	if r.seqs == nil {
 		r.seqs = make(map[history.Source]uint64)
 		r.records = make([]history.Record, 0, 1<<13)

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,19 +14,13 @@ import (
 
 // Options configure the run of a schedule. The zero value is that of the suite.
 type Options struct {
-	// Messages and Operations bound the workload, per second of virtual time and over
-	// all pairs: a scenario that asks for more is scaled down, for interleavings show
-	// in few operations as they do in many. 0: 160 and 120. Negative: as the scenario
-	// says.
-	Messages, Operations int
-	// Sizes bounds a message, an operation and a window, in bytes; the window
-	// is 16 times as large. 0: 2 KiB. Negative: as the scenario says.
-	Sizes int64
+	// Full leaves the rates of the workload as they are. Else they are bounded, per second
+	// of virtual time and over all pairs: a scenario that asks for more is scaled down,
+	// for interleavings show in few operations as they do in many.
+	Full bool
 	// IDs is how many node IDs the host has left to give, from 1 on: the others have
 	// had their last generation. 0: all of them.
 	IDs int
-	// Quiet keeps no history, for runs in which only time and counts matter.
-	Quiet bool
 }
 
 // A Result is one run.
@@ -60,7 +53,6 @@ func Run(s *scenario.Schedule, opts Options) (Result, error) {
 	if sc.Cluster.LostPair == scenario.LostPairEvict {
 		w.partial = verdict.PartialEvict
 	}
-	w.log.off = opts.Quiet
 	if err := r.check(); err != nil {
 		return Result{}, err
 	}
@@ -121,6 +113,9 @@ func (r *runner) check() error {
 	return nil
 }
 
+// maxSize bounds a message and an operation, in bytes; a window is 16 times as large.
+const maxSize = 2 << 10
+
 // newPlan returns the workload of the applications, within the bounds of the options.
 func newPlan(sc *scenario.Scenario, opts Options) plan {
 	p := plan{Plan: load.PlanOf(&sc.Workload), peers: make([][]int, sc.Cluster.Nodes)}
@@ -128,30 +123,22 @@ func newPlan(sc *scenario.Scenario, opts Options) plan {
 	for _, pair := range pairs {
 		p.peers[pair[0]] = append(p.peers[pair[0]], pair[1])
 	}
-	bound := func(rate *float64, given, standard int, share float64) {
-		if given == 0 {
-			given = standard
-		}
-		if given > 0 && len(pairs) > 0 {
-			*rate = min(*rate, float64(given)/float64(2*len(pairs))*share)
+	bound := func(rate *float64, most, share float64) {
+		if !opts.Full && len(pairs) > 0 {
+			*rate = min(*rate, most/float64(2*len(pairs))*share)
 		}
 	}
-	bound(&p.Messages.Rate, opts.Messages, 160, 1)
-	bound(&p.RMA.Rate, opts.Operations, 120, 1)
-	bound(&p.Connects, opts.Operations, 120, 1./4)
-	bound(&p.Windows, opts.Operations, 120, 1./6)
-	size := cmp.Or(opts.Sizes, 2<<10)
+	bound(&p.Messages.Rate, 160, 1)
+	bound(&p.RMA.Rate, 120, 1)
+	bound(&p.Connects, 120, 1./4)
+	bound(&p.Windows, 120, 1./6)
 	sizes := func(from, to *int64) {
-		if size > 0 {
-			*to = min(*to, size)
-			*from = min(*from, *to)
-		}
+		*to = min(*to, maxSize)
+		*from = min(*from, *to)
 	}
 	sizes(&p.Messages.Min, &p.Messages.Max)
 	sizes(&p.RMA.Min, &p.RMA.Max)
-	if size > 0 {
-		p.RMA.Window = min(p.RMA.Window, 16*size)
-	}
+	p.RMA.Window = min(p.RMA.Window, 16*maxSize)
 	p.ConnectSize, p.Receive, p.Parked = 4<<10, 16<<10, messageWindow+streamWindow+8<<10
 	return p
 }
