@@ -254,7 +254,7 @@ func (v *verdicts) print(out *chaos.Outcome) {
 	w := v.a.stdout
 	how := ""
 	if out.Result != nil && out.Lab != scenario.Sim {
-		how = ", " + chaos.DescribePaths(out.Result.Begin.Paths, out.Result.Paths)
+		how = ", " + report.Paths(out.Result.Begin.Paths, out.Result.Paths)
 	}
 	fmt.Fprintf(w, "%-7s %s on %s, seed %d: %d records, %v%s\n", out.Verdict(), out.Schedule.Scenario.Name, out.Lab,
 		out.Schedule.Seed, len(out.Records), out.Took.Round(time.Millisecond), how)

@@ -124,7 +124,7 @@ func (a *app) printTallies(entries []report.Entry, runs int, took time.Duration)
 			notes = append(notes, "the lab failed with seeds "+report.Seeds(e.Harness))
 		}
 		if e.Lab != scenario.Sim {
-			notes = append(notes, chaos.DescribePaths(e.Daemons, e.Paths))
+			notes = append(notes, report.Paths(e.Daemons, e.Paths))
 		}
 		fmt.Fprintf(w, "%-7s %-32s %4d of %4d green  %s\n", e.Verdict(), e.Scenario, e.Green, e.Runs, strings.Join(notes, "; "))
 		for _, f := range e.Figures {

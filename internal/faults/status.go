@@ -1,6 +1,10 @@
 package faults
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
 // A State is where a rule is in its incarnation.
 type State string
@@ -41,19 +45,29 @@ type Counters struct {
 	Reset      uint64 `json:"reset"`   // connections ended by reset
 }
 
+// An effect is one of the counts, with the deeds that it is of, and its name.
+type effect struct {
+	deeds Deeds
+	name  string
+	count *uint64
+}
+
+// effects are the counts but for what was seen, in the order of their names.
+func (c *Counters) effects() [11]effect {
+	return [...]effect{
+		{Corrupted, "corrupted", &c.Corrupted}, {Delayed, "delayed", &c.Delayed}, {Dropped, "dropped", &c.Dropped},
+		{Duplicated, "duplicated", &c.Duplicated}, {Limited, "limited", &c.Limited}, {Overflowed, "overflowed", &c.Overflowed},
+		{Oversize, "oversize", &c.Oversize}, {0, "refused", &c.Refused}, {Reordered, "reordered", &c.Reordered},
+		{0, "reset", &c.Reset}, {Stopped | Held, "stopped", &c.Stopped},
+	}
+}
+
 // add counts the effects of a rule on size bytes.
 func (c *Counters) add(d Deeds, size int) {
 	c.Seen++
 	c.Bytes += uint64(size)
-	for _, x := range []struct {
-		deed  Deeds
-		count *uint64
-	}{
-		{Dropped, &c.Dropped}, {Stopped | Held, &c.Stopped}, {Oversize, &c.Oversize}, {Overflowed, &c.Overflowed},
-		{Delayed, &c.Delayed}, {Duplicated, &c.Duplicated}, {Reordered, &c.Reordered}, {Corrupted, &c.Corrupted},
-		{Limited, &c.Limited},
-	} {
-		if d&x.deed != 0 {
+	for _, x := range c.effects() {
+		if d&x.deeds != 0 {
 			*x.count++
 		}
 	}
@@ -71,10 +85,33 @@ func (c *Counters) addGate(stopped, refused, reset bool) {
 	}
 }
 
+// Add adds the counts of another rule.
+func (c *Counters) Add(o Counters) {
+	c.Seen += o.Seen
+	c.Bytes += o.Bytes
+	more := o.effects()
+	for i, x := range c.effects() {
+		*x.count += *more[i].count
+	}
+}
+
 // Fired returns how often the rule did anything.
-func (c Counters) Fired() uint64 {
-	return c.Dropped + c.Stopped + c.Oversize + c.Overflowed + c.Delayed + c.Duplicated +
-		c.Reordered + c.Corrupted + c.Limited + c.Refused + c.Reset
+func (c Counters) Fired() (n uint64) {
+	for _, x := range c.effects() {
+		n += *x.count
+	}
+	return n
+}
+
+// String describes the effects: "delayed 2000, dropped 418 of 2100 packets and pieces".
+func (c Counters) String() string {
+	var words []string
+	for _, x := range c.effects() {
+		if *x.count > 0 {
+			words = append(words, fmt.Sprintf("%s %d", x.name, *x.count))
+		}
+	}
+	return fmt.Sprintf("%s of %d packets and pieces", strings.Join(words, ", "), c.Seen)
 }
 
 // status returns the entry as of now. The Plane's mu is held.

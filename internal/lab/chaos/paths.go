@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -34,15 +33,6 @@ func (c *cluster) paths() string {
 		return history.PathsOff
 	}
 	return history.PathsLazy
-}
-
-// DescribePaths describes the daemons' setting in a run of a real lab
-// ([history.Begin].Paths), and how many connections went over to a path.
-func DescribePaths(daemons string, n int) string {
-	if daemons == history.PathsOff {
-		return "faults enabled: no paths"
-	}
-	return fmt.Sprintf("%d connections on paths", n)
 }
 
 // A pathConn is the part of a daemon's connection that the lab reads.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -158,12 +157,12 @@ func (p *planes) take(ctx context.Context, c *cluster, f *planeFault) (fired uin
 		defer mu.Unlock()
 		for _, st := range all {
 			if st.Rule.Name == f.name {
-				addCounters(&sum, st.Counts)
+				sum.Add(st.Counts)
 			}
 		}
 		return err
 	})
-	return sum.Fired(), describeCounters(sum), err
+	return sum.Fired(), sum.String(), err
 }
 
 // served gives a daemon that serves the rules that last.
@@ -180,33 +179,4 @@ func (c *cluster) served(ctx context.Context, s *slot) {
 		}
 	}
 	c.tellNode(ctx, s)
-}
-
-// effects are the counted effects of rules, by their names.
-func effects(c *faults.Counters) map[string]*uint64 {
-	return map[string]*uint64{
-		"dropped": &c.Dropped, "stopped": &c.Stopped, "oversize": &c.Oversize, "overflowed": &c.Overflowed,
-		"delayed": &c.Delayed, "duplicated": &c.Duplicated, "reordered": &c.Reordered, "corrupted": &c.Corrupted,
-		"limited": &c.Limited, "refused": &c.Refused, "reset": &c.Reset,
-	}
-}
-
-func addCounters(sum *faults.Counters, c faults.Counters) {
-	sum.Seen += c.Seen
-	more := effects(&c)
-	for name, n := range effects(sum) {
-		*n += *more[name]
-	}
-}
-
-// describeCounters describes the effects of rules: "delayed 2000, dropped 418 of 2100".
-func describeCounters(c faults.Counters) string {
-	var words []string
-	for name, n := range effects(&c) {
-		if *n > 0 {
-			words = append(words, fmt.Sprintf("%s %d", name, *n))
-		}
-	}
-	slices.Sort(words)
-	return fmt.Sprintf("%s of %d packets and pieces", strings.Join(words, ", "), c.Seen)
 }

@@ -81,11 +81,8 @@ func facts(r *check.Result, s *scenario.Scenario) string {
 	b := r.Begin
 	all := []string{"lab " + b.Lab, "seed " + fmt.Sprint(b.Seed), fmt.Sprintf("%d nodes, detection %s", b.Nodes, b.Detection),
 		fmt.Sprintf("%s long, with %s to start", dur(r.End-r.Zero), dur(r.Zero)), fmt.Sprintf("%d records", r.Records)}
-	switch b.Paths {
-	case history.PathsLazy:
-		all = append(all, fmt.Sprintf("daemons without --enable-faults, %d connections went over to a path", r.Paths))
-	case history.PathsOff:
-		all = append(all, "daemons with --enable-faults: no connection has a path")
+	if text := Paths(b.Paths, r.Paths); text != "" {
+		all = append(all, text)
 	}
 	if r.Stall > 0 {
 		all = append(all, "the lab itself stood still for at most "+dur(r.Stall))
@@ -100,6 +97,18 @@ func facts(r *check.Result, s *scenario.Scenario) string {
 		all = append(all, "shows "+rowsText(s.Rows))
 	}
 	return strings.Join(all, " · ")
+}
+
+// Paths says how the daemons of a real lab ran ([history.Begin].Paths), and how many
+// connections went over to a path; nothing of a simulation.
+func Paths(daemons string, n int) string {
+	switch daemons {
+	case history.PathsLazy:
+		return fmt.Sprintf("%d connections on paths", n)
+	case history.PathsOff:
+		return "faults enabled: no paths"
+	}
+	return ""
 }
 
 // command returns the command that repeats the run.

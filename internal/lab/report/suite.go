@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/fabricd/fabricd/internal/lab/check"
-	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -200,11 +199,8 @@ func (p *page) cell(e *Entry) {
 		p.f("</a>")
 	}
 	p.f(" %d/%d", e.Green, e.Runs)
-	switch e.Daemons {
-	case history.PathsLazy:
-		p.f("<br><span class=\"mute\">%d on paths</span>", e.Paths)
-	case history.PathsOff:
-		p.f("<br><span class=\"mute\">faults enabled, no paths</span>")
+	if text := Paths(e.Daemons, e.Paths); text != "" {
+		p.f("<br><span class=\"mute\">%s</span>", text)
 	}
 	if len(e.Broken) > 0 {
 		p.f("<br><span class=\"bad\">seeds %s</span>", Seeds(e.Broken))
