@@ -63,7 +63,7 @@ func (a *agent) admits(h controlHello) bool {
 		return true
 	}
 	l, ok := decodeLease(h.from.lease)
-	if !ok || l.uuid != h.from.uuid || l.incarnation != h.from.incarnation || l.epoch != h.from.epoch {
+	if !ok || l.UUID != h.from.uuid || l.Incarnation != h.from.incarnation || l.Epoch != h.from.epoch {
 		return false
 	}
 	return a.over[h.from.incarnation.Node] < h.from.incarnation.Generation && !a.outdated(h.from, l)
@@ -72,7 +72,7 @@ func (a *agent) admits(h controlHello) bool {
 // outdated reports a lease of an earlier term that the host's table does not
 // bear out.
 func (a *agent) outdated(peer controlEnd, l grantLease) bool {
-	if l.term >= a.member.Term() || peer.incarnation == (addr.Incarnation{}) || a.hostText != verdict.HostReachable {
+	if l.Term >= a.member.Term() || peer.incarnation == (addr.Incarnation{}) || a.hostText != verdict.HostReachable {
 		return false
 	}
 	for _, n := range a.member.Nodes() {
@@ -177,7 +177,7 @@ func (a *agent) heardAtHost(m verdict.Message) bool {
 // send carries a message between the two machines of a host, or to a session.
 func (a *agent) send(x verdict.Send, fromHost bool) {
 	if g, ok := x.Message.(verdict.Grant); ok {
-		g.Lease = grantLease{uuid: g.UUID, epoch: g.Epoch, incarnation: g.Incarnation, term: g.Term}.encode()
+		g.Lease = grantLease{g.UUID, g.Epoch, g.Incarnation, g.Term}.encode()
 		x.Message = g
 		a.w.watch.granted(a, x.Session, g)
 	}

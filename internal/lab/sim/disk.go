@@ -62,34 +62,27 @@ func (d *disk) store(x verdict.Persist) {
 // A grantLease is the content of a lease. No node in the simulation forges one, so it
 // carries no signature.
 type grantLease struct {
-	uuid        addr.UUID
-	epoch       uint64
-	incarnation addr.Incarnation
-	term        uint64
+	UUID        addr.UUID
+	Epoch       uint64
+	Incarnation addr.Incarnation
+	Term        uint64
 }
 
-const grantLeaseLen = 16 + 8 + 2 + 4 + 8
-
 func (l grantLease) encode() []byte {
-	b := make([]byte, 0, grantLeaseLen)
-	b = append(b, l.uuid[:]...)
-	b = binary.BigEndian.AppendUint64(b, l.epoch)
-	b = binary.BigEndian.AppendUint16(b, uint16(l.incarnation.Node))
-	b = binary.BigEndian.AppendUint32(b, uint32(l.incarnation.Generation))
-	return binary.BigEndian.AppendUint64(b, l.term)
+	b, err := binary.Append(nil, binary.BigEndian, l)
+	if err != nil {
+		panic("BUG: sim: " + err.Error())
+	}
+	return b
 }
 
 // decodeLease returns the zero lease, which proves nothing, for anything else.
 func decodeLease(b []byte) (l grantLease, ok bool) {
-	if len(b) != grantLeaseLen {
+	if len(b) != binary.Size(l) {
 		return l, false
 	}
-	copy(l.uuid[:], b)
-	l.epoch = binary.BigEndian.Uint64(b[16:])
-	l.incarnation.Node = addr.NodeID(binary.BigEndian.Uint16(b[24:]))
-	l.incarnation.Generation = addr.Generation(binary.BigEndian.Uint32(b[26:]))
-	l.term = binary.BigEndian.Uint64(b[30:])
-	return l, true
+	_, err := binary.Decode(b, binary.BigEndian, &l)
+	return l, err == nil
 }
 
 // prove reduces the claims of a member's message to those that its lease proves. It
@@ -102,12 +95,12 @@ func prove(m verdict.Message, peer controlEnd) (verdict.Message, bool) {
 			return m, m.UUID == peer.uuid && m.Epoch == peer.epoch
 		}
 		l, ok := decodeLease(m.Lease)
-		m.Term = min(m.Term, l.term)
-		return m, ok && l.uuid == m.UUID && l.incarnation == m.Previous && m.UUID == peer.uuid && m.Epoch == peer.epoch
+		m.Term = min(m.Term, l.Term)
+		return m, ok && l.UUID == m.UUID && l.Incarnation == m.Previous && m.UUID == peer.uuid && m.Epoch == peer.epoch
 	case verdict.Resume:
 		l, ok := decodeLease(m.Lease)
-		m.Term = min(m.Term, l.term)
-		return m, ok && l.uuid == m.UUID && l.incarnation == m.Incarnation && l.epoch == m.Epoch && m.UUID == peer.uuid && m.Epoch == peer.epoch
+		m.Term = min(m.Term, l.Term)
+		return m, ok && l.UUID == m.UUID && l.Incarnation == m.Incarnation && l.Epoch == m.Epoch && m.UUID == peer.uuid && m.Epoch == peer.epoch
 	}
 	return m, true
 }

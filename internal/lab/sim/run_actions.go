@@ -17,7 +17,7 @@ type action struct {
 	rules []*rule
 	traps []*trap
 	fired uint64
-	undo  func()
+	undo  []func() // in this order
 	over  bool
 	proof string
 }
@@ -75,8 +75,8 @@ func (r *runner) end(a *action) {
 		t.stopped = true
 		a.fired += t.Fired()
 	}
-	if a.undo != nil {
-		a.undo()
+	for _, undo := range a.undo {
+		undo()
 	}
 	w.put(history.Lab, &history.FaultEnd{ID: a.ID, Fired: a.fired, Proof: a.proof})
 }
@@ -135,7 +135,7 @@ func (r *runner) partition(a *action) {
 func (r *runner) network(a *action, n *scenario.Network) {
 	if n.Do != scenario.Disconnect {
 		a.fired, a.proof = 1, "what the kernel is told by ICMP changes nothing of a session"
-		a.undo = func() {}
+		a.undo = []func(){func() {}}
 		return
 	}
 	var all []int
@@ -171,12 +171,12 @@ func (r *runner) node(a *action, n *scenario.Node) {
 	switch n.Do {
 	case scenario.Kill, scenario.Terminate:
 		if a.Until != 0 {
-			a.undo = func() { r.each(n.ID, r.start) }
+			a.atEnd(r, n.ID, r.start)
 		}
 	case scenario.Stop:
-		a.undo = func() { r.each(n.ID, w.thaw) }
+		a.atEnd(r, n.ID, w.thaw)
 	case scenario.Replace:
-		a.undo = func() { r.each(n.ID, r.start) }
+		a.atEnd(r, n.ID, r.start)
 		if a.Until == 0 {
 			w.after(50*time.Millisecond, func() { r.end(a) })
 		}
@@ -189,9 +189,17 @@ func (r *runner) did(a *action, yes bool) {
 	}
 }
 
-func (r *runner) each(set scenario.NodeSet, f func(*machine)) {
+// atEnd does something to machines when the action is taken back.
+func (a *action) atEnd(r *runner, set scenario.NodeSet, f func(*machine)) {
 	for _, id := range set.IDs() {
-		f(r.w.machines[id])
+		a.undo = append(a.undo, func() { f(r.w.machines[id]) })
+	}
+}
+
+// fast has the application of a machine receive as fast as it can.
+func (m *machine) fast() {
+	if m.app != nil {
+		m.app.slow = 0
 	}
 }
 
@@ -241,25 +249,17 @@ func (r *runner) app(a *action, x *scenario.App) {
 	switch x.Do {
 	case scenario.AppKill:
 		if a.Until != 0 {
-			a.undo = func() { r.each(x.Node, r.startApp) }
+			a.atEnd(r, x.Node, r.startApp)
 		}
 	case scenario.AppStop:
-		a.undo = func() {
-			r.each(x.Node, func(m *machine) {
-				if m.app != nil && m.app.p.paused {
-					w.did(m.app.src, history.DidContinue, "")
-					m.app.p.proceed()
-				}
-			})
-		}
+		a.atEnd(r, x.Node, func(m *machine) {
+			if m.app != nil && m.app.p.paused {
+				w.did(m.app.src, history.DidContinue, "")
+				m.app.p.proceed()
+			}
+		})
 	case scenario.AppSlow:
-		a.undo = func() {
-			r.each(x.Node, func(m *machine) {
-				if m.app != nil {
-					m.app.slow = 0
-				}
-			})
-		}
+		a.atEnd(r, x.Node, (*machine).fast)
 	}
 }
 
@@ -336,14 +336,10 @@ func (r *runner) disk(a *action, m *machine, f *scenario.Fault) {
 		d.slow = f.Delay.Time()
 		a.fired++
 	}
-	undo := a.undo
-	a.undo = func() {
-		if undo != nil {
-			undo()
-		}
+	a.undo = append(a.undo, func() {
 		d.full, d.failing, d.slow = false, false, 0
 		a.fired += d.refused - before
-	}
+	})
 }
 
 // slow makes the application of a slot receive slowly: each receive takes so
@@ -354,13 +350,5 @@ func (r *runner) slow(a *action, m *machine, f *scenario.Fault) {
 	}
 	r.did(a, true)
 	m.app.slow = max(int(time.Second/max(f.Delay.Time(), time.Millisecond)), 1)
-	undo := a.undo
-	a.undo = func() {
-		if undo != nil {
-			undo()
-		}
-		if m.app != nil {
-			m.app.slow = 0
-		}
-	}
+	a.undo = append(a.undo, m.fast)
 }
