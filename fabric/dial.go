@@ -86,7 +86,7 @@ func (n *Node) dialOnce(ctx, limit context.Context, a Addr, service string) (*Co
 	if err != nil {
 		return nil, n.fail("open", withdraw(ctx, err))
 	}
-	ep := newEndpoint(opened, &n.memory)
+	ep := newEndpoint(opened)
 	if _, err := ep.ep.ConnectService(ctx, a, service); err != nil {
 		err = ep.failTo("connect", a, withdraw(ctx, err))
 		ep.Close()

@@ -27,16 +27,15 @@ import (
 // that does not allow it fails at once: send, receive, windows, RMA and fences
 // with ENOTCONN before a connection and ECONNRESET after it.
 type Endpoint struct {
-	ep     attach.Endpoint
-	memory *memoryTable // of the node
+	ep attach.Endpoint
 
 	// receiving is taken while a Recv or TryRecv runs, so that two of them do not mix
 	// their bytes although Recv may take several steps.
 	receiving client.Turn
 }
 
-func newEndpoint(ep attach.Endpoint, memory *memoryTable) *Endpoint {
-	e := &Endpoint{ep: ep, memory: memory}
+func newEndpoint(ep attach.Endpoint) *Endpoint {
+	e := &Endpoint{ep: ep}
 	e.receiving.Init()
 	return e
 }
@@ -130,7 +129,7 @@ func (e *Endpoint) Accept(ctx context.Context) (*Endpoint, error) {
 	if err != nil {
 		return nil, e.fail("accept", withdraw(ctx, err))
 	}
-	return newEndpoint(ep, e.memory), nil
+	return newEndpoint(ep), nil
 }
 
 // TryAccept is Accept without waiting: EAGAIN if there is no request
@@ -140,7 +139,7 @@ func (e *Endpoint) TryAccept() (*Endpoint, error) {
 	if err != nil {
 		return nil, e.fail("accept", err)
 	}
-	return newEndpoint(ep, e.memory), nil
+	return newEndpoint(ep), nil
 }
 
 // Send sends all of p (scif_send with SCIF_SEND_BLOCK): it returns when all

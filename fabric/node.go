@@ -22,7 +22,6 @@ import (
 // [fabrictest.NewCluster]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/fabrictest#NewCluster
 type Node struct {
 	session attach.Session
-	memory  memoryTable
 	dials   dialLines
 }
 
@@ -85,7 +84,7 @@ func (n *Node) Open() (*Endpoint, error) {
 	if err != nil {
 		return nil, n.fail("open", err)
 	}
-	return newEndpoint(ep, &n.memory), nil
+	return newEndpoint(ep), nil
 }
 
 const (
@@ -109,7 +108,7 @@ func (n *Node) listen(ctx context.Context, port Port, opts []ListenOption) (*Lis
 	if err != nil {
 		return nil, n.fail("open", withdraw(ctx, err))
 	}
-	ep := newEndpoint(opened, &n.memory)
+	ep := newEndpoint(opened)
 	stop := context.AfterFunc(ctx, func() { ep.Close() })
 	if _, err = ep.Bind(port); err == nil {
 		err = ep.Listen(backlogOf(opts), opts...)

@@ -1,14 +1,9 @@
 package fabric
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/attach"
-	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -16,50 +11,8 @@ import (
 // of any kind: attached, embedded or of a test.
 type Memory struct {
 	mem    attach.Memory
-	table  *memoryTable
-	base   uintptr // address of its first byte
 	closed atomic.Bool
 }
-
-// A memoryTable has the memory of a node that its application may register.
-type memoryTable struct {
-	mu   sync.Mutex // guards list
-	list []*Memory  // by address
-}
-
-func (t *memoryTable) add(m *Memory) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(t.list, m.base, compareBase)
-	t.list = slices.Insert(t.list, i, m)
-}
-
-func (t *memoryTable) remove(m *Memory) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if i := slices.Index(t.list, m); i >= 0 {
-		t.list = slices.Delete(t.list, i, i+1)
-	}
-}
-
-// holds reports whether p lies in one memory of the table.
-func (t *memoryTable) holds(p []byte) bool {
-	at := addressOf(p)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i, exact := slices.BinarySearchFunc(t.list, at, compareBase)
-	if !exact {
-		i--
-	}
-	if i < 0 {
-		return false
-	}
-	m := t.list[i]
-	size := uintptr(len(m.mem.Bytes()))
-	return at-m.base < size && uintptr(len(p)) <= size-(at-m.base)
-}
-
-func compareBase(m *Memory, at uintptr) int { return cmp.Compare(m.base, at) }
 
 // Alloc returns size bytes of [Memory], rounded up to whole pages. They stay in use
 // until Close. It fails
@@ -70,9 +23,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	if err != nil {
 		return nil, n.fail("alloc", err)
 	}
-	m := &Memory{mem: mem, table: &n.memory, base: addressOf(mem.Bytes())}
-	n.memory.add(m)
-	return m, nil
+	return &Memory{mem: mem}, nil
 }
 
 // Bytes returns the memory. It is valid until Close.
@@ -95,20 +46,7 @@ func (m *Memory) Close() error {
 	if m.closed.Swap(true) {
 		return nil
 	}
-	m.table.remove(m)
 	return m.mem.Close()
-}
-
-// registrable refuses memory that an attached application could not share, on any kind of
-// Node. The session checks the endpoint's state, which comes first, and the pages.
-func (e *Endpoint) registrable(p []byte) error {
-	if len(p) == 0 || len(p)%PageSize != 0 || addressOf(p)%PageSize != 0 || e.memory.holds(p) {
-		return nil
-	}
-	if _, err := e.ep.Peer(); err != nil {
-		return err
-	}
-	return fmt.Errorf("window memory must come from Alloc of the same node: %w", status.Fault)
 }
 
 // Register opens [offset, offset+len(p)) of the endpoint's registered address
@@ -134,9 +72,6 @@ func (e *Endpoint) registrable(p []byte) error {
 // of [Node.Alloc]; ENOMEM over quota, or if p was handed to another
 // application and there is no memory to move it.
 func (e *Endpoint) Register(p []byte, offset int64, prot Prot, flags MapFlags) (int64, error) {
-	if err := e.registrable(p); err != nil {
-		return -1, e.fail("register", err)
-	}
 	off, err := e.ep.Register(p, offset, rma.Prot(prot), rma.MapFlags(flags))
 	if err != nil {
 		return -1, e.fail("register", err)

@@ -29,6 +29,3 @@ func word64(p []byte, off int64) (*atomic.Uint64, bool) {
 }
 
 func wordOf(p []byte) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer((*[8]byte)(p))) }
-
-// addressOf returns where p begins. It names memory and is not followed.
-func addressOf(p []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(p))) }

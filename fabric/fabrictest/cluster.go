@@ -19,7 +19,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -55,6 +54,7 @@ type Cluster struct {
 
 	mu    sync.Mutex // held for whole changes of the membership; guards members
 	nodes []*member
+	apps  []*fabric.Node // of all runs
 }
 
 // A member is one node in all its incarnations. Guarded by Cluster.mu.
@@ -64,6 +64,7 @@ type member struct {
 	faults *failpoint.Node
 	layer  *inject.Layer // of all incarnations: where its links are broken
 	actor  *actor        // of faults
+	apps   *apps         // of engine
 	app    *fabric.Node  // of its latest incarnation
 }
 
@@ -127,7 +128,7 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	}
 	for _, m := range c.nodes {
 		c.introduceLocked(m)
-		m.app = newApp(m.engine, true)
+		m.app = c.appLocked(m, true)
 	}
 	c.names.tell()
 	return c
@@ -167,6 +168,9 @@ func (c *Cluster) startLocked(m *member) {
 	}
 	cfg.ServesAnew = c.names.tell
 	m.engine = engine.Start(cfg)
+	if m.apps, err = newApps(m.engine); err != nil {
+		c.tb.Fatalf("fabrictest: start node %d: %v", m.peer.Incarnation.Node, err)
+	}
 	c.names.join(m.engine)
 	c.paths.Store(providers[0].Addr(), m.engine)
 	m.engine.SetSelf(c.selfLocked(m))
@@ -246,13 +250,17 @@ func (c *Cluster) App(i int, admin bool) *fabric.Node {
 	if m.engine == nil {
 		c.tb.Fatalf("fabrictest: App on node %d, which is down", i)
 	}
-	return newApp(m.engine, admin)
+	return c.appLocked(m, admin)
 }
 
-func newApp(n *engine.Node, admin bool) *fabric.Node {
-	return hook.Node(n.NewSession(attach.Credentials{
-		UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid()), Admin: admin,
-	})).(*fabric.Node)
+func (c *Cluster) appLocked(m *member, admin bool) *fabric.Node {
+	c.tb.Helper()
+	app, err := m.apps.attach(admin)
+	if err != nil {
+		c.tb.Fatalf("fabrictest: attach to node %d: %v", m.peer.Incarnation.Node, err)
+	}
+	c.apps = append(c.apps, app)
+	return app
 }
 
 func init() {
@@ -299,6 +307,7 @@ func (c *Cluster) closeLocked(m *member) {
 	close(m.actor.gone)
 	m.faults.Close() // goroutines at a step go on; a test cluster's faults undo nothing that can fail
 	m.engine.Close()
+	m.apps.close()
 	c.names.leave(m.engine)
 	m.engine = nil
 	c.ends(m.run())
@@ -335,7 +344,7 @@ func (c *Cluster) Restart(i int) *fabric.Node {
 	m := c.nodes[i]
 	c.startLocked(m)
 	c.introduceLocked(m)
-	m.app = newApp(m.engine, true)
+	m.app = c.appLocked(m, true)
 	c.announceLocked(m)
 	c.names.tell()
 	return m.app
@@ -410,6 +419,9 @@ func (c *Cluster) end() {
 			c.closeLocked(m)
 		}
 		m.layer.Close()
+	}
+	for _, app := range c.apps {
+		app.Close()
 	}
 	if err := c.network.close(); err != nil {
 		c.tb.Errorf("fabrictest: %v", err)

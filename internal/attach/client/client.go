@@ -33,6 +33,7 @@ type session struct {
 	direct   directSession
 	places   [proto.Kinds]places // limits on the calls of each kind that has one
 	wg       sync.WaitGroup      // reader and outbox
+	idle     sync.Pool           // calls to use again: a pool of the package would carry channels from one synctest bubble to another
 	done     chan struct{}       // closed when the session has ended
 	still    atomic.Bool         // the node left a call unanswered for too long and has sent nothing since
 
@@ -62,9 +63,6 @@ func newClient(conn attach.Packets) *session {
 
 // maxKeptBody is the largest answer buffer that an idle call retains, in bytes.
 const maxKeptBody = 1 << 10
-
-// calls are the idle ones.
-var calls = sync.Pool{New: func() any { return &call{answer: make(chan answer, 1)} }}
 
 // A call is a request that waits for its answer. The receiver of the answer releases the call.
 type call struct {
@@ -139,7 +137,7 @@ func (c *session) ask(ctx context.Context, q request, out proto.Message) (*os.Fi
 			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 		}
 	}
-	defer w.release()
+	defer c.release(w)
 	if errors.Is(a.err, shm.ErrDescriptorLost) && q.late != nil {
 		q.late(a) // late undoes the node's part, which is useless without the descriptor
 	}
@@ -167,12 +165,12 @@ func (c *session) waitedInVain(ctx context.Context, q request) error {
 }
 
 // release returns w to the pool, after its answer was received.
-func (w *call) release() {
+func (c *session) release(w *call) {
 	w.late, w.place, w.coder = nil, nil, proto.Coder{}
 	if cap(w.body) > maxKeptBody {
 		w.body = nil
 	}
-	calls.Put(w)
+	c.idle.Put(w)
 }
 
 // post sends q. The call owns place, also on failure; nil: none.
@@ -192,7 +190,10 @@ func (c *session) post(q request, place places) (uint64, *call, error) {
 		}
 		return 0, nil, err
 	}
-	w := calls.Get().(*call)
+	w, ok := c.idle.Get().(*call)
+	if !ok {
+		w = &call{answer: make(chan answer, 1)}
+	}
 	w.late, w.place = q.late, place
 	c.next++
 	id := c.next

@@ -28,7 +28,7 @@ func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFla
 		if _, err := e.socket(); err != nil {
 			return 0, err // an error of the state comes before one of the memory
 		}
-		return 0, fmt.Errorf("window memory of an attached application must come from Alloc: %w", status.Fault)
+		return 0, fmt.Errorf("window memory must come from Alloc of the same node: %w", status.Fault)
 	}
 	defer m.region.Release()
 	_ = e.c.memory.withdraw(false) // kept reports a failure for this memory

@@ -95,7 +95,7 @@ var mayImport = map[string][]string{
 	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":      {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
 	"fabric/fabricgrpc": {"fabric", "fabric/addr"},
-	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/attach", "internal/transport", "internal/transport/mem",
+	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/attach", "internal/attach/client", "internal/attach/server", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "internal/test/testca", "fabric/addr"},
 
 	// Gateways of applications that know nothing of the fabric: an application too, which

@@ -42,7 +42,7 @@ var doors = []Door{
 	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: channelled},
 }
 
-// inTest starts the nodes of a test's cluster: the API calls the engine.
+// inTest starts the nodes of a test's cluster: applications attach within this process.
 func inTest(opts ...fabrictest.Option) func(testing.TB, time.Duration) Site {
 	return func(tb testing.TB, timeout time.Duration) Site {
 		return site{fabrictest.NewCluster(tb, 2, append(opts, fabrictest.ConnectTimeout(timeout))...)}
