@@ -74,7 +74,7 @@ func attacher(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	server, err := server.NewServer(ctx, server.Options{
-		NewSession: func(cred attach.Credentials) (attach.Session, error) { return hook.Session(c, i, cred), nil },
+		NewSession: func(cred attach.Credentials) (attach.NodeSession, error) { return hook.Session(c, i, cred), nil },
 	})
 	if err != nil {
 		tb.Fatal(err)

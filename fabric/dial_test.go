@@ -270,7 +270,7 @@ func attachWith(t *testing.T, c *fabrictest.Cluster, i int, change func(*server.
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt := server.Options{NewSession: func(cred attach.Credentials) (attach.Session, error) { return hook.Session(c, i, cred), nil }}
+	opt := server.Options{NewSession: func(cred attach.Credentials) (attach.NodeSession, error) { return hook.Session(c, i, cred), nil }}
 	change(&opt)
 	ctx, cancel := context.WithCancel(context.Background())
 	server, err := server.NewServer(ctx, opt)
@@ -377,7 +377,7 @@ func TestAttachWaitsForTheNodesID(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	path := attachWith(t, c, 1, func(o *server.Options) {
 		session := o.NewSession
-		o.NewSession = func(cred attach.Credentials) (attach.Session, error) {
+		o.NewSession = func(cred attach.Credentials) (attach.NodeSession, error) {
 			select {
 			case asked <- struct{}{}:
 			default:

@@ -13,6 +13,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/attach/client"
+	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
@@ -59,6 +61,19 @@ func (e frozenEndpoint) Close() error {
 	return err
 }
 
+// attachTo returns a session of an application on node 0.
+func attachTo(t *testing.T, c *fabrictest.Cluster) (attach.Session, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := server.NewServer(ctx, server.Options{NewSession: func(cred attach.Credentials) (attach.NodeSession, error) { return hook.Session(c, 0, cred), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(nil) }()
+	t.Cleanup(func() { cancel(); <-served })
+	return client.AttachTo(ctx, s)
+}
+
 // Accepts end with net.ErrClosed in each step of listening again, at once when the listener
 // closes, and behind a pause at most when its ListenConfig does.
 func TestAcceptEndsWhileItListensAgain(t *testing.T) {
@@ -82,7 +97,10 @@ func testAcceptEnds(t *testing.T, at string, byConfig bool) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		session := hook.Session(c, 0, attach.Credentials{})
+		session, err := attachTo(t, c)
+		if err != nil {
+			return nil, err
+		}
 		return hook.Node(frozenSession{session, at}).(*fabric.Node), nil
 	}}
 	defer config.Close()

@@ -29,17 +29,8 @@ func newNode(s attach.Session) *Node { return &Node{session: s} }
 
 func init() {
 	hook.Node = func(s attach.Session) any { return newNode(s) }
-	hook.Holding = func(of any) attach.HoldingEndpoint {
-		ep := of.(interface{ Endpoint() *Endpoint }).Endpoint().ep
-		if near, ok := ep.(interface{ NodesEnd() attach.Endpoint }); ok {
-			ep = near.NodesEnd()
-		}
-		h, _ := ep.(attach.HoldingEndpoint)
-		return h
-	}
-	hook.Splicing = func(conn any) attach.SplicingEndpoint {
-		s, _ := conn.(*Conn).ep.ep.(attach.SplicingEndpoint)
-		return s
+	hook.Endpoint = func(of any) attach.Endpoint {
+		return of.(interface{ Endpoint() *Endpoint }).Endpoint().ep
 	}
 }
 

@@ -33,10 +33,7 @@ func (m *Memory) Bytes() []byte { return m.mem.Bytes() }
 // the application has asked for that with FABRIC_HUGE_PAGES=try; "" if it does, if
 // it is too small to fill one, or if the application has not asked for them.
 func (m *Memory) SmallPages() string {
-	if paged, ok := m.mem.(attach.PagedMemory); ok {
-		return paged.SmallPages()
-	}
-	return ""
+	return m.mem.SmallPages()
 }
 
 // Close gives the memory up. A window that uses it keeps its pages until it is

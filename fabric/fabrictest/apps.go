@@ -33,7 +33,7 @@ func newApps(n *engine.Node) (*apps, error) {
 			c.Admin = a.admin.Load()
 			return c, nil
 		},
-		NewSession: func(c attach.Credentials) (attach.Session, error) { return n.NewSession(c), nil },
+		NewSession: func(c attach.Credentials) (attach.NodeSession, error) { return n.NewSession(c), nil },
 		NoChannels: outside,
 		NoPaths:    outside,
 	})

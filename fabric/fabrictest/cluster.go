@@ -264,13 +264,13 @@ func (c *Cluster) appLocked(m *member, admin bool) *fabric.Node {
 }
 
 func init() {
-	hook.Session = func(cluster any, i int, cred attach.Credentials) attach.Session {
+	hook.Session = func(cluster any, i int, cred attach.Credentials) attach.NodeSession {
 		return cluster.(*Cluster).session(i, cred)
 	}
 }
 
 // session returns a new session on node i, which must be up.
-func (c *Cluster) session(i int, cred attach.Credentials) attach.Session {
+func (c *Cluster) session(i int, cred attach.Credentials) attach.NodeSession {
 	c.tb.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,9 +1,9 @@
-// Package attach is the contract between an application and its node (Session, Endpoint). The
-// engine implements it. The attach protocol carries it over a Unix socket: package proto has its
-// format (SPEC.md); client and server are its two ends and do not import each other. An application
-// in its node's process uses that protocol too, except for the messages of its connections: the
-// endpoints of those are the node's own (client.AttachTo). Tests call the engine's contract
-// directly.
+// Package attach is the contract between an application and its node. Client implements the
+// application's end (Session, Endpoint) and the engine the node's (NodeSession, NodeEndpoint). The
+// attach protocol joins them over a Unix socket: package proto has its format (SPEC.md); client and
+// server are its two ends and do not import each other. An application in its node's process uses
+// that protocol too, except for the messages of its connections: the endpoints of those are the
+// node's own (client.AttachTo).
 //
 // Every error of the contract has a status.Code in its chain.
 package attach
@@ -77,6 +77,21 @@ const (
 // A Session is one application's use of its node. Its methods may be called
 // from any goroutine.
 type Session interface {
+	sessionCalls
+
+	// Open returns a new unbound endpoint (scif_open).
+	Open() (Endpoint, error)
+
+	// OpenContext is Open whose wait for the node ends with ctx.
+	OpenContext(ctx context.Context) (Endpoint, error)
+
+	// Alloc returns zeroed memory that Register accepts, n bytes rounded up to
+	// whole pages and page-aligned. It is unmapped by Memory.Close, once no window uses it.
+	Alloc(n int) (Memory, error)
+}
+
+// sessionCalls are common to both ends of the contract.
+type sessionCalls interface {
 	// Self returns the node's current ID and generation.
 	Self() Self
 
@@ -91,16 +106,6 @@ type Session interface {
 	// not reported. After cancel has returned no call of fn begins.
 	Watch(fn func(Event)) (cancel func())
 
-	// Open returns a new unbound endpoint (scif_open).
-	Open() (Endpoint, error)
-
-	// OpenContext is Open whose wait for the node ends with ctx.
-	OpenContext(ctx context.Context) (Endpoint, error)
-
-	// Alloc returns zeroed memory that Register accepts, n bytes rounded up to
-	// whole pages and page-aligned. It is unmapped by Memory.Close, once no window uses it.
-	Alloc(n int) (Memory, error)
-
 	// Close ends every endpoint of the session, by Abort if it is connected, and waits until all
 	// its resources are released. A second Close does nothing.
 	Close() error
@@ -110,30 +115,13 @@ type Session interface {
 	Done() <-chan struct{}
 }
 
-// LeavingSession is a Session of a node that may end before its application.
-type LeavingSession interface {
-	Session
-	// CloseWindows freezes the memory of the session's windows and of its callers. When it returns,
-	// neither a peer nor an operation of the session changes that memory, except through mappings
-	// of applications on this machine and copies that they are making at that moment. Operations
-	// that would change it, and the peers' reads, end with status.Reset; messages and the close
-	// proceed. It waits, about three seconds at most, for bytes that are being written into memory:
-	// a connection whose bytes do not arrive in that time ends.
-	CloseWindows()
-}
-
 // Memory is page-aligned memory for windows.
 type Memory interface {
 	Bytes() []byte
-	// Close frees the memory once no window holds it. The bytes must not be used afterwards.
-	Close() error
-}
-
-// PagedMemory is Memory that may lie in huge pages.
-type PagedMemory interface {
-	Memory
 	// SmallPages returns why huge pages were requested and not used; "" otherwise.
 	SmallPages() string
+	// Close frees the memory once no window holds it. The bytes must not be used afterwards.
+	Close() error
 }
 
 // A Mapping is a peer's window memory mapped here (scif_mmap). It stays valid until Close, also
@@ -148,6 +136,35 @@ type Mapping interface {
 // any goroutine. After Close every method returns status.BadFD, and calls that
 // were blocked return status.Reset (Accept: status.Intr).
 type Endpoint interface {
+	endpointCalls
+
+	// Accept returns the endpoint of the next request and the requester's
+	// address (scif_accept with SCIF_ACCEPT_SYNC); TryAccept returns
+	// status.Again when there is none.
+	Accept(ctx context.Context) (Endpoint, addr.Addr, error)
+	TryAccept() (Endpoint, addr.Addr, error)
+
+	// Register opens [off, off+len(p)) of the endpoint's space as a window
+	// onto p (scif_register). p is page-aligned and whole pages. The pages stay
+	// in use until the window is gone.
+	Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error)
+
+	// Mmap maps [roff, roff+n) of the peer's windows (scif_mmap). It needs
+	// both ends on one node and one window; else status.NotSupp.
+	Mmap(roff, n int64, prot rma.Prot) (Mapping, error)
+
+	// NodesEnd returns the node's end of the endpoint if the node is in this process; else nil.
+	NodesEnd() NodeEndpoint
+
+	// Plain reports whether received bytes (in) come, or sent ones go, through a path without TLS.
+	Plain(in bool) bool
+	// Splice waits until move has taken received bytes from the path's socket, or written sent ones
+	// to it: it returns EAGAIN if it cannot yet. Where it moves none a Recv or a Send has to follow.
+	Splice(in bool, move func(fd int) error)
+}
+
+// endpointCalls are common to both ends of the contract.
+type endpointCalls interface {
 	// Bind binds the endpoint to port; 0 chooses the lowest free one from
 	// addr.FirstEphemeral, then from addr.ReservedEnd (scif_bind).
 	Bind(port addr.Port) (addr.Port, error)
@@ -162,17 +179,18 @@ type Endpoint interface {
 	// ctx is done.
 	Connect(ctx context.Context, dst addr.Addr) (addr.Port, error)
 
-	ServingEndpoint
+	// Serve makes the endpoint, which is bound and does not listen yet, serve a name
+	// from its Listen to its close. status.InUse: another endpoint of the node has the
+	// name; status.NoMemory: the node serves MaxServices.
+	Serve(service string) error
+
+	// ConnectService is Connect to dst if dst serves the name at that moment; else status.Refused.
+	// A peer too old for services is connected to without the check.
+	ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error)
 
 	// TryConnect is Connect on a non-blocking endpoint: status.InProgress
 	// until it is decided (PollOut), then the result, once.
 	TryConnect(dst addr.Addr) (addr.Port, error)
-
-	// Accept returns the endpoint of the next request and the requester's
-	// address (scif_accept with SCIF_ACCEPT_SYNC); TryAccept returns
-	// status.Again when there is none.
-	Accept(ctx context.Context) (Endpoint, addr.Addr, error)
-	TryAccept() (Endpoint, addr.Addr, error)
 
 	// Send sends all of p (scif_send with SCIF_SEND_BLOCK); n < len(p) only with an error. TrySend
 	// sends the bytes that fit now, possibly none.
@@ -190,11 +208,6 @@ type Endpoint interface {
 	// status.Reset. A second CloseWrite does nothing. status.NotSupp: this node or the peer's is
 	// too old.
 	CloseWrite() error
-
-	// Register opens [off, off+len(p)) of the endpoint's space as a window
-	// onto p (scif_register). p is page-aligned and whole pages. The pages stay
-	// in use until the window is gone.
-	Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error)
 
 	// Unregister removes the windows in [off, off+n) (scif_unregister).
 	Unregister(off, n int64) error
@@ -219,10 +232,6 @@ type Endpoint interface {
 	// If p.More is not 0, the word is not stored; it and the bytes to come are checked.
 	PutSignal(loff, n int64, p rma.Put) error
 	VPutSignal(b []byte, p rma.Put) error
-
-	// Mmap maps [roff, roff+n) of the peer's windows (scif_mmap). It needs
-	// both ends on one node and one window; else status.NotSupp.
-	Mmap(roff, n int64, prot rma.Prot) (Mapping, error)
 
 	FenceMark(by fence.Side) (fence.Mark, error)       // scif_fence_mark
 	FenceWait(ctx context.Context, m fence.Mark) error // scif_fence_wait

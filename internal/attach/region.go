@@ -35,39 +35,11 @@ type Region interface {
 	Release()
 }
 
-// A WindowRegion is a reference to a window of the peer, see [RegionEndpoint]: the window's memory,
+// A WindowRegion is a reference to a window of the peer, see [NodeEndpoint]: the window's memory,
 // [off, off+n) of r, and the access allowed to this end.
 type WindowRegion interface {
 	Region
 	Window() (r Region, off, n int64, prot rma.Prot)
-}
-
-// A CopiedEndpoint is an Endpoint that can learn that the memory of its VWriteTo calls is a copy,
-// which the node holds until they have ended, and not the application's own.
-type CopiedEndpoint interface {
-	// Copied announces that, before the first write.
-	Copied()
-}
-
-// A RegionEndpoint is an Endpoint of this process's node whose windows can be memory of other
-// processes. The server of the attach protocol uses it.
-type RegionEndpoint interface {
-	Endpoint
-
-	// RegisterRegion is Register with [memOff, memOff+n) of r as the window's
-	// memory; both are whole pages. The window holds a reference of its own,
-	// from before RegisterRegion returns without error until its last use.
-	RegisterRegion(r Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error)
-
-	// CheckTransfer returns the error that a VWriteTo (need is ProtWrite) or VReadFrom (ProtRead)
-	// of n bytes at roff would return at once. It moves no bytes.
-	CheckTransfer(roff, n int64, flags rma.Flags, need rma.Prot) error
-
-	// MapRegion finds the memory behind [roff, roff+n) of the peer's windows,
-	// with Mmap's errors: it is [memOff, memOff+n) of r. The caller gets a
-	// reference, which is the mapping: it lasts until Release. It is a WindowRegion
-	// if the memory can be another application's.
-	MapRegion(roff, n int64, prot rma.Prot) (r Region, memOff int64, err error)
 }
 
 // Heap returns a region over p, memory of this process that stays valid as

@@ -47,18 +47,6 @@ type Directory interface {
 	NotifyServices(ch chan<- struct{}) (stop func())
 }
 
-// A ServingEndpoint can serve a name, or connect to an endpoint that serves one.
-type ServingEndpoint interface {
-	// Serve makes the endpoint, which is bound and does not listen yet, serve a name
-	// from its Listen to its close. status.InUse: another endpoint of the node has the
-	// name; status.NoMemory: the node serves MaxServices.
-	Serve(service string) error
-
-	// ConnectService is Connect to dst if dst serves the name at that moment; else status.Refused.
-	// A peer too old for services is connected to without the check.
-	ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error)
-}
-
 // Failure returns an error with a code and the complete text.
 func Failure(code status.Code, format string, args ...any) error {
 	return &failure{code, fmt.Sprintf(format, args...)}

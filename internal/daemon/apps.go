@@ -98,7 +98,7 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) server.Opt
 }
 
 // InProcess begins a session of an application in this process; see [server.Server.InProcess].
-func (d *Daemon) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.Endpoint, err error) {
+func (d *Daemon) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.NodeEndpoint, err error) {
 	return d.apps.server.InProcess()
 }
 

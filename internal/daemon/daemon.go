@@ -271,7 +271,7 @@ func (d *Daemon) Ready(ctx context.Context) error {
 
 // newSession returns the node's session for an application. The error is status.Again while
 // the node has no ID.
-func (d *Daemon) newSession(c attach.Credentials) (attach.Session, error) {
+func (d *Daemon) newSession(c attach.Credentials) (attach.NodeSession, error) {
 	engine, _ := d.rooms()
 	if engine == nil || engine.Self().Incarnation.Generation == 0 {
 		return nil, fmt.Errorf("the node has no ID yet: %s: %w", d.whyNoID(), status.Again)

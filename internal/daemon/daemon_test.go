@@ -215,7 +215,7 @@ func talk(t *testing.T, from, to *Daemon) {
 	}
 	dialer := open(t, from, 1000)
 	defer dialer.Close()
-	accepted := make(chan attach.Endpoint, 1)
+	accepted := make(chan attach.NodeEndpoint, 1)
 	go func() {
 		ep, _, err := listener.Accept(ctx)
 		if err != nil {
@@ -254,7 +254,7 @@ func talk(t *testing.T, from, to *Daemon) {
 }
 
 // open returns an endpoint of a session of user uid, which ends with the test.
-func open(t *testing.T, d *Daemon, uid uint32) attach.Endpoint {
+func open(t *testing.T, d *Daemon, uid uint32) attach.NodeEndpoint {
 	t.Helper()
 	s, err := d.session(attach.Credentials{UID: uid, GID: uid})
 	if err != nil {
@@ -508,7 +508,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 // session is a session of an application with some credentials.
-func (d *Daemon) session(c attach.Credentials) (attach.Session, error) {
+func (d *Daemon) session(c attach.Credentials) (attach.NodeSession, error) {
 	c.Admin = d.admits(c)
 	return d.newSession(c)
 }

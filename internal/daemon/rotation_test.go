@@ -12,7 +12,7 @@ import (
 )
 
 // pair connects an application of one node with one of another.
-func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor attach.Endpoint) {
+func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor attach.NodeEndpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
@@ -24,7 +24,7 @@ func pair(t *testing.T, from, to *Daemon, port addr.Port) (dialer, acceptor atta
 		t.Fatal(err)
 	}
 	dialer = open(t, from, 1000)
-	accepted := make(chan attach.Endpoint, 1)
+	accepted := make(chan attach.NodeEndpoint, 1)
 	go func() {
 		ep, _, err := l.Accept(ctx)
 		if err != nil {

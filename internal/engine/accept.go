@@ -134,17 +134,17 @@ func (e *endpoint) claim(r *request) *conn {
 // Accept waits for a request, grants it and waits for the confirmation. Once a
 // grant is under way ctx does not end it: the requester may have been notified
 // already, and would lose its connection.
-func (e *endpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
+func (e *endpoint) Accept(ctx context.Context) (attach.NodeEndpoint, addr.Addr, error) {
 	return e.accept(ctx, true)
 }
 
 // TryAccept accepts the first request that still has its requester. It waits
 // for nothing but the requester's confirmation.
-func (e *endpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
+func (e *endpoint) TryAccept() (attach.NodeEndpoint, addr.Addr, error) {
 	return e.accept(context.Background(), false)
 }
 
-func (e *endpoint) accept(ctx context.Context, wait bool) (attach.Endpoint, addr.Addr, error) {
+func (e *endpoint) accept(ctx context.Context, wait bool) (attach.NodeEndpoint, addr.Addr, error) {
 	e.accepting(1)
 	defer e.accepting(-1)
 	for {
@@ -249,14 +249,14 @@ func (c *conn) refuse(code status.Code) {
 	c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: code}.AppendTo(nil))
 }
 
-// Hold is attach.HoldingEndpoint's.
+// Hold is attach.NodeEndpoint's.
 func (e *endpoint) Hold() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.listening.hold = true
 }
 
-// Settle is attach.HoldingEndpoint's.
+// Settle is attach.NodeEndpoint's.
 func (e *endpoint) Settle(code status.Code) error {
 	if !e.held.Swap(false) {
 		return nil

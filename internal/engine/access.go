@@ -212,7 +212,7 @@ func (e *endpoint) choosable() func(addr.Port) bool {
 	return func(port addr.Port) bool { return p.Bind(port, e.s.cred.UID, e.s.cred.GID).Allowed }
 }
 
-// Peer is attach.Endpoint's. An acceptor's is from the moment of the request.
+// Peer is attach.NodeEndpoint's. An acceptor's is from the moment of the request.
 func (e *endpoint) Peer() (attach.Peer, error) {
 	e.mu.Lock()
 	state, who, c := e.state, e.peer, e.conn

@@ -45,7 +45,7 @@ func (f *fabric) named(i, j int, name string, labels ...string) {
 }
 
 // openAs opens an endpoint of node i for a user.
-func (f *fabric) openAs(i int, uid, gid uint32) attach.Endpoint {
+func (f *fabric) openAs(i int, uid, gid uint32) attach.NodeEndpoint {
 	ep, err := f.nodes[i].NewSession(attach.Credentials{UID: uid, GID: gid, Admin: true}).Open()
 	if err != nil {
 		f.t.Fatal(err)
@@ -54,7 +54,7 @@ func (f *fabric) openAs(i int, uid, gid uint32) attach.Endpoint {
 }
 
 // listenerAt is a listener of a user of node 0 that accepts each request.
-func (f *fabric) listenerAt(port addr.Port, uid uint32, allow ...access.Subject) attach.Endpoint {
+func (f *fabric) listenerAt(port addr.Port, uid uint32, allow ...access.Subject) attach.NodeEndpoint {
 	f.t.Helper()
 	l := f.openAs(0, uid, 0)
 	_, err := l.Bind(port)
@@ -357,7 +357,7 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 		e := fab.openAs(0, 1, 1)
 		port, err := e.Bind(2050)
 		if err == nil {
-			err = e.(attach.ServingEndpoint).Serve("db")
+			err = e.Serve("db")
 		}
 		if err == nil {
 			err = e.Listen(1)
@@ -372,7 +372,7 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 		connects := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := fab.openAs(1, 1, 1).(attach.ServingEndpoint).ConnectService(ctx, addr.Addr{Node: fab.nodes[0].Self().Incarnation.Node, Port: port}, "db")
+			_, err := fab.openAs(1, 1, 1).ConnectService(ctx, addr.Addr{Node: fab.nodes[0].Self().Incarnation.Node, Port: port}, "db")
 			return err
 		}
 		// fails reports whether one Accept, which waits already, fails because the name is barred.
@@ -414,7 +414,7 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 		if _, err := late.Bind(2051); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(late.(attach.ServingEndpoint).Serve("late"), late.Listen(1)); err != nil {
+		if err := errors.Join(late.Serve("late"), late.Listen(1)); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := late.TryAccept(); !errors.Is(err, syscall.EACCES) {

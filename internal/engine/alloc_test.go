@@ -28,15 +28,12 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	}()
 	n := engine.Start(engine.Config{})
 	defer n.Close()
-	mem, err := n.NewSession(attach.Credentials{}).Alloc(128 << 10)
+	mem := alloc(t, 128<<10)
+	loff, err := register(here, mem[:64<<10], 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	loff, err := here.Register(mem.Bytes()[:64<<10], 0, rma.ProtRead|rma.ProtWrite, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roff, err := there.Register(mem.Bytes()[64<<10:], 0, rma.ProtRead|rma.ProtWrite, 0)
+	roff, err := register(there, mem[64<<10:], 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +76,7 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	}
 }
 
-func fenced(ep attach.Endpoint) error {
+func fenced(ep attach.NodeEndpoint) error {
 	m, err := ep.FenceMark(fence.InitSelf)
 	if err != nil {
 		return err

@@ -43,12 +43,12 @@ var benchProviders = map[string]func(testing.TB) (a, b transport.Provider){
 }
 
 // benchPair returns the two ends of a connection between two nodes.
-func benchPair(t testing.TB, pa, pb transport.Provider) (a, b attach.Endpoint) {
+func benchPair(t testing.TB, pa, pb transport.Provider) (a, b attach.NodeEndpoint) {
 	return pairWith(t, pa, pb, func(*engine.Config) {})
 }
 
 // pairWith is benchPair of nodes with a changed configuration.
-func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Config)) (a, b attach.Endpoint) {
+func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Config)) (a, b attach.NodeEndpoint) {
 	f := &fabric{}
 	for i, p := range []transport.Provider{pa, pb} {
 		cfg := engine.Config{Providers: []transport.Provider{p}, Log: zerolog.Nop()}
@@ -70,7 +70,7 @@ func pairWith(t testing.TB, pa, pb transport.Provider, change func(*engine.Confi
 }
 
 // endpointIO is an endpoint as a reader and writer.
-type endpointIO struct{ attach.Endpoint }
+type endpointIO struct{ attach.NodeEndpoint }
 
 func (e endpointIO) Read(p []byte) (int, error)  { return e.Recv(context.Background(), p) }
 func (e endpointIO) Write(p []byte) (int, error) { return e.Send(context.Background(), p) }
@@ -104,14 +104,11 @@ func BenchmarkBulk(b *testing.B) {
 
 // benchWindows returns an end of a connection, and the offsets of a window of 1 MiB
 // at each end, with the protections that these are to have.
-func benchWindows(b *testing.B, pa, pb transport.Provider, near, far rma.Prot) (here attach.Endpoint, loff, roff int64) {
+func benchWindows(b *testing.B, pa, pb transport.Provider, near, far rma.Prot) (here attach.NodeEndpoint, loff, roff int64) {
 	here, there := benchPair(b, pa, pb)
-	mem, err := engine.Start(engine.Config{}).NewSession(attach.Credentials{}).Alloc(2 << 20)
-	if err != nil {
-		b.Fatal(err)
-	}
-	loff, err1 := here.Register(mem.Bytes()[:1<<20], 0, near, 0)
-	roff, err2 := there.Register(mem.Bytes()[1<<20:], 0, far, 0)
+	mem := alloc(b, 2<<20)
+	loff, err1 := register(here, mem[:1<<20], 0, near, 0)
+	roff, err2 := register(there, mem[1<<20:], 0, far, 0)
 	if err1 != nil || err2 != nil {
 		b.Fatal(err1, err2)
 	}

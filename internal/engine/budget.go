@@ -36,7 +36,7 @@ const (
 	// stacks of its readers and of an attached application's relay, and tables.
 	connCost = 32 << 10
 	// relayMost is the largest buffer of a relay, of which there is one for each direction;
-	// it is no larger than the window (attach.WindowedEndpoint).
+	// it is no larger than the window (attach.NodeEndpoint.Window).
 	relayMost = 256 << 10
 	// socketMost bounds the kernel's memory for an application's data socket, overhead
 	// included; for small windows it is no more than twice the window.

@@ -30,7 +30,7 @@ func TestConnectionsStayInTheirMemory(t *testing.T) {
 	const limit = 32 << 20
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOf(t, 2, engine.Config{ConnMemory: func() int64 { return limit }})
-		var near, far []attach.Endpoint
+		var near, far []attach.NodeEndpoint
 		for {
 			a, b, err := fab.join(0, 1)
 			if err != nil {
@@ -102,7 +102,7 @@ func wantNothingPromised(t *testing.T, fab *fabric) {
 	}
 }
 
-func exchange(t *testing.T, a, b attach.Endpoint) {
+func exchange(t *testing.T, a, b attach.NodeEndpoint) {
 	t.Helper()
 	sent, got := bytes.Repeat([]byte("x"), 1000), make([]byte, 1000)
 	if _, err := a.Send(context.Background(), sent); err != nil {
@@ -229,8 +229,7 @@ func TestWritesThatNobodyWaitsForStayInTheirMemory(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			fab := newFabricOf(t, 2, engine.Config{ConnMemory: func() int64 { return limit }})
 			a, b := fab.pair(0, 1)
-			a.(attach.CopiedEndpoint).Copied()
-			if _, err := b.Register(alloc(t, fab, piece+rma.PageSize), 0, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
+			if _, err := register(b, alloc(t, piece+rma.PageSize), 0, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
 				t.Fatal(err)
 			}
 			write := func() error {

@@ -345,7 +345,7 @@ func (c *chaos) server(n *chaosNode) {
 }
 
 // serve is the server's end of one connection. It begins with its number.
-func (c *chaos) serve(n *chaosNode, ep attach.Endpoint) {
+func (c *chaos) serve(n *chaosNode, ep attach.NodeEndpoint) {
 	defer ep.Close()
 	var head [8]byte
 	if recvAll(ep, head[:]) != nil {
@@ -367,7 +367,7 @@ func (c *chaos) serve(n *chaosNode, ep attach.Endpoint) {
 	}
 }
 
-func recvAll(ep attach.Endpoint, p []byte) error {
+func recvAll(ep attach.NodeEndpoint, p []byte) error {
 	for len(p) > 0 {
 		n, err := ep.Recv(context.Background(), p)
 		if err != nil {
@@ -379,7 +379,7 @@ func recvAll(ep attach.Endpoint, p []byte) error {
 }
 
 // receive checks a stream.
-func (c *chaos) receive(n *chaosNode, v *convo, ep attach.Endpoint, rng *rand.Rand) {
+func (c *chaos) receive(n *chaosNode, v *convo, ep attach.NodeEndpoint, rng *rand.Rand) {
 	var got []byte
 	buf := make([]byte, 1+rng.IntN(100_000))
 	stopAt := 1 << 30
@@ -418,10 +418,10 @@ func (v *convo) stream(n int) []byte {
 
 // expose lets the client write to a window until it closes, and checks the
 // signals.
-func (c *chaos) expose(n *chaosNode, v *convo, ep attach.Endpoint) {
+func (c *chaos) expose(n *chaosNode, v *convo, ep attach.NodeEndpoint) {
 	r := c.region(byte(v.id%255) + 1)
 	defer r.Release()
-	off, err := ep.(attach.RegionEndpoint).RegisterRegion(r, 0, regionLen, 0, rma.ProtRead|rma.ProtWrite, 0)
+	off, err := ep.RegisterRegion(r, 0, regionLen, 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
 		return
 	}
@@ -474,7 +474,7 @@ func (c *chaos) client(n *chaosNode, rng *rand.Rand) {
 	s.Close()
 }
 
-func (c *chaos) converse(n *chaosNode, ep attach.Endpoint, to addr.NodeID, rng *rand.Rand) {
+func (c *chaos) converse(n *chaosNode, ep attach.NodeEndpoint, to addr.NodeID, rng *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rng.IntN(8) == 0 {
@@ -519,7 +519,7 @@ func (c *chaos) incarnationOf(id addr.NodeID) addr.Incarnation {
 }
 
 // send sends a stream and closes.
-func (c *chaos) send(v *convo, ep attach.Endpoint, rng *rand.Rand) {
+func (c *chaos) send(v *convo, ep attach.NodeEndpoint, rng *rand.Rand) {
 	all := v.stream(rng.IntN(600_000))
 	for at := 0; at < len(all); {
 		k := min(len(all)-at, 1+rng.IntN(150_000))
@@ -553,7 +553,7 @@ func (c *chaos) send(v *convo, ep attach.Endpoint, rng *rand.Rand) {
 }
 
 // write fills pages of the server's window, each behind a fence or a signal.
-func (c *chaos) write(v *convo, ep attach.Endpoint, rng *rand.Rand) {
+func (c *chaos) write(v *convo, ep attach.NodeEndpoint, rng *rand.Rand) {
 	var b [8]byte
 	var err error
 	c.during("Recv", v.from, v.to, func() { err = recvAll(ep, b[:]) })
@@ -609,9 +609,17 @@ type countedRegion struct {
 	refs atomic.Int64
 }
 
+func newCountedRegion(tb testing.TB, tag byte) *countedRegion {
+	r, err := newRegion(regionLen)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(r.Release)
+	return &countedRegion{Region: r, p: r.Bytes(), tag: tag}
+}
+
 func (c *chaos) region(tag byte) *countedRegion {
-	p := make([]byte, regionLen)
-	r := &countedRegion{Region: attach.Heap(p), p: p, tag: tag}
+	r := newCountedRegion(c.t, tag)
 	r.refs.Store(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()

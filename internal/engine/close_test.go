@@ -47,39 +47,45 @@ func TestSessionsOfAClosedNodeHaveEnded(t *testing.T) {
 // the peer cannot help, and closes the endpoint.
 func TestCloseWakesBlockedCalls(t *testing.T) {
 	ctx := context.Background()
-	for name, block := range map[string]func(f *fabric, a attach.Endpoint, off int64) error{
-		"Recv": func(_ *fabric, a attach.Endpoint, _ int64) error { _, err := a.Recv(ctx, make([]byte, 1)); return err },
-		"Send": func(_ *fabric, a attach.Endpoint, _ int64) error {
+	for name, block := range map[string]func(f *fabric, a attach.NodeEndpoint, off int64) error{
+		"Recv": func(_ *fabric, a attach.NodeEndpoint, _ int64) error {
+			_, err := a.Recv(ctx, make([]byte, 1))
+			return err
+		},
+		"Send": func(_ *fabric, a attach.NodeEndpoint, _ int64) error {
 			_, err := a.Send(ctx, make([]byte, 4<<20))
 			return err
 		},
-		"Register": func(f *fabric, a attach.Endpoint, _ int64) error {
-			_, err := a.Register(alloc(f.t, f, 4096), 0, rma.ProtRead, 0)
+		"Register": func(f *fabric, a attach.NodeEndpoint, _ int64) error {
+			_, err := register(a, alloc(f.t, 4096), 0, rma.ProtRead, 0)
 			return err
 		},
-		"Unregister": func(_ *fabric, a attach.Endpoint, off int64) error { return a.Unregister(off, 4096) },
-		"WriteTo":    func(_ *fabric, a attach.Endpoint, off int64) error { return a.WriteTo(off, 4096, off, rma.Sync) },
-		"ReadFrom":   func(_ *fabric, a attach.Endpoint, off int64) error { return a.ReadFrom(off, 4096, off, rma.Sync) },
-		"Atomic": func(_ *fabric, a attach.Endpoint, off int64) error {
+		"Unregister": func(_ *fabric, a attach.NodeEndpoint, off int64) error { return a.Unregister(off, 4096) },
+		"WriteTo":    func(_ *fabric, a attach.NodeEndpoint, off int64) error { return a.WriteTo(off, 4096, off, rma.Sync) },
+		"ReadFrom":   func(_ *fabric, a attach.NodeEndpoint, off int64) error { return a.ReadFrom(off, 4096, off, rma.Sync) },
+		"Atomic": func(_ *fabric, a attach.NodeEndpoint, off int64) error {
 			_, err := a.Atomic(ctx, rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: off})
 			return err
 		},
-		"PostAtomic": func(_ *fabric, a attach.Endpoint, off int64) error {
+		"PostAtomic": func(_ *fabric, a attach.NodeEndpoint, off int64) error {
 			for { // until there is no room
 				if err := a.PostAtomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8, Offset: off}); err != nil {
 					return err
 				}
 			}
 		},
-		"VPutSignal": func(_ *fabric, a attach.Endpoint, off int64) error {
+		"VPutSignal": func(_ *fabric, a attach.NodeEndpoint, off int64) error {
 			for {
 				if err := a.VPutSignal(make([]byte, 8), rma.Put{Offset: off, Word: off + 8}); err != nil {
 					return err
 				}
 			}
 		},
-		"FenceMark": func(_ *fabric, a attach.Endpoint, _ int64) error { _, err := a.FenceMark(fence.InitPeer); return err },
-		"FenceWait": func(_ *fabric, a attach.Endpoint, off int64) error {
+		"FenceMark": func(_ *fabric, a attach.NodeEndpoint, _ int64) error {
+			_, err := a.FenceMark(fence.InitPeer)
+			return err
+		},
+		"FenceWait": func(_ *fabric, a attach.NodeEndpoint, off int64) error {
 			a.WriteTo(off, 4096, off, 0)
 			return fenced(a)
 		},
@@ -88,11 +94,11 @@ func TestCloseWakesBlockedCalls(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				fab := newFabric(t, 2)
 				a, b := fab.pair(0, 1)
-				off, err := a.Register(alloc(t, fab, 4096), 0, rma.ProtRead|rma.ProtWrite, 0)
+				off, err := register(a, alloc(t, 4096), 0, rma.ProtRead|rma.ProtWrite, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := b.Register(alloc(t, fab, 4096), 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
+				if _, err := register(b, alloc(t, 4096), 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
 					t.Fatal(err)
 				}
 				fab.hub.Cut("node0.1", "node1.1")
@@ -133,7 +139,7 @@ func TestCloseWakesAConnectThatDials(t *testing.T) {
 
 // cutRequest returns a listener with a waiting request; its requester does
 // not get the grant.
-func cutRequest(t *testing.T, fab *fabric) attach.Endpoint {
+func cutRequest(t *testing.T, fab *fabric) attach.NodeEndpoint {
 	l, at := fab.listener(1, 1)
 	go fab.open(0).Connect(context.Background(), at)
 	synctest.Wait()
@@ -208,13 +214,12 @@ func TestRegisterOnALostConnectionKeepsNoMemory(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, _ := fab.pair(0, 1)
-		p := make([]byte, regionLen)
-		r := &countedRegion{Region: attach.Heap(p), p: p}
+		r := newCountedRegion(t, 0)
 		fab.hub.Cut("node0.1", "node1.1")
 		for _, close := range []bool{false, true} {
 			ended := make(chan error, 1)
 			go func() {
-				_, err := a.(attach.RegionEndpoint).RegisterRegion(r, 0, regionLen, 0, rma.ProtRead, 0)
+				_, err := a.RegisterRegion(r, 0, regionLen, 0, rma.ProtRead, 0)
 				ended <- err
 			}()
 			if close {
@@ -284,15 +289,15 @@ func TestCloseWaitsForOperations(t *testing.T) {
 	each(t, func(t *testing.T, fab *fabric, j int) {
 		a, b := fab.pair(0, j)
 		const n = 1 << 20
-		am, bm := alloc(t, fab, 2*n), alloc(t, fab, 2*n)
+		am, bm := alloc(t, 2*n), alloc(t, 2*n)
 		for i := range n {
 			am[i], bm[n+i] = byte(i*7), byte(i*11)
 		}
-		off, err := a.Register(am, 0, rma.ProtRead|rma.ProtWrite, 0)
+		off, err := register(a, am, 0, rma.ProtRead|rma.ProtWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Register(bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
+		if _, err := register(b, bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.ReadFrom(off+n, n, off+n, 0); err != nil {
@@ -326,15 +331,15 @@ func TestCloseCompletesBesideWaitsWithoutNumber(t *testing.T) {
 		fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond}, 2, engine.Config{})
 		a, b := fab.pair(0, 1)
 		const n = 64 << 10
-		am, bm := alloc(t, fab, n), alloc(t, fab, n)
+		am, bm := alloc(t, n), alloc(t, n)
 		for i := range am {
 			am[i] = byte(i*7 + 1)
 		}
-		off, err := a.Register(am, 0, rma.ProtRead|rma.ProtWrite, 0)
+		off, err := register(a, am, 0, rma.ProtRead|rma.ProtWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Register(bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
+		if _, err := register(b, bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.WriteTo(off, n, off, 0); err != nil {
@@ -366,24 +371,24 @@ func TestCloseCompletesBesideWaitsWithoutNumber(t *testing.T) {
 // TestCloseTakesAsLongAsThereIsProgress closes behind a write, and behind a read, that
 // need much longer than a peer that does nothing is waited for.
 func TestCloseTakesAsLongAsThereIsProgress(t *testing.T) {
-	for name, begin := range map[string]func(a attach.Endpoint, n, off int64) error{
-		"write": func(a attach.Endpoint, n, off int64) error { return a.WriteTo(off, n, off, 0) },
-		"read":  func(a attach.Endpoint, n, off int64) error { return a.ReadFrom(off, n, off, 0) },
+	for name, begin := range map[string]func(a attach.NodeEndpoint, n, off int64) error{
+		"write": func(a attach.NodeEndpoint, n, off int64) error { return a.WriteTo(off, n, off, 0) },
+		"read":  func(a attach.NodeEndpoint, n, off int64) error { return a.ReadFrom(off, n, off, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				fab := newFabricOn(t, mem.Config{Delay: 100 * time.Millisecond, StreamBuffer: 64 << 10}, 2, engine.Config{})
 				a, b := fab.pair(0, 1)
 				const n = 16 << 20
-				am, bm := alloc(t, fab, n), alloc(t, fab, n)
+				am, bm := alloc(t, n), alloc(t, n)
 				for i := range am {
 					am[i], bm[i] = byte(i*7), byte(i*11)
 				}
-				off, err := a.Register(am, 0, rma.ProtRead|rma.ProtWrite, 0)
+				off, err := register(a, am, 0, rma.ProtRead|rma.ProtWrite, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := b.Register(bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
+				if _, err := register(b, bm, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
 					t.Fatal(err)
 				}
 				if err := begin(a, n, off); err != nil {

@@ -23,7 +23,7 @@ import (
 )
 
 // listener returns a listening endpoint of node i and its address.
-func (f *fabric) listener(i, backlog int) (attach.Endpoint, addr.Addr) {
+func (f *fabric) listener(i, backlog int) (attach.NodeEndpoint, addr.Addr) {
 	l := f.open(i)
 	port, err := l.Bind(0)
 	if err == nil {
@@ -72,7 +72,7 @@ func TestALinkCarriesSoManyConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				fab := newFabricOf(t, 2, engine.Config{MaxConns: 3})
-				var ends []attach.Endpoint
+				var ends []attach.NodeEndpoint
 				for _, i := range from[:3] {
 					a, b := fab.pair(i, 1-i)
 					ends = append(ends, a, b)
@@ -326,8 +326,8 @@ func TestPauseOfTheLinkSuspendsOperationsUntilBothIncarnationsAreConfirmed(t *te
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, b := fab.pair(0, 1)
-		mem := alloc(t, fab, 4096)
-		off, err := b.Register(mem, 0, 2, 0)
+		mem := alloc(t, 4096)
+		off, err := register(b, mem, 0, 2, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -350,8 +350,8 @@ func TestRevalidateAsksThePeerBeforeItServes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		a, b := fab.pair(0, 1)
-		mem := alloc(t, fab, 4096)
-		off, err := b.Register(mem, 0, 2, 0)
+		mem := alloc(t, 4096)
+		off, err := register(b, mem, 0, 2, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +390,7 @@ func TestManyRefusalsLeaveTheLinkAlone(t *testing.T) {
 		a, b := fab.pair(0, 1)
 		const each = 900
 		got := make(chan error, 2*each)
-		var listeners []attach.Endpoint
+		var listeners []attach.NodeEndpoint
 		for range 2 {
 			l, at := fab.listener(1, each)
 			listeners = append(listeners, l)

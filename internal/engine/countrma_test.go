@@ -32,7 +32,7 @@ func TestOperationsAreCountedWhereTheirWindowsAre(t *testing.T) {
 		}
 	}
 	x, y := f.pair(0, 1)
-	far, err := y.Register(alloc(t, f.fabric, 1<<20), 0, rma.ProtRead|rma.ProtWrite, 0)
+	far, err := register(y, alloc(t, 1<<20), 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func crossAll(t *testing.T, rng *rand.Rand, nodes int) {
 		fab.add(i, 1)
 	}
 	var servers, clients sync.WaitGroup
-	var listeners []attach.Endpoint
+	var listeners []attach.NodeEndpoint
 	for i, node := range fab.nodes {
 		for j, p := range fab.peers {
 			if i != j {
@@ -155,8 +155,8 @@ func TestManyConnectionsLeaveNoMemory(t *testing.T) {
 }
 
 // connectOnce connects to a listener, sends a byte, and closes both ends.
-func connectOnce(t *testing.T, near attach.Session, l attach.Endpoint) {
-	accepted := make(chan attach.Endpoint, 1)
+func connectOnce(t *testing.T, near attach.NodeSession, l attach.NodeEndpoint) {
+	accepted := make(chan attach.NodeEndpoint, 1)
 	go func() {
 		far, _, err := l.Accept(context.Background())
 		if err != nil {

@@ -11,8 +11,6 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-var _ attach.DirectEndpoint = (*endpoint)(nil)
-
 // withdrawals notifies an application that uses the peer's windows directly when
 // its knowledge of them is invalid.
 type withdrawals struct {

@@ -17,7 +17,7 @@ import (
 )
 
 // An endpoint is one endpoint of an application: its state, its port, and
-// the fields of that state. It implements attach.RegionEndpoint.
+// the fields of that state. It implements attach.NodeEndpoint.
 type endpoint struct {
 	n  *Node
 	s  *session
@@ -28,7 +28,6 @@ type endpoint struct {
 	hungUp chan struct{} // closed when the connection has ended from the peer's side
 	closed chan struct{} // closed when Close is through
 	route  atomic.Pointer[route]
-	copied atomic.Bool          // Copied was called
 	linked atomic.Pointer[conn] // conn in Connected, else nil: calls need no lock to find it
 	held   atomic.Bool          // conn is a request that Settle grants or refuses
 
@@ -44,14 +43,6 @@ type endpoint struct {
 	dialing   dialing
 	listening listening
 }
-
-var (
-	_ attach.RegionEndpoint   = (*endpoint)(nil)
-	_ attach.PairedEndpoint   = (*endpoint)(nil)
-	_ attach.WindowedEndpoint = (*endpoint)(nil)
-	_ attach.CopiedEndpoint   = (*endpoint)(nil)
-	_ attach.HoldingEndpoint  = (*endpoint)(nil)
-)
 
 func newEndpoint(s *session, id uint64) *endpoint {
 	return &endpoint{n: s.n, s: s, id: id, gone: make(chan struct{}), hungUp: make(chan struct{}), closed: make(chan struct{}), listening: listening{waits: newGate()}}
@@ -219,7 +210,7 @@ func (e *endpoint) TryRecv(p []byte) (int, error) {
 	return c.in.tryRead(p)
 }
 
-// CloseWrite is attach.Endpoint's.
+// CloseWrite is attach.NodeEndpoint's.
 func (e *endpoint) CloseWrite() error {
 	c, err := e.connection(core.CallSend)
 	if err != nil {
@@ -228,10 +219,7 @@ func (e *endpoint) CloseWrite() error {
 	return c.closeWrite()
 }
 
-// Copied is attach.CopiedEndpoint's.
-func (e *endpoint) Copied() { e.copied.Store(true) }
-
-// Window is attach.WindowedEndpoint's.
+// Window is attach.NodeEndpoint's.
 func (e *endpoint) Window() int {
 	if c := e.linked.Load(); c != nil {
 		return c.in.window
@@ -274,7 +262,7 @@ func (e *endpoint) Abort(cause string) error {
 	return e.end(wire.Close{Reset: true, Cause: attach.CleanCause(cause)})
 }
 
-// Cause is attach.Endpoint's.
+// Cause is attach.NodeEndpoint's.
 func (e *endpoint) Cause() string {
 	if c := e.lastConn(); c != nil {
 		return c.why()

@@ -21,8 +21,8 @@ import (
 type ended struct {
 	fab  *fabric
 	j    int // b's node
-	a, b attach.Endpoint
-	bs   attach.Session
+	a, b attach.NodeEndpoint
+	bs   attach.NodeSession
 }
 
 // TestOnlyTheApplicationsCloseIsAnEnd lets a writer's connection end in every way, and
@@ -101,7 +101,7 @@ func (e *ended) wantLost(t *testing.T, cause string, err error) {
 }
 
 // An endReader reads an endpoint as io.Reader; only a good end is io.EOF.
-type endReader struct{ attach.Endpoint }
+type endReader struct{ attach.NodeEndpoint }
 
 func (r endReader) Read(p []byte) (int, error) {
 	n, err := r.Recv(context.Background(), p)
@@ -129,7 +129,7 @@ func TestAConnectionThatNobodyAcceptedIsReset(t *testing.T) {
 		}()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(context.Background())
-		accepted := make(chan attach.Endpoint, 1)
+		accepted := make(chan attach.NodeEndpoint, 1)
 		go func() {
 			e, _, _ := l.Accept(ctx)
 			accepted <- e

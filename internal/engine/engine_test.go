@@ -104,7 +104,7 @@ func (f *fabric) close() {
 	}
 }
 
-func (f *fabric) open(i int) attach.Endpoint {
+func (f *fabric) open(i int) attach.NodeEndpoint {
 	ep, err := f.nodes[i].NewSession(attach.Credentials{Admin: true}).Open()
 	if err != nil {
 		f.t.Fatal(err)
@@ -113,7 +113,7 @@ func (f *fabric) open(i int) attach.Endpoint {
 }
 
 // pair returns the two ends of a connection from node i to node j.
-func (f *fabric) pair(i, j int) (a, b attach.Endpoint) {
+func (f *fabric) pair(i, j int) (a, b attach.NodeEndpoint) {
 	a, b, err := f.join(i, j)
 	if err != nil {
 		f.t.Fatal(err)
@@ -121,12 +121,12 @@ func (f *fabric) pair(i, j int) (a, b attach.Endpoint) {
 	return a, b
 }
 
-func (f *fabric) join(i, j int) (a, b attach.Endpoint, err error) {
+func (f *fabric) join(i, j int) (a, b attach.NodeEndpoint, err error) {
 	return f.joinFrom(f.nodes[i].NewSession(attach.Credentials{Admin: true}), j)
 }
 
 // joinFrom connects an endpoint of a session with one of node j.
-func (f *fabric) joinFrom(s attach.Session, j int) (a, b attach.Endpoint, err error) {
+func (f *fabric) joinFrom(s attach.NodeSession, j int) (a, b attach.NodeEndpoint, err error) {
 	l, err := f.nodes[j].NewSession(attach.Credentials{Admin: true}).Open()
 	if err != nil {
 		return nil, nil, err
@@ -202,12 +202,12 @@ func TestRMAAndFences(t *testing.T) {
 	each(t, func(t *testing.T, fab *fabric, j int) {
 		a, b := fab.pair(0, j)
 		const n = 1 << 20
-		am, bm := alloc(t, fab, n), alloc(t, fab, n)
-		aoff, err := a.Register(am, 0, rma.ProtRead|rma.ProtWrite, 0)
+		am, bm := alloc(t, n), alloc(t, n)
+		aoff, err := register(a, am, 0, rma.ProtRead|rma.ProtWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		boff, err := b.Register(bm, 0, rma.ProtRead|rma.ProtWrite, 0)
+		boff, err := register(b, bm, 0, rma.ProtRead|rma.ProtWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,12 +261,4 @@ func TestRMAAndFences(t *testing.T) {
 			t.Errorf("FenceWait after close: %v", err)
 		}
 	})
-}
-
-func alloc(t *testing.T, fab *fabric, n int) []byte {
-	m, err := fab.nodes[0].NewSession(attach.Credentials{}).Alloc(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m.Bytes()
 }

@@ -29,10 +29,10 @@ func SetPassTime(d time.Duration) (undo func()) {
 }
 
 // CloseWindows is endpoint.closeWindows.
-func CloseWindows(ep attach.Endpoint) { ep.(*endpoint).closeWindows() }
+func CloseWindows(ep attach.NodeEndpoint) { ep.(*endpoint).closeWindows() }
 
 // LoseCount makes the node unable to count the bytes written to ep's RMA path.
-func LoseCount(ep attach.Endpoint) {
+func LoseCount(ep attach.NodeEndpoint) {
 	p := &ep.(*endpoint).conn.rma.out
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -40,8 +40,8 @@ type flood struct {
 }
 
 // begin lets connection k flood.
-func (f *flood) begin(k int, near, far attach.Endpoint, mem *fabric) {
-	src, dst := memoryOf(f.t, mem, floodPiece), memoryOf(f.t, mem, floodPiece)
+func (f *flood) begin(k int, near, far attach.NodeEndpoint) {
+	src, dst := alloc(f.t, floodPiece), alloc(f.t, floodPiece)
 	loff, roff := windowOf(f.t, near, src), windowOf(f.t, far, dst)
 	f.ends.Go(func() {
 		for p := make([]byte, floodPiece); f.ctx.Err() == nil; {
@@ -68,7 +68,7 @@ func (f *flood) begin(k int, near, far attach.Endpoint, mem *fabric) {
 }
 
 // write keeps floodDepth writes under way.
-func (f *flood) write(k int, near attach.Endpoint, loff, roff int64) error {
+func (f *flood) write(k int, near attach.NodeEndpoint, loff, roff int64) error {
 	var marks [floodDepth]fence.Mark
 	for i := 0; f.ctx.Err() == nil; i++ {
 		if i >= floodDepth {
@@ -138,7 +138,7 @@ var fairNets = map[string]func(*testing.T, uint64) chaosNet{
 
 // flooded runs check while eight connections between two nodes flood, and a ninth
 // is idle.
-func flooded(t *testing.T, net chaosNet, check func(f *flood, near, far attach.Endpoint, mem *fabric)) {
+func flooded(t *testing.T, net chaosNet, check func(f *flood, near, far attach.NodeEndpoint)) {
 	defer net.close()
 	nodes := couple(t, net)
 	mem := &fabric{t: t, nodes: nodes[:]}
@@ -150,10 +150,10 @@ func flooded(t *testing.T, net chaosNet, check func(f *flood, near, far attach.E
 	defer cancel()
 	for k := range floodPairs {
 		a, b := coupled(t, nodes, addr.Port(3001+k))
-		f.begin(k, a, b, mem)
+		f.begin(k, a, b)
 	}
 	f.pass(floodLong/8, never)
-	check(f, near, far, mem)
+	check(f, near, far)
 }
 
 // shares lets the flood move n bytes, and checks the share of each connection.
@@ -177,9 +177,9 @@ func TestConnectionsShareALink(t *testing.T) {
 				if n, ok := net.(interface{ SetDefaultRules(netsim.Rules) }); ok {
 					n.SetDefaultRules(netsim.Rules{Delay: 200 * time.Microsecond})
 				}
-				flooded(t, net, func(f *flood, near, far attach.Endpoint, mem *fabric) {
+				flooded(t, net, func(f *flood, near, far attach.NodeEndpoint) {
 					f.shares(floodLong)
-					dst := memoryOf(t, mem, rma.PageSize)
+					dst := alloc(t, rma.PageSize)
 					roff := windowOf(t, far, dst)
 					for i := range 20 {
 						f.small(near, roff, dst, byte(i+1))
@@ -199,14 +199,14 @@ func TestConnectionsShareLossyStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := seed(t)
 			bubble.Test(t, func(t *testing.T) {
-				flooded(t, fairNets[name](t, s), func(f *flood, _, _ attach.Endpoint, _ *fabric) { f.shares(2 * floodLong) })
+				flooded(t, fairNets[name](t, s), func(f *flood, _, _ attach.NodeEndpoint) { f.shares(2 * floodLong) })
 			})
 		})
 	}
 }
 
 // small writes beside the flood.
-func (f *flood) small(near attach.Endpoint, roff int64, dst []byte, value byte) {
+func (f *flood) small(near attach.NodeEndpoint, roff int64, dst []byte, value byte) {
 	f.t.Helper()
 	done := make(chan error, 1)
 	was := f.total()
@@ -221,21 +221,11 @@ func (f *flood) small(near attach.Endpoint, roff int64, dst []byte, value byte) 
 }
 
 // windowOf registers n bytes of p and returns their offset.
-func windowOf(t *testing.T, ep attach.Endpoint, p []byte) int64 {
+func windowOf(t *testing.T, ep attach.NodeEndpoint, p []byte) int64 {
 	t.Helper()
-	off, err := ep.Register(p, 0, rma.ProtRead|rma.ProtWrite, 0)
+	off, err := register(ep, p, 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return off
-}
-
-// memoryOf returns whole pages.
-func memoryOf(t *testing.T, fab *fabric, n int) []byte {
-	t.Helper()
-	m, err := fab.nodes[0].NewSession(attach.Credentials{}).Alloc(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m.Bytes()
 }

@@ -45,7 +45,7 @@ func (c *conn) payloadDone(p *core.Payload[memory], err error) {
 const fillTime = 3 * time.Second
 
 // closeWindows makes the memory of this end's windows stay as it is, once it has
-// returned: see attach.LeavingSession.
+// returned: see attach.NodeSession.
 func (c *conn) closeWindows() {
 	c.mu.Lock()
 	c.core.CloseWindows()

@@ -81,7 +81,7 @@ func flap(t *testing.T, seed uint64, cfg engine.Config) {
 	var over atomic.Bool // from here on connections may end
 	for range 4 {
 		a, b := fab.pair(0, 1)
-		for _, way := range [][2]attach.Endpoint{{a, b}, {b, a}} {
+		for _, way := range [][2]attach.NodeEndpoint{{a, b}, {b, a}} {
 			pace := rand.New(rand.NewPCG(rng.Uint64(), 1))
 			apps.Go(func() { talk(t, way[0], pace, &over) })
 			apps.Go(func() { listenOn(t, way[1], &over) })
@@ -113,7 +113,7 @@ func (n packetNet) mend(i, j int) {
 }
 
 // talk sends more than the way takes while it is cut.
-func talk(t *testing.T, ep attach.Endpoint, pace *rand.Rand, over *atomic.Bool) {
+func talk(t *testing.T, ep attach.NodeEndpoint, pace *rand.Rand, over *atomic.Bool) {
 	for !over.Load() {
 		time.Sleep(time.Duration(pace.Int64N(int64(40 * time.Millisecond))))
 		if _, err := ep.Send(context.Background(), make([]byte, 64+pace.IntN(60_000))); err != nil && !over.Load() {
@@ -123,7 +123,7 @@ func talk(t *testing.T, ep attach.Endpoint, pace *rand.Rand, over *atomic.Bool) 
 	}
 }
 
-func listenOn(t *testing.T, ep attach.Endpoint, over *atomic.Bool) {
+func listenOn(t *testing.T, ep attach.NodeEndpoint, over *atomic.Bool) {
 	for p := make([]byte, 64<<10); ; {
 		if _, err := ep.Recv(context.Background(), p); err != nil {
 			if !over.Load() {

@@ -15,7 +15,7 @@ import (
 
 // held returns a request from node 0 that a listener of node j holds, and the results of its
 // connect.
-func (f *fabric) held(ctx context.Context, l attach.Endpoint, at addr.Addr) (a attach.Endpoint, h attach.Endpoint, connected <-chan error) {
+func (f *fabric) held(ctx context.Context, l attach.NodeEndpoint, at addr.Addr) (a attach.NodeEndpoint, h attach.NodeEndpoint, connected <-chan error) {
 	f.t.Helper()
 	a = f.open(0)
 	result := make(chan error, 1)
@@ -41,8 +41,8 @@ func (f *fabric) held(ctx context.Context, l attach.Endpoint, at addr.Addr) (a a
 func TestHeldRequests(t *testing.T) {
 	each(t, func(t *testing.T, fab *fabric, j int) {
 		l, at := fab.listener(j, 1)
-		l.(attach.HoldingEndpoint).Hold()
-		settle := func(ep attach.Endpoint, code status.Code) error { return ep.(attach.HoldingEndpoint).Settle(code) }
+		l.Hold()
+		settle := func(ep attach.NodeEndpoint, code status.Code) error { return ep.Settle(code) }
 
 		a, b, connected := fab.held(t.Context(), l, at)
 		other, b2, connected2 := fab.held(t.Context(), l, at) // while the first one waits
@@ -75,13 +75,13 @@ func TestHeldRequests(t *testing.T) {
 		if err := <-connected; !errors.Is(err, context.Canceled) {
 			t.Errorf("withdrawn: %v", err)
 		}
-		<-b.(attach.HoldingEndpoint).HungUp()
+		<-b.HungUp()
 		if err := settle(b, status.OK); err == nil {
 			t.Error("granted to a requester that is gone")
 		}
 		b.Close()
 
-		for _, end := range []func(attach.Endpoint) error{attach.Endpoint.Close, func(e attach.Endpoint) error { return e.Abort("x") }} {
+		for _, end := range []func(attach.NodeEndpoint) error{attach.NodeEndpoint.Close, func(e attach.NodeEndpoint) error { return e.Abort("x") }} {
 			_, b, connected = fab.held(t.Context(), l, at)
 			began := time.Now()
 			if err := end(b); err != nil {
@@ -106,7 +106,7 @@ func TestHeldRequests(t *testing.T) {
 }
 
 // sayWord sends a word from a to b.
-func sayWord(t *testing.T, a, b attach.Endpoint) {
+func sayWord(t *testing.T, a, b attach.NodeEndpoint) {
 	t.Helper()
 	if _, err := a.Send(t.Context(), []byte("word")); err != nil {
 		t.Error(err)

@@ -28,7 +28,7 @@ type hostile struct {
 	ctrlIn *wire.Reader
 	ops    transport.SendStream
 	opsIn  *wire.Reader
-	victim attach.Endpoint
+	victim attach.NodeEndpoint
 	conn   wire.ConnID // the victim's
 }
 
@@ -65,7 +65,7 @@ func newHostileOn(t *testing.T, fab *fabric, limit uint64, version uint16) *host
 	}
 	h.ctrlIn = r
 	l, at := fab.listener(0, 1)
-	accepted := make(chan attach.Endpoint, 1)
+	accepted := make(chan attach.NodeEndpoint, 1)
 	go func() {
 		ep, _, _ := l.Accept(ctx)
 		accepted <- ep

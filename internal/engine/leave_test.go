@@ -24,8 +24,8 @@ func TestALeavingNodeChangesNoWindow(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond}, 2, engine.Config{})
 		a, b := fab.pair(0, 1)
-		window := alloc(t, fab, 4096)
-		off, err := a.Register(window, 0, rma.ProtRead|rma.ProtWrite, 0)
+		window := alloc(t, 4096)
+		off, err := register(a, window, 0, rma.ProtRead|rma.ProtWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,13 +78,13 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond, StreamBuffer: 64 << 10}, 2, engine.Config{})
-				app := fab.nodes[0].NewSession(attach.Credentials{}).(attach.LeavingSession)
-				window := alloc(t, fab, 1<<20)
+				app := fab.nodes[0].NewSession(attach.Credentials{})
+				window := alloc(t, 1<<20)
 				a, b, err := fab.joinFrom(app, 1)
 				if err != nil {
 					t.Fatal(err)
 				}
-				off, err := a.Register(window, 0, rma.ProtRead|rma.ProtWrite, 0)
+				off, err := register(a, window, 0, rma.ProtRead|rma.ProtWrite, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,16 +123,16 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)
-		app := fab.nodes[0].NewSession(attach.Credentials{}).(attach.LeavingSession)
+		app := fab.nodes[0].NewSession(attach.Credentials{})
 		a, far, err := fab.joinFrom(app, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, heard := far.(attach.DirectEndpoint), 0
+		b, heard := far, 0
 		if _, err := b.OnWithdrawal(func() { heard++ }); err != nil {
 			t.Fatal(err)
 		}
-		off, err := a.Register(alloc(t, fab, 4096), 0, rma.ProtRead|rma.ProtWrite, 0)
+		off, err := register(a, alloc(t, 4096), 0, rma.ProtRead|rma.ProtWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := late.Register(alloc(t, fab, 4096), 0, rma.ProtWrite, 0); !errors.Is(err, syscall.ECONNRESET) {
+		if _, err := register(late, alloc(t, 4096), 0, rma.ProtWrite, 0); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("Register on an endpoint of afterwards: %v", err)
 		}
 	})

@@ -21,8 +21,8 @@ import (
 // A blocker is one call that waits for node 1.
 type blocker struct {
 	name string
-	call func(a attach.Endpoint) error // on node 0's end of a connection of its own
-	want []error                       // any of them
+	call func(a attach.NodeEndpoint) error // on node 0's end of a connection of its own
+	want []error                           // any of them
 }
 
 var reset = []error{syscall.ECONNRESET}
@@ -33,27 +33,27 @@ func blockers(fab *fabric, busy addr.Addr) []blocker {
 	buf := make([]byte, 4<<20)
 	const all = rma.Sync
 	return []blocker{
-		{"recv", func(a attach.Endpoint) error { _, err := a.Recv(ctx, make([]byte, 1)); return err }, reset},
-		{"send on a full inbox", func(a attach.Endpoint) error { _, err := a.Send(ctx, buf); return err }, reset},
-		{"connect", func(attach.Endpoint) error { _, err := fab.open(0).Connect(ctx, busy); return err }, []error{syscall.ECONNRESET, syscall.ENODEV}},
-		{"try connect", func(attach.Endpoint) error { return polled(fab.open(0), busy) }, []error{syscall.ECONNRESET, syscall.ENODEV}},
-		{"writeto", func(a attach.Endpoint) error { return a.WriteTo(0, 4096, 0, all) }, reset},
-		{"readfrom", func(a attach.Endpoint) error { return a.ReadFrom(0, 4096, 0, all) }, reset},
-		{"vwriteto", func(a attach.Endpoint) error { return a.VWriteTo(make([]byte, 64), 0, all) }, reset},
-		{"vreadfrom", func(a attach.Endpoint) error { return a.VReadFrom(make([]byte, 64), 0, all) }, reset},
-		{"atomic", func(a attach.Endpoint) error {
+		{"recv", func(a attach.NodeEndpoint) error { _, err := a.Recv(ctx, make([]byte, 1)); return err }, reset},
+		{"send on a full inbox", func(a attach.NodeEndpoint) error { _, err := a.Send(ctx, buf); return err }, reset},
+		{"connect", func(attach.NodeEndpoint) error { _, err := fab.open(0).Connect(ctx, busy); return err }, []error{syscall.ECONNRESET, syscall.ENODEV}},
+		{"try connect", func(attach.NodeEndpoint) error { return polled(fab.open(0), busy) }, []error{syscall.ECONNRESET, syscall.ENODEV}},
+		{"writeto", func(a attach.NodeEndpoint) error { return a.WriteTo(0, 4096, 0, all) }, reset},
+		{"readfrom", func(a attach.NodeEndpoint) error { return a.ReadFrom(0, 4096, 0, all) }, reset},
+		{"vwriteto", func(a attach.NodeEndpoint) error { return a.VWriteTo(make([]byte, 64), 0, all) }, reset},
+		{"vreadfrom", func(a attach.NodeEndpoint) error { return a.VReadFrom(make([]byte, 64), 0, all) }, reset},
+		{"atomic", func(a attach.NodeEndpoint) error {
 			_, err := a.Atomic(ctx, rma.Atomic{Op: rma.AtomicAdd, Width: 8})
 			return err
 		}, reset},
-		{"fence wait", func(a attach.Endpoint) error { return waitFenced(a, fence.InitSelf) }, reset},
-		{"fence of the peer's", func(a attach.Endpoint) error { return waitFenced(a, fence.InitPeer) }, reset},
+		{"fence wait", func(a attach.NodeEndpoint) error { return waitFenced(a, fence.InitSelf) }, reset},
+		{"fence of the peer's", func(a attach.NodeEndpoint) error { return waitFenced(a, fence.InitPeer) }, reset},
 		{"operations without end", endless, reset},
 		{"poll", hungUp, reset},
 	}
 }
 
 // waitFenced writes, and waits for the operations that one side has begun.
-func waitFenced(a attach.Endpoint, by fence.Side) error {
+func waitFenced(a attach.NodeEndpoint, by fence.Side) error {
 	if err := a.WriteTo(0, 4096, 0, 0); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func waitFenced(a attach.Endpoint, by fence.Side) error {
 }
 
 // endless writes until there is no room for another operation.
-func endless(a attach.Endpoint) error {
+func endless(a attach.NodeEndpoint) error {
 	for {
 		if err := a.WriteTo(0, 4096, 0, 0); err != nil {
 			return err
@@ -75,7 +75,7 @@ func endless(a attach.Endpoint) error {
 
 // hungUp waits for the end of a connection as poll does, and returns the error of a send
 // then.
-func hungUp(a attach.Endpoint) error {
+func hungUp(a attach.NodeEndpoint) error {
 	changed := make(chan struct{}, 1)
 	defer a.Notify(changed)()
 	for a.Ready()&attach.PollHup == 0 {
@@ -86,7 +86,7 @@ func hungUp(a attach.Endpoint) error {
 }
 
 // polled connects without blocking and waits for the result as poll does.
-func polled(ep attach.Endpoint, dst addr.Addr) error {
+func polled(ep attach.NodeEndpoint, dst addr.Addr) error {
 	changed := make(chan struct{}, 1)
 	defer ep.Notify(changed)()
 	for {
@@ -109,7 +109,7 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 		busy, at := fab.listener(1, 8) // no acceptor
 		defer busy.Close()
 		calls := blockers(fab, at)
-		ends := make([]attach.Endpoint, len(calls))
+		ends := make([]attach.NodeEndpoint, len(calls))
 		for i := range calls {
 			ends[i] = fab.pairWithWindows(t)
 		}
@@ -186,11 +186,11 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 
 // pairWithWindows returns node 0's end of a connection to node 1; both ends
 // have a window.
-func (f *fabric) pairWithWindows(t *testing.T) attach.Endpoint {
+func (f *fabric) pairWithWindows(t *testing.T) attach.NodeEndpoint {
 	t.Helper()
 	a, b := f.pair(0, 1)
-	for _, ep := range []attach.Endpoint{a, b} {
-		if _, err := ep.Register(alloc(t, f, 4096), 0, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
+	for _, ep := range []attach.NodeEndpoint{a, b} {
+		if _, err := register(ep, alloc(t, 4096), 0, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,7 +198,7 @@ func (f *fabric) pairWithWindows(t *testing.T) attach.Endpoint {
 }
 
 // lastWords receives the bytes that a lost node had sent, and then the loss.
-func lastWords(t *testing.T, ep attach.Endpoint) {
+func lastWords(t *testing.T, ep attach.NodeEndpoint) {
 	t.Helper()
 	buf := make([]byte, 100)
 	if n, err := ep.Recv(context.Background(), buf); string(buf[:n]) != "last words" {

@@ -1,12 +1,12 @@
 package engine
 
 import (
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/core"
-	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -144,7 +144,7 @@ func storeLine(sp span, p []byte) error {
 			return err
 		}
 	}
-	return region.Store(off+n, 8, nativeWord(p[n:]))
+	return region.Store(off+n, 8, binary.NativeEndian.Uint64(p[n:]))
 }
 
 // store8 stores a signal's value, as one word where it is aligned to eight.
@@ -154,7 +154,7 @@ func store8(sp span, v uint64) error {
 		return region.Store(off, 8, v)
 	}
 	var b [8]byte
-	putNativeWord(b[:], v)
+	binary.NativeEndian.PutUint64(b[:], v)
 	return region.WriteAt(b[:], off)
 }
 
@@ -183,13 +183,4 @@ func atomicAt(sp span, a rma.Atomic) (old uint64, err error) {
 			return old, nil
 		}
 	}
-}
-
-// checkBytes checks memory that an application of this process registers: its
-// address and length are whole pages.
-func checkBytes(p []byte) error {
-	if len(p) == 0 || len(p)%rma.PageSize != 0 || address(p)%rma.PageSize != 0 {
-		return status.Invalid
-	}
-	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
@@ -84,11 +83,11 @@ func TestAPeerThatKnowsNoPaths(t *testing.T) {
 			count := h.frames()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := h.victim.(attach.PathEndpoint).Path(ctx, path.Hash{}, func() {})
+			_, err := h.victim.Path(ctx, path.Hash{}, func() {})
 			if unknown := errors.Is(err, status.NotSupp) && strings.Contains(err.Error(), "knows no paths"); unknown == v.path {
 				t.Errorf("version %d: a path: %v", v.version, err)
 			}
-			_, err = h.victim.(attach.RMAPathEndpoint).RMAPath(ctx, path.Hash{}, func() {})
+			_, err = h.victim.RMAPath(ctx, path.Hash{}, func() {})
 			if unknown := errors.Is(err, status.NotSupp) && strings.Contains(err.Error(), "knows no RMA paths"); unknown == v.rma {
 				t.Errorf("version %d: an RMA path: %v", v.version, err)
 			}

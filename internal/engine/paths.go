@@ -52,9 +52,7 @@ type connPath struct {
 	said    bool   // NoPath was sent, and the peer's has not come
 }
 
-var _ attach.PathEndpoint = (*endpoint)(nil)
-
-// Path implements attach.PathEndpoint.
+// Path implements attach.NodeEndpoint.
 func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (attach.PathSocket, error) {
 	c, err := e.pathConn()
 	var ours *wire.Path
@@ -68,7 +66,7 @@ func (e *endpoint) Path(ctx context.Context, key path.Hash, freed func()) (attac
 	return c.awaitPath(ctx, ours)
 }
 
-// PathRest implements attach.PathEndpoint.
+// PathRest implements attach.NodeEndpoint.
 func (e *endpoint) PathRest(b []byte) error {
 	c := e.lastConn()
 	if c == nil {
@@ -94,7 +92,7 @@ func (e *endpoint) pathConn() (*conn, error) {
 	return c, c.mayHavePath("paths", pathVersion)
 }
 
-// OnPath implements attach.PathEndpoint.
+// OnPath implements attach.NodeEndpoint.
 func (e *endpoint) OnPath(fn func()) {
 	c := e.lastConn()
 	if c == nil {
@@ -110,10 +108,10 @@ func (e *endpoint) OnPath(fn func()) {
 	}
 }
 
-// HungUp implements attach.PathEndpoint.
+// HungUp implements attach.NodeEndpoint.
 func (e *endpoint) HungUp() <-chan struct{} { return e.hungUp }
 
-// NoPath implements attach.PathEndpoint.
+// NoPath implements attach.NodeEndpoint.
 func (e *endpoint) NoPath(why string, used bool) {
 	c := e.lastConn()
 	switch {

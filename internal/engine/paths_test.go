@@ -59,11 +59,11 @@ func tcpPair(t *testing.T) (near, far *net.TCPConn) {
 }
 
 // ask asks for the path at both ends.
-func (p *pathed) ask(a, b attach.Endpoint) (sockets [2]attach.PathSocket, errs [2]error) {
+func (p *pathed) ask(a, b attach.NodeEndpoint) (sockets [2]attach.PathSocket, errs [2]error) {
 	var wg sync.WaitGroup
-	for i, ep := range []attach.Endpoint{a, b} {
+	for i, ep := range []attach.NodeEndpoint{a, b} {
 		wg.Go(func() {
-			sockets[i], errs[i] = ep.(attach.PathEndpoint).Path(p.t.Context(), path.Hash{byte(i + 1)}, func() {})
+			sockets[i], errs[i] = ep.Path(p.t.Context(), path.Hash{byte(i + 1)}, func() {})
 		})
 	}
 	wg.Wait()
@@ -102,7 +102,7 @@ func TestAPathJoinsTheTwoApplications(t *testing.T) {
 	if _, err := io.ReadFull(c[1], got); err != nil || string(got) != "hello" {
 		t.Fatalf("%q, %v", got, err)
 	}
-	if _, err := a.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
+	if _, err := a.Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
 		t.Errorf("a second path: %v", err)
 	}
 	info := p.nodes[0].Conns()[0].Socket
@@ -114,11 +114,11 @@ func TestAPathJoinsTheTwoApplications(t *testing.T) {
 // TestAPathEndsWithItsConnection: bytes that arrived before the end can be read, and none
 // that are sent later, by a peer that goes on sending.
 func TestAPathEndsWithItsConnection(t *testing.T) {
-	for name, end := range map[string]func(p *pathed, a, b attach.Endpoint){
-		"node removed": func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].NodeLost(p.peers[1].Incarnation, "crashed") },
-		"aborted":      func(_ *pathed, a, _ attach.Endpoint) { a.Abort("the application died") },
-		"node closes":  func(p *pathed, _, _ attach.Endpoint) { p.nodes[0].Close() },
-		"path broken":  func(_ *pathed, a, _ attach.Endpoint) { a.(attach.PathEndpoint).NoPath("broken", true) },
+	for name, end := range map[string]func(p *pathed, a, b attach.NodeEndpoint){
+		"node removed": func(p *pathed, _, _ attach.NodeEndpoint) { p.nodes[0].NodeLost(p.peers[1].Incarnation, "crashed") },
+		"aborted":      func(_ *pathed, a, _ attach.NodeEndpoint) { a.Abort("the application died") },
+		"node closes":  func(p *pathed, _, _ attach.NodeEndpoint) { p.nodes[0].Close() },
+		"path broken":  func(_ *pathed, a, _ attach.NodeEndpoint) { a.NoPath("broken", true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPathed(t, nil)
@@ -163,7 +163,7 @@ func TestAPathEndsWithItsConnection(t *testing.T) {
 }
 
 // withPath returns two endpoints of a new fabric and the two ends of their path.
-func withPath(t *testing.T) (p *pathed, a, b attach.Endpoint, c [2]net.Conn) {
+func withPath(t *testing.T) (p *pathed, a, b attach.NodeEndpoint, c [2]net.Conn) {
 	t.Helper()
 	p = newPathed(t, nil)
 	a, b = p.pair(0, 1)
@@ -205,7 +205,7 @@ func TestTheNodeSendsTheRestOfAPath(t *testing.T) {
 	_, a, b, c := withPath(t)
 	sent := fillSocket(t, c[0])
 	rest := bytes.Repeat([]byte{7}, path.RestMost)
-	if err := a.(attach.PathEndpoint).PathRest(rest); err != nil {
+	if err := a.PathRest(rest); err != nil {
 		t.Fatal(err)
 	}
 	c[0].Close()
@@ -225,7 +225,7 @@ func TestTheNodeSendsTheRestOfAPath(t *testing.T) {
 func TestARestOfAHostileApplication(t *testing.T) {
 	p, a, b, c := withPath(t)
 	sent := fillSocket(t, c[0])
-	if err := a.(attach.PathEndpoint).PathRest(make([]byte, path.RestMost)); err != nil {
+	if err := a.PathRest(make([]byte, path.RestMost)); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Close(); err != nil {
@@ -269,7 +269,7 @@ func fillSocket(t *testing.T, c net.Conn) (sent int) {
 func TestARestIsBounded(t *testing.T) {
 	p := newPathed(t, nil)
 	a, b := p.pair(0, 1)
-	near := a.(attach.PathEndpoint)
+	near := a
 	if err := near.PathRest([]byte{1}); !errors.Is(err, status.Invalid) {
 		t.Errorf("without a path: %v", err)
 	}
@@ -345,13 +345,13 @@ func TestAPathThatThePeerDoesNotWant(t *testing.T) {
 	p := newPathed(t, nil)
 	a, b := p.pair(0, 1)
 	told := make(chan struct{})
-	b.(attach.PathEndpoint).OnPath(func() { close(told) })
-	_, err := a.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {})
+	b.OnPath(func() { close(told) })
+	_, err := a.Path(t.Context(), path.Hash{}, func() {})
 	if !errors.Is(err, status.Again) || !strings.Contains(err.Error(), "does not join") {
 		t.Errorf("%v", err)
 	}
 	<-told
-	if _, err := b.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.Again) {
+	if _, err := b.Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.Again) {
 		t.Errorf("too late: %v", err)
 	}
 }
@@ -382,9 +382,9 @@ func TestAPathIsTriedAgain(t *testing.T) {
 	}
 	a, b = p.pair(0, 1)
 	p.net.Plaintext = true // at both nodes; the frame of one says otherwise
-	ep := a.(attach.PathEndpoint)
-	ep.OnPath(func() { p.net.Plaintext = false; go b.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
-	b.(attach.PathEndpoint).OnPath(func() { p.net.Plaintext = false; go b.(attach.PathEndpoint).Path(t.Context(), path.Hash{}, func() {}) })
+	ep := a
+	ep.OnPath(func() { p.net.Plaintext = false; go b.Path(t.Context(), path.Hash{}, func() {}) })
+	b.OnPath(func() { p.net.Plaintext = false; go b.Path(t.Context(), path.Hash{}, func() {}) })
 	if _, err := ep.Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.NotSupp) {
 		t.Errorf("plaintext at one node only: %v", err)
 	}
@@ -464,7 +464,7 @@ func TestASilentPathIsALoss(t *testing.T) {
 			for _, i := range holes {
 				swallow(t, c[i])
 			}
-			for i, ep := range []attach.Endpoint{a, b} {
+			for i, ep := range []attach.NodeEndpoint{a, b} {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				n, err := ep.Recv(ctx, make([]byte, 1))
 				cancel()
@@ -504,7 +504,7 @@ func TestALossyPathIsNotSilent(t *testing.T) {
 			leastTTL(t, c, 255*(r.IntN(5)/4))
 		}
 	}
-	for i, ep := range []attach.Endpoint{a, b} {
+	for i, ep := range []attach.NodeEndpoint{a, b} {
 		if ev := ep.Ready(); ev&attach.PollHup != 0 {
 			t.Errorf("end %d: the connection has ended: %s", i, ep.Cause())
 		}
@@ -528,7 +528,7 @@ func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
 		}
 	}
 	time.Sleep(9 * time.Second)
-	for i, ep := range []attach.Endpoint{a, b} {
+	for i, ep := range []attach.NodeEndpoint{a, b} {
 		if ev := ep.Ready(); ev&attach.PollHup != 0 {
 			t.Errorf("end %d: the connection has ended: %s", i, ep.Cause())
 		}
@@ -538,13 +538,13 @@ func TestAPeerThatDoesNotReadIsNotSilent(t *testing.T) {
 // TestADialEndsWithItsPath: the socket of a path that is given up before the peer's port has
 // answered is closed at once. It counts no more, so that many would be held beside the bound.
 func TestADialEndsWithItsPath(t *testing.T) {
-	for name, ask := range map[string]func(ctx context.Context, a attach.Endpoint) error{
-		"messages": func(ctx context.Context, a attach.Endpoint) error {
-			_, err := a.(attach.PathEndpoint).Path(ctx, path.Hash{1}, func() {})
+	for name, ask := range map[string]func(ctx context.Context, a attach.NodeEndpoint) error{
+		"messages": func(ctx context.Context, a attach.NodeEndpoint) error {
+			_, err := a.Path(ctx, path.Hash{1}, func() {})
 			return err
 		},
-		"RMA": func(ctx context.Context, a attach.Endpoint) error {
-			_, err := a.(attach.RMAPathEndpoint).RMAPath(ctx, path.Hash{1}, func() {})
+		"RMA": func(ctx context.Context, a attach.NodeEndpoint) error {
+			_, err := a.RMAPath(ctx, path.Hash{1}, func() {})
 			return err
 		},
 	} {
@@ -552,7 +552,7 @@ func TestADialEndsWithItsPath(t *testing.T) {
 			dialed := make(chan *net.TCPConn, 1)
 			p := newPathed(t, func(_ *pathed, far *net.TCPConn) { dialed <- far })
 			a, b := p.pair(0, 1)
-			b.(attach.PathEndpoint).OnPath(func() { go b.(attach.PathEndpoint).Path(t.Context(), path.Hash{2}, func() {}) })
+			b.OnPath(func() { go b.Path(t.Context(), path.Hash{2}, func() {}) })
 			ctx, cancel := context.WithCancel(t.Context())
 			asked := make(chan error, 1)
 			go func() { asked <- ask(ctx, a) }()

@@ -4,7 +4,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -18,7 +17,7 @@ func TestAsManyReadsAsAllowed(t *testing.T) {
 		t.Run(provider, func(t *testing.T) {
 			pa, pb := benchProviders[provider](t)
 			here, there := pairWith(t, pa, pb, func(c *engine.Config) { c.Limits.Ops = engineOps })
-			roff, err := there.Register(memory(t, size), 0, rma.ProtRead, 0)
+			roff, err := register(there, alloc(t, size), 0, rma.ProtRead, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,15 +40,3 @@ func TestAsManyReadsAsAllowed(t *testing.T) {
 
 // engineOps is the limit.
 const engineOps = 2
-
-// memory returns n bytes that can be registered.
-func memory(t *testing.T, n int) []byte {
-	t.Helper()
-	node := engine.Start(engine.Config{})
-	t.Cleanup(func() { node.Close() })
-	mem, err := node.NewSession(attach.Credentials{}).Alloc(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return mem.Bytes()
-}

@@ -102,7 +102,7 @@ func relinking(t *testing.T, late time.Duration, f func(t *testing.T, fab *fabri
 }
 
 // connecting connects node 0 to at and returns where the result will be.
-func connecting(fab *fabric, at addr.Addr) (attach.Endpoint, <-chan error) {
+func connecting(fab *fabric, at addr.Addr) (attach.NodeEndpoint, <-chan error) {
 	a, result := fab.open(0), make(chan error, 1)
 	go func() {
 		_, err := a.Connect(context.Background(), at)
@@ -158,7 +158,7 @@ func TestAGrantThatItsLinkTakesWithIt(t *testing.T) {
 	relinking(t, 0, func(t *testing.T, fab *fabric, sessions []*watched) {
 		l, at := fab.listener(1, 4)
 		type accepted struct {
-			ep  attach.Endpoint
+			ep  attach.NodeEndpoint
 			err error
 		}
 		got := make(chan accepted, 1)
@@ -213,7 +213,7 @@ func TestWhatAnEndProvesIsTold(t *testing.T) {
 }
 
 // passes sends a byte from a to b.
-func passes(t *testing.T, a, b attach.Endpoint) {
+func passes(t *testing.T, a, b attach.NodeEndpoint) {
 	t.Helper()
 	if _, err := a.Send(context.Background(), []byte{7}); err != nil {
 		t.Fatal(err)

@@ -11,18 +11,6 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
-	if err := e.alive(); err != nil {
-		return 0, err
-	}
-	if err := checkBytes(p); err != nil {
-		return 0, err
-	}
-	r := attach.Heap(p)
-	defer r.Release()
-	return e.RegisterRegion(r, 0, int64(len(p)), off, prot, flags)
-}
-
 func (e *endpoint) RegisterRegion(r attach.Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
 	if err := e.alive(); err != nil {
 		return 0, err
@@ -118,7 +106,7 @@ func (e *endpoint) transfer(kind core.OpKind, l core.Local, roff int64, flags rm
 // copies returns l with the node's charge for memory that it keeps while the caller
 // goes on, and whether the caller has to wait instead.
 func (e *endpoint) copies(l core.Local, waits bool) (core.Local, bool) {
-	if waits || l.Buf == nil || !e.copied.Load() {
+	if waits || l.Buf == nil {
 		return l, waits
 	}
 	charged, ok := e.n.budget.charge(l.Length)
@@ -272,7 +260,7 @@ func (c *conn) signalByPeer(s fence.Signal) error {
 	return c.wait(context.Background(), m)
 }
 
-func (e *endpoint) MapRegion(roff, n int64, prot rma.Prot) (attach.Region, int64, error) {
+func (e *endpoint) MapRegion(roff, n int64, prot rma.Prot) (attach.WindowRegion, int64, error) {
 	l, err := e.lend(roff, n, prot)
 	if err != nil {
 		return nil, 0, err

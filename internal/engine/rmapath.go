@@ -48,12 +48,10 @@ type rmaPath struct {
 	gone    chan struct{} // of in: closed when it is over
 }
 
-var _ attach.RMAPathEndpoint = (*endpoint)(nil)
-
 // rmaKey is the key of this process's ends of RMA paths that it serves.
 var rmaKey = sync.OnceValues(path.NewKey)
 
-// RMAPath implements attach.RMAPathEndpoint.
+// RMAPath implements attach.NodeEndpoint.
 func (e *endpoint) RMAPath(ctx context.Context, key path.Hash, freed func()) (attach.PathSocket, error) {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
@@ -81,7 +79,7 @@ func (p *rmaPath) notAsked(why error) {
 	}
 }
 
-// NoRMAPath implements attach.RMAPathEndpoint.
+// NoRMAPath implements attach.NodeEndpoint.
 func (e *endpoint) NoRMAPath(why string, used bool) {
 	c, err := e.connection(core.CallMemory)
 	switch {
@@ -93,7 +91,7 @@ func (e *endpoint) NoRMAPath(why string, used bool) {
 	}
 }
 
-// FarWindow implements attach.RMAPathEndpoint.
+// FarWindow implements attach.NodeEndpoint.
 func (e *endpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {

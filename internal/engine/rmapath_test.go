@@ -29,13 +29,13 @@ type initiator struct {
 }
 
 // initiates makes the RMA path of ep.
-func initiates(t *testing.T, ep attach.Endpoint) *initiator {
+func initiates(t *testing.T, ep attach.NodeEndpoint) *initiator {
 	t.Helper()
 	key, err := path.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ep.(attach.RMAPathEndpoint).RMAPath(t.Context(), key.Hash(), func() {})
+	s, err := ep.RMAPath(t.Context(), key.Hash(), func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func (i *initiator) refusal(first, n uint64) status.Code {
 // A farMemory is a connection with an RMA path from end a to b's windows.
 type farMemory struct {
 	*pathed
-	a, b attach.Endpoint
+	a, b attach.NodeEndpoint
 	*initiator
 	mem []byte
 	off int64
@@ -121,9 +121,9 @@ func newFarMemoryBy(t *testing.T, from int, size int, show func(p *pathed, far *
 	x.Close()
 	y.Close()
 	f.a, f.b = f.pair(from, 1-from)
-	f.mem = alloc(t, f.fabric, size)
+	f.mem = alloc(t, size)
 	var err error
-	if f.off, err = f.b.Register(f.mem, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
+	if f.off, err = register(f.b, f.mem, 0, rma.ProtRead|rma.ProtWrite, 0); err != nil {
 		t.Fatal(err)
 	}
 	f.initiator = initiates(t, f.a)
@@ -136,7 +136,7 @@ func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 	for from := range 2 {
 		f := newFarMemory(t, from, 2*rma.PageSize)
 		off := uint64(f.off)
-		readable, err := f.b.Register(alloc(t, f.fabric, rma.PageSize), 0x10000, rma.ProtRead, rma.MapFixed)
+		readable, err := register(f.b, alloc(t, rma.PageSize), 0x10000, rma.ProtRead, rma.MapFixed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 		if info.RMA != "path" || info.RMASocket == nil || !info.RMASocket.TLS {
 			t.Errorf("the table says %+v", info)
 		}
-		if _, err := f.a.(attach.RMAPathEndpoint).RMAPath(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
+		if _, err := f.a.RMAPath(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.InUse) {
 			t.Errorf("a second path: %v", err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestAnRMAPathIsTriedAgain(t *testing.T) {
 			left := make(chan struct{})
 			go func() {
 				defer close(left)
-				other.(attach.PathEndpoint).Path(ctx, path.Hash{}, func() {}) // it waits, and counts at node 1
+				other.Path(ctx, path.Hash{}, func() {}) // it waits, and counts at node 1
 			}()
 			for p.nodes[1].Paths() == 0 {
 				time.Sleep(time.Millisecond)
@@ -223,7 +223,7 @@ func TestAnRMAPathIsTriedAgain(t *testing.T) {
 				x.Close()
 				y.Close()
 				a, b := p.pair(from, 1-from)
-				off, err := b.Register(alloc(t, p.fabric, rma.PageSize), 0, rma.ProtRead|rma.ProtWrite, 0)
+				off, err := register(b, alloc(t, rma.PageSize), 0, rma.ProtRead|rma.ProtWrite, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -232,7 +232,7 @@ func TestAnRMAPathIsTriedAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 				ask := func() (attach.PathSocket, error) {
-					return a.(attach.RMAPathEndpoint).RMAPath(t.Context(), key.Hash(), func() {})
+					return a.RMAPath(t.Context(), key.Hash(), func() {})
 				}
 				allow := refuse(p)
 				for range 2 {
@@ -285,7 +285,7 @@ func TestWhatTheRMAPathDoesNotKnowEndsItsConnection(t *testing.T) {
 	}
 }
 
-func awaitHup(t *testing.T, e attach.Endpoint) {
+func awaitHup(t *testing.T, e attach.NodeEndpoint) {
 	t.Helper()
 	changed := make(chan struct{}, 1)
 	defer e.Notify(changed)()
@@ -302,7 +302,7 @@ func awaitHup(t *testing.T, e attach.Endpoint) {
 // TestWhatBecameOfARequestIsOfThatRequest: also when its node has forgotten most refusals.
 func TestWhatBecameOfARequestIsOfThatRequest(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
-	readable, err := f.b.Register(alloc(t, f.fabric, rma.PageSize), 0x10000, rma.ProtRead, rma.MapFixed)
+	readable, err := register(f.b, alloc(t, rma.PageSize), 0x10000, rma.ProtRead, rma.MapFixed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,15 +383,16 @@ func TestThePeersCallsComeBehindThePath(t *testing.T) {
 	}
 	t.Run("signal", func(t *testing.T) {
 		f := newFarMemory(t, 0, 64<<10)
-		mine := alloc(t, f.fabric, rma.PageSize)
-		off, err := f.a.Register(mine, 0, rma.ProtWrite, 0)
+		mine := alloc(t, rma.PageSize)
+		word, _ := regionOf(mine)
+		off, err := register(f.a, mine, 0, rma.ProtWrite, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.behind(pieces, func() {
 			err := f.b.FenceSignal(fence.Signal{By: fence.InitPeer, Where: fence.SignalRemote, RemoteOffset: off, RemoteValue: 9})
 			for v := uint64(0); err == nil && v != 9; time.Sleep(time.Millisecond) {
-				v, err = attach.Heap(mine).Load(0, 8)
+				v, err = word.Load(0, 8)
 			}
 			if err != nil {
 				t.Error(err)
@@ -562,7 +563,7 @@ func TestASilentPathEndsTheRMAPaths(t *testing.T) {
 	})
 }
 
-func wantLoss(t *testing.T, e attach.Endpoint) {
+func wantLoss(t *testing.T, e attach.NodeEndpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

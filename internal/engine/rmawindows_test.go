@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/status"
@@ -27,8 +26,8 @@ func TestAWriteEndsWithItsWindow(t *testing.T) {
 	if err := f.b.Unregister(f.off, size); err != nil {
 		t.Fatal(err)
 	}
-	fresh := alloc(t, f.fabric, size)
-	if _, err := f.b.Register(fresh, f.off, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
+	fresh := alloc(t, size)
+	if _, err := register(f.b, fresh, f.off, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Write(t.Context(), half); err != nil {
@@ -52,8 +51,8 @@ func TestASignalGoesWhereItsWriteWent(t *testing.T) {
 	if err := f.b.Unregister(f.off, rma.PageSize); err != nil {
 		t.Fatal(err)
 	}
-	fresh := alloc(t, f.fabric, rma.PageSize)
-	if _, err := f.b.Register(fresh, f.off, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
+	fresh := alloc(t, rma.PageSize)
+	if _, err := register(f.b, fresh, f.off, rma.ProtRead|rma.ProtWrite, rma.MapFixed); err != nil {
 		t.Fatal(err)
 	}
 	r := path.RMARequest{Kind: path.RMASignal, Flags: path.RMABehind, Offset: uint64(f.off) + 64, Length: 7}
@@ -73,8 +72,8 @@ func TestASignalGoesWhereItsWriteWent(t *testing.T) {
 func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	found := make(chan error, 1)
-	_, err := f.a.(attach.DirectEndpoint).OnWithdrawal(func() {
-		_, err := f.a.(attach.RMAPathEndpoint).FarWindow(f.off)
+	_, err := f.a.OnWithdrawal(func() {
+		_, err := f.a.FarWindow(f.off)
 		found <- err
 	})
 	if err != nil {
@@ -86,7 +85,7 @@ func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
 	if err := <-found; err == nil {
 		t.Error("it is told")
 	}
-	if _, err := f.a.(attach.RMAPathEndpoint).FarWindow(f.off); !errors.Is(err, status.NoAddress) {
+	if _, err := f.a.FarWindow(f.off); !errors.Is(err, status.NoAddress) {
 		t.Errorf("behind the withdrawal: %v", err)
 	}
 }

@@ -303,7 +303,7 @@ func (s *session) NotifyServices(ch chan<- struct{}) (stop func()) {
 	return s.n.services.notes.Add(ch)
 }
 
-// ConnectService is attach.ServingEndpoint's.
+// ConnectService is attach.NodeEndpoint's.
 func (e *endpoint) ConnectService(ctx context.Context, dst addr.Addr, service string) (addr.Port, error) {
 	if service != "" && !addr.ValidService(service) {
 		return 0, status.Invalid

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,10 +10,9 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
-	"github.com/fabricd/fabricd/rma"
 )
 
-// A session is one application's use of the node. It implements attach.Session.
+// A session is one application's use of the node. It implements attach.NodeSession.
 type session struct {
 	n    *Node
 	cred attach.Credentials
@@ -32,11 +30,9 @@ type session struct {
 	lastID    uint64
 }
 
-var _ attach.LeavingSession = (*session)(nil)
-
 // NewSession returns a session for an application of this machine. The caller
 // closes it. One of a node that has been closed has ended.
-func (n *Node) NewSession(cred attach.Credentials) attach.Session {
+func (n *Node) NewSession(cred attach.Credentials) attach.NodeSession {
 	s := &session{n: n, cred: cred, born: time.Now(), done: make(chan struct{}),
 		endpoints: make(map[*endpoint]struct{})}
 	s.events.run, s.events.watchers = n.work.run, make(map[*watcher]struct{})
@@ -66,15 +62,13 @@ func (s *session) Nodes() ([]addr.NodeID, addr.NodeID, error) {
 	return ids, self.Node, nil
 }
 
-func (s *session) Open() (attach.Endpoint, error) {
+func (s *session) Open() (attach.NodeEndpoint, error) {
 	e, err := s.newEndpoint()
 	if err != nil {
 		return nil, err
 	}
 	return e, nil
 }
-
-func (s *session) OpenContext(context.Context) (attach.Endpoint, error) { return s.Open() }
 
 func (s *session) newEndpoint() (*endpoint, error) {
 	s.mu.Lock()
@@ -102,15 +96,6 @@ func (s *session) all() []*endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.endpoints))
-}
-
-func (s *session) Alloc(n int) (attach.Memory, error) {
-	const limit = 1 << 40
-	if n <= 0 || n > limit {
-		return nil, status.Invalid
-	}
-	n = (n + rma.PageSize - 1) &^ (rma.PageSize - 1)
-	return heapMemory{pages(n)}, nil
 }
 
 func (s *session) CloseWindows() {

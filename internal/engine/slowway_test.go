@@ -39,7 +39,7 @@ func slowWay(t *testing.T, net chaosNet, rate int) {
 	var heard, written atomic.Int64
 	a, b := fab.pair(0, 1)
 	c, d := fab.pair(0, 1)
-	at, err := d.Register(alloc(t, fab, 1<<20), 0, rma.ProtRead|rma.ProtWrite, 0)
+	at, err := register(d, alloc(t, 1<<20), 0, rma.ProtRead|rma.ProtWrite, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func networkOf(net chaosNet) *netsim.Network {
 }
 
 // shout sends as much as it can.
-func shout(t *testing.T, ep attach.Endpoint, over *atomic.Bool) {
+func shout(t *testing.T, ep attach.NodeEndpoint, over *atomic.Bool) {
 	for p := make([]byte, 64<<10); !over.Load(); {
 		if _, err := ep.Send(context.Background(), p); err != nil && !over.Load() {
 			t.Errorf("send: %v", err)
@@ -87,7 +87,7 @@ func shout(t *testing.T, ep attach.Endpoint, over *atomic.Bool) {
 }
 
 // count receives, and counts the bytes.
-func count(t *testing.T, ep attach.Endpoint, n *atomic.Int64, over *atomic.Bool) {
+func count(t *testing.T, ep attach.NodeEndpoint, n *atomic.Int64, over *atomic.Bool) {
 	for p := make([]byte, 64<<10); ; {
 		k, err := ep.Recv(context.Background(), p)
 		if n.Add(int64(k)); err != nil {

@@ -58,7 +58,7 @@ func TestCloseStorm(t *testing.T) {
 		fab := newFabric(t, nodes)
 		begun := time.Now()
 		var servers, clients sync.WaitGroup
-		var listeners []attach.Endpoint
+		var listeners []attach.NodeEndpoint
 		var targets []addr.Addr
 		for i := range nodes {
 			l, at := fab.listener(i, workers)
@@ -90,7 +90,7 @@ func TestCloseStorm(t *testing.T) {
 	})
 }
 
-func stormServer(all *sync.WaitGroup, l attach.Endpoint, rng *rand.Rand) {
+func stormServer(all *sync.WaitGroup, l attach.NodeEndpoint, rng *rand.Rand) {
 	for {
 		ep, _, err := l.Accept(context.Background())
 		if err != nil {
@@ -102,7 +102,7 @@ func stormServer(all *sync.WaitGroup, l attach.Endpoint, rng *rand.Rand) {
 }
 
 // stormEnd uses one end of a connection for a moment and closes it.
-func stormEnd(ep attach.Endpoint, rng *rand.Rand) {
+func stormEnd(ep attach.NodeEndpoint, rng *rand.Rand) {
 	ctx := context.Background()
 	var others sync.WaitGroup
 	defer others.Wait()

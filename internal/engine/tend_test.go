@@ -94,7 +94,7 @@ func fork(t *testing.T, f func(t *testing.T, fab *forked)) {
 
 // back returns the fork with a connection over tcp, to which the link fell back, and
 // one over quic, to which it went back.
-func (f *forked) back() (old, young [2]attach.Endpoint) {
+func (f *forked) back() (old, young [2]attach.NodeEndpoint) {
 	f.t.Helper()
 	f.quic.Cut("node0", "node1")
 	old[0], old[1] = f.pair(0, 1)

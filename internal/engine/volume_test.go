@@ -41,7 +41,7 @@ func TestManyMessagesAreExactOverABadNetwork(t *testing.T) {
 		var total [2 * conns]int64
 		for i := range conns {
 			a, b := coupled(t, nodes, addr.Port(2000+i))
-			for j, way := range [][2]attach.Endpoint{{a, b}, {b, a}} {
+			for j, way := range [][2]attach.NodeEndpoint{{a, b}, {b, a}} {
 				stream := uint64(2*i + j)
 				all.Go(func() { total[stream] = pour(t, way[0], stream, each, rand.New(rand.NewPCG(s, stream))) })
 				all.Go(func() { drain(t, way[1], stream, each, rand.New(rand.NewPCG(s, stream))) })
@@ -78,17 +78,14 @@ func TestManyTransfersAreExactOverABadNetwork(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range conns {
 			a, b := coupled(t, nodes, addr.Port(2000+i))
-			for j, way := range [][2]attach.Endpoint{{a, b}, {b, a}} {
-				memory, err := nodes[1-j].NewSession(attach.Credentials{}).Alloc(maxTransfer)
-				if err != nil {
-					t.Fatal(err)
-				}
-				off, err := way[1].Register(memory.Bytes(), 0, rma.ProtRead|rma.ProtWrite, 0)
+			for j, way := range [][2]attach.NodeEndpoint{{a, b}, {b, a}} {
+				memory := alloc(t, maxTransfer)
+				off, err := register(way[1], memory, 0, rma.ProtRead|rma.ProtWrite, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
 				rng := rand.New(rand.NewPCG(s, uint64(2*i+j)))
-				all.Go(func() { transfer(t, way[0], off, memory.Bytes(), each, rng) })
+				all.Go(func() { transfer(t, way[0], off, memory, each, rng) })
 			}
 		}
 		all.Wait()
@@ -104,7 +101,7 @@ const maxTransfer = 1 << 20
 
 // transfer writes random parts of a window and reads others back until each bytes
 // are moved. Reads are of this initiator too: they return the bytes it wrote before.
-func transfer(t *testing.T, ep attach.Endpoint, off int64, far []byte, each int64, rng *rand.Rand) {
+func transfer(t *testing.T, ep attach.NodeEndpoint, off int64, far []byte, each int64, rng *rand.Rand) {
 	model, buf := make([]byte, maxTransfer), make([]byte, maxTransfer)
 	for round, moved := 0, int64(0); moved < each; round++ {
 		n := 1 + rng.Int64N(1<<(3+rng.IntN(18)))
@@ -167,7 +164,7 @@ func couple(t *testing.T, net chaosNet) (nodes [2]*engine.Node) {
 }
 
 // coupled connects the nodes.
-func coupled(t *testing.T, nodes [2]*engine.Node, port addr.Port) (near, far attach.Endpoint) {
+func coupled(t *testing.T, nodes [2]*engine.Node, port addr.Port) (near, far attach.NodeEndpoint) {
 	t.Helper()
 	l, err := nodes[1].NewSession(attach.Credentials{}).Open()
 	if err == nil {
@@ -215,7 +212,7 @@ func message(p []byte, rng *rand.Rand, stream uint64, pos int64) []byte {
 }
 
 // pour sends the messages of a stream and returns how many bytes they are.
-func pour(t *testing.T, ep attach.Endpoint, stream uint64, count int, rng *rand.Rand) (pos int64) {
+func pour(t *testing.T, ep attach.NodeEndpoint, stream uint64, count int, rng *rand.Rand) (pos int64) {
 	buf := make([]byte, maxMessage)
 	for range count {
 		p := message(buf, rng, stream, pos)
@@ -229,7 +226,7 @@ func pour(t *testing.T, ep attach.Endpoint, stream uint64, count int, rng *rand.
 }
 
 // drain receives the messages of a stream.
-func drain(t *testing.T, ep attach.Endpoint, stream uint64, count int, rng *rand.Rand) {
+func drain(t *testing.T, ep attach.NodeEndpoint, stream uint64, count int, rng *rand.Rand) {
 	want, got := make([]byte, maxMessage), make([]byte, maxMessage)
 	pos := int64(0)
 	in := received{ep}
@@ -248,6 +245,6 @@ func drain(t *testing.T, ep attach.Endpoint, stream uint64, count int, rng *rand
 }
 
 // received reads the bytes that an endpoint receives.
-type received struct{ ep attach.Endpoint }
+type received struct{ ep attach.NodeEndpoint }
 
 func (r received) Read(p []byte) (int, error) { return r.ep.Recv(context.Background(), p) }

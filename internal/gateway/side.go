@@ -82,7 +82,7 @@ func (e exposed) listen(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, err // and no interface that holds a nil
 	}
-	if h := hook.Holding(l); h != nil {
+	if h := hook.Endpoint(l).NodesEnd(); h != nil {
 		h.Hold() // a request that comes before is granted before its target is dialed
 	}
 	return l, nil
@@ -96,7 +96,7 @@ func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (ends, 
 		return ends{}, err
 	}
 	info.Node, info.User, info.Client = peer.Name, peer.UID, callerName(peer)
-	held := hook.Holding(caller)
+	held := hook.Endpoint(caller).NodesEnd()
 	server, err := e.dialTarget(ctx, peer, held)
 	if err != nil {
 		err = fmt.Errorf("target %w", err)
@@ -112,7 +112,7 @@ func (e exposed) dial(ctx context.Context, client conn, info *spec.Conn) (ends, 
 
 // dialTarget dials the target for a caller, whose request may be held: then the caller may
 // give up meanwhile.
-func (e exposed) dialTarget(ctx context.Context, caller fabric.Peer, held attach.HoldingEndpoint) (conn, error) {
+func (e exposed) dialTarget(ctx context.Context, caller fabric.Peer, held attach.NodeEndpoint) (conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	var watch sync.WaitGroup
 	defer watch.Wait()

@@ -89,7 +89,7 @@ func passage(end any, in bool) func(move) error {
 		}
 		return func(m move) error { return end.lend(end.raw.Write, "write", m) }
 	case *fabric.Conn:
-		if ep := hook.Splicing(end); ep != nil && ep.Plain(in) {
+		if ep := hook.Endpoint(end); ep.Plain(in) {
 			return func(m move) error { ep.Splice(in, m); return nil }
 		}
 	}

@@ -34,7 +34,7 @@ func attachedWorld(t testing.TB, opts ...fabrictest.Option) *world {
 	for i := range w.at {
 		s, err := server.NewServer(context.Background(), server.Options{
 			Authorize: func(c attach.Credentials) (attach.Credentials, error) { return c, nil },
-			NewSession: func(c attach.Credentials) (attach.Session, error) {
+			NewSession: func(c attach.Credentials) (attach.NodeSession, error) {
 				if w.killed[i].Load() {
 					return nil, status.Again
 				}

@@ -12,11 +12,8 @@ var (
 	Node func(attach.Session) any
 	// Session returns a new session on a node, which must be up, of a *fabrictest.Cluster.
 	// A server of the attach protocol needs no more of a node.
-	Session func(cluster any, node int, cred attach.Credentials) attach.Session
-	// Holding returns the endpoint of a *fabric.Listener or *fabric.Conn, if its node is in this
-	// process; else nil.
-	Holding func(of any) attach.HoldingEndpoint
-	// Splicing returns the endpoint of a *fabric.Conn, if its application is attached; else nil.
-	// It does not know of the Conn's deadlines.
-	Splicing func(conn any) attach.SplicingEndpoint
+	Session func(cluster any, node int, cred attach.Credentials) attach.NodeSession
+	// Endpoint returns the endpoint of a *fabric.Listener or *fabric.Conn. It does not know of the
+	// Conn's deadlines.
+	Endpoint func(of any) attach.Endpoint
 )

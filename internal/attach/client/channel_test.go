@@ -305,16 +305,6 @@ func TestWithoutAChannel(t *testing.T) {
 		exchange(t, c, d, 300) // the next try
 		talk(t, c, d)
 	})
-	t.Run("peer of another kind", func(t *testing.T) {
-		s := serve(t, nil)
-		other := must(s.node.NewSession(attach.Credentials{}))(t)
-		defer other.Close()
-		a, b := connect(t, s.dial(t), other)
-		exchange(t, a, b, 50)
-		if a.(*endpoint).ch.Load() != nil {
-			t.Error("a channel with an endpoint of the node's own process")
-		}
-	})
 }
 
 // fetch sends a request that is answered with a descriptor.

@@ -27,7 +27,7 @@ type session struct {
 	services attach.Notes
 	memory   memoryTable
 	tuning   tuning
-	nodesEnd func(id uint32) attach.Endpoint // returns the node's endpoint, if the node is in this process; else nil
+	nodesEnd func(id uint32) attach.NodeEndpoint // returns the node's endpoint, if the node is in this process; else nil
 	rings    ringHabits
 	step     atomic.Pointer[func(string)] // called at the steps of an upgrade; tests stop there
 	direct   directSession

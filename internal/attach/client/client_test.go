@@ -22,6 +22,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fence"
+	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/status"
@@ -110,9 +111,21 @@ func check(t testing.TB, what string, err error, want status.Code) {
 	}
 }
 
+// An opener is an application's session, or the node's.
+type opener[E any] interface{ Open() (E, error) }
+
+type acceptor[E any] interface {
+	Bind(addr.Port) (addr.Port, error)
+	Listen(int, ...access.Subject) error
+	Accept(context.Context) (E, addr.Addr, error)
+	LocalAddr() addr.Addr
+	RemoteAddr() addr.Addr
+	Close() error
+}
+
 // connect returns the ends of a connection between two sessions. Its port is
 // free again.
-func connect(t testing.TB, a, b attach.Session) (attach.Endpoint, attach.Endpoint) {
+func connect[E acceptor[E]](t testing.TB, a attach.Session, b opener[E]) (attach.Endpoint, E) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -761,7 +774,7 @@ func TestRefusals(t *testing.T) {
 	}
 	s.stop()
 	s = serve(t, func(o *server.Options) {
-		o.NewSession = func(attach.Credentials) (attach.Session, error) { return nil, io.ErrUnexpectedEOF }
+		o.NewSession = func(attach.Credentials) (attach.NodeSession, error) { return nil, io.ErrUnexpectedEOF }
 	})
 	_, err = Dial(context.Background(), s.path)
 	check(t, "Dial of a node without sessions", err, status.NoDevice)

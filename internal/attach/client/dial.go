@@ -100,7 +100,7 @@ func dial(ctx context.Context, path string) (*session, error) {
 
 // begin opens a session on conn, which it takes. nodesEnd returns the node's end of an
 // endpoint, where the node is in this process.
-func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attach.Endpoint) (*session, error) {
+func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attach.NodeEndpoint) (*session, error) {
 	tuned, err := readTuning(os.Getenv)
 	if err != nil {
 		conn.Close()

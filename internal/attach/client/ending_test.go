@@ -16,7 +16,7 @@ import (
 // An endingSession is a node's session that closes: it opens nothing more.
 type endingSession struct{ *fakeSession }
 
-func (s endingSession) Open() (attach.Endpoint, error) {
+func (s endingSession) Open() (attach.NodeEndpoint, error) {
 	if s.n.closing() {
 		return nil, status.BadFD
 	}
@@ -51,7 +51,7 @@ func (n *fakeNode) shut() {
 func TestACallBesideTheEndOfTheNodeIsReset(t *testing.T) {
 	s := serve(t, func(o *server.Options) {
 		begin := o.NewSession
-		o.NewSession = func(c attach.Credentials) (attach.Session, error) {
+		o.NewSession = func(c attach.Credentials) (attach.NodeSession, error) {
 			sess, err := begin(c)
 			return endingSession{sess.(*fakeSession)}, err
 		}

@@ -14,9 +14,7 @@ type fakeDirect struct {
 	withdrawal map[*fakeEndpoint]func()
 }
 
-var _ attach.DirectEndpoint = (*fakeEndpoint)(nil)
-
-// OnWithdrawal and the rest are of DirectEndpoint. The node's mu is held over
+// The node's mu is held over
 // fn, which is so short that it must not matter.
 func (e *fakeEndpoint) OnWithdrawal(fn func()) (stop func(), err error) {
 	e.n.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/access"
 	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -45,7 +46,7 @@ func newFakeNode() *fakeNode {
 	return n
 }
 
-func (n *fakeNode) NewSession(c attach.Credentials) (attach.Session, error) {
+func (n *fakeNode) NewSession(c attach.Credentials) (attach.NodeSession, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := &fakeSession{n: n, cred: c, done: make(chan struct{}), eps: make(map[*fakeEndpoint]bool)}
@@ -110,13 +111,11 @@ func (s *fakeSession) Watch(fn func(attach.Event)) (cancel func()) {
 	}
 }
 
-func (s *fakeSession) Open() (attach.Endpoint, error) {
+func (s *fakeSession) Open() (attach.NodeEndpoint, error) {
 	s.n.mu.Lock()
 	defer s.n.mu.Unlock()
 	return s.open(), nil
 }
-
-func (s *fakeSession) OpenContext(context.Context) (attach.Endpoint, error) { return s.Open() }
 
 func (s *fakeSession) open() *fakeEndpoint {
 	e := &fakeEndpoint{s: s, n: s.n, notify: make(map[int]chan<- struct{})}
@@ -168,7 +167,7 @@ func (n *fakeNode) serve(list ...attach.Service) {
 	}
 }
 
-func (s *fakeSession) Alloc(n int) (attach.Memory, error) { return nil, status.NotSupp }
+func (s *fakeSession) CloseWindows() {}
 
 func (s *fakeSession) Close() error {
 	s.n.mu.Lock()
@@ -199,6 +198,29 @@ const (
 	closedState
 )
 
+// A pathless is the part of an endpoint that concerns paths and held requests, of which a fake node
+// has none.
+type pathless struct{ attach.NodeEndpoint }
+
+func (pathless) RefuseWaiting()          {}
+func (pathless) HungUp() <-chan struct{} { return nil }
+func (pathless) Window() int             { return 0 }
+func (pathless) OnPath(func())           {}
+
+func (pathless) Path(_ context.Context, _ path.Hash, freed func()) (attach.PathSocket, error) {
+	freed()
+	return attach.PathSocket{}, status.NotSupp
+}
+
+func (pathless) RMAPath(_ context.Context, _ path.Hash, freed func()) (attach.PathSocket, error) {
+	freed()
+	return attach.PathSocket{}, status.NotSupp
+}
+
+func (pathless) FarWindow(int64) (attach.PeerWindow, error) {
+	return attach.PeerWindow{}, status.NotSupp
+}
+
 type fakeWindow struct {
 	r         attach.Region
 	memOff, n int64
@@ -209,6 +231,7 @@ type fakeWindow struct {
 const fakeBuffer = 4096
 
 type fakeEndpoint struct {
+	pathless
 	s       *fakeSession
 	n       *fakeNode
 	state   fakeState
@@ -379,7 +402,7 @@ func (e *fakeEndpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
 	return 0, status.InProgress
 }
 
-func (e *fakeEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
+func (e *fakeEndpoint) Accept(ctx context.Context) (attach.NodeEndpoint, addr.Addr, error) {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
 	if e.state == closedState {
@@ -401,7 +424,7 @@ func (e *fakeEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, 
 	}
 }
 
-func (e *fakeEndpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
+func (e *fakeEndpoint) TryAccept() (attach.NodeEndpoint, addr.Addr, error) {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
 	switch e.state {
@@ -534,10 +557,6 @@ func (e *fakeEndpoint) rma() error {
 		return status.Reset
 	}
 	return status.NotConn
-}
-
-func (e *fakeEndpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
-	return e.RegisterRegion(attach.Heap(p), 0, int64(len(p)), off, prot, flags)
 }
 
 func (e *fakeEndpoint) RegisterRegion(r attach.Region, memOff, n, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
@@ -726,11 +745,7 @@ func (e *fakeEndpoint) CheckTransfer(roff, n int64, _ rma.Flags, need rma.Prot) 
 	return err
 }
 
-func (e *fakeEndpoint) Mmap(int64, int64, rma.Prot) (attach.Mapping, error) {
-	return nil, status.NotSupp
-}
-
-func (e *fakeEndpoint) MapRegion(roff, n int64, prot rma.Prot) (attach.Region, int64, error) {
+func (e *fakeEndpoint) MapRegion(roff, n int64, prot rma.Prot) (attach.WindowRegion, int64, error) {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
 	if err := e.rma(); err != nil {
@@ -941,8 +956,7 @@ func (n *fakeNode) lose() {
 }
 
 var (
-	_ attach.RegionEndpoint = (*fakeEndpoint)(nil)
-	_ attach.PairedEndpoint = (*fakeEndpoint)(nil)
-	_ attach.Region         = (*shm.Region)(nil)
-	_ attach.Session        = (*session)(nil)
+	_ attach.NodeEndpoint = (*fakeEndpoint)(nil)
+	_ attach.Region       = (*shm.Region)(nil)
+	_ attach.Session      = (*session)(nil)
 )

@@ -17,7 +17,7 @@ import (
 
 // A broken endpoint is one of a node with a mistake in one call.
 type broken struct {
-	attach.Endpoint
+	attach.NodeEndpoint
 	in string
 }
 
@@ -29,37 +29,37 @@ func (b broken) mistake(call string) {
 
 func (b broken) Bind(port addr.Port) (addr.Port, error) {
 	b.mistake("Bind")
-	return b.Endpoint.Bind(port)
+	return b.NodeEndpoint.Bind(port)
 }
 
 func (b broken) Connect(ctx context.Context, to addr.Addr) (addr.Port, error) {
 	b.mistake("Connect")
-	return b.Endpoint.Connect(ctx, to)
+	return b.NodeEndpoint.Connect(ctx, to)
 }
 
 func (b broken) Ready() attach.Events {
 	b.mistake("Ready")
-	return b.Endpoint.Ready()
+	return b.NodeEndpoint.Ready()
 }
 
 func (b broken) TrySend(p []byte) (int, error) {
 	b.mistake("Send")
-	return b.Endpoint.TrySend(p)
+	return b.NodeEndpoint.TrySend(p)
 }
 
 func (b broken) Recv(ctx context.Context, p []byte) (int, error) {
 	b.mistake("Recv")
-	return b.Endpoint.Recv(ctx, p)
+	return b.NodeEndpoint.Recv(ctx, p)
 }
 
 // A brokenSession opens such endpoints.
 type brokenSession struct {
-	attach.Session
+	attach.NodeSession
 	in string
 }
 
-func (s brokenSession) Open() (attach.Endpoint, error) {
-	e, err := s.Session.Open()
+func (s brokenSession) Open() (attach.NodeEndpoint, error) {
+	e, err := s.NodeSession.Open()
 	return broken{e, s.in}, err
 }
 
@@ -98,7 +98,7 @@ func TestAPanicEndsOneSession(t *testing.T) {
 			s := serve(t, func(o *server.Options) {
 				o.Log = zerolog.New(&log)
 				open := o.NewSession
-				o.NewSession = func(c attach.Credentials) (attach.Session, error) {
+				o.NewSession = func(c attach.Credentials) (attach.NodeSession, error) {
 					n, err := open(c)
 					if in := <-mistakes; err == nil && in != "" {
 						return brokenSession{n, in}, nil

@@ -19,7 +19,7 @@ type Node interface {
 	// the session, the caller's. nodesEnd returns the node's end of an endpoint of the
 	// session, by its number; nil if there is none. It may be called once the node has
 	// accepted the session.
-	InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.Endpoint, err error)
+	InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.NodeEndpoint, err error)
 }
 
 // AttachTo attaches to a node in this process, as [Dial] does over a socket in the file
@@ -40,7 +40,7 @@ func AttachTo(ctx context.Context, n Node) (attach.Session, error) {
 // An inProcess is a nodeStream of an application in its node's process: the node's own end
 // of the connection, without a socket and a relay between.
 type inProcess struct {
-	ep      attach.Endpoint
+	ep      attach.NodeEndpoint
 	changed chan struct{}   // the endpoint may have something new, or wake was called
 	quit    <-chan struct{} // closed when the application closes its endpoint
 	open    context.Context // of writes that wait; ends with interrupt and close
@@ -49,7 +49,7 @@ type inProcess struct {
 	end     error  // what tryRead has found last; of the call that reads
 }
 
-func newInProcess(ep attach.Endpoint, quit <-chan struct{}) *inProcess {
+func newInProcess(ep attach.NodeEndpoint, quit <-chan struct{}) *inProcess {
 	d := &inProcess{ep: ep, changed: make(chan struct{}, 1), quit: quit}
 	d.open, d.cancel = context.WithCancel(context.Background())
 	d.stop = sync.OnceFunc(ep.Notify(d.changed))
@@ -154,8 +154,7 @@ func (d *inProcess) closeWrite() error { return d.ep.CloseWrite() }
 func (d *inProcess) interrupt()        { d.cancel() }
 func (d *inProcess) close()            { d.cancel(); d.stop() }
 
-// NodesEnd returns the node's end of an endpoint whose node is in this process; nil for others.
-func (e *endpoint) NodesEnd() attach.Endpoint {
+func (e *endpoint) NodesEnd() attach.NodeEndpoint {
 	if e.c.nodesEnd == nil {
 		return nil
 	}

@@ -29,7 +29,7 @@ func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
 	leaving := leavingSession{closing: make(chan struct{}), closed: make(chan struct{})}
 	s := serve(t, func(o *server.Options) {
 		begin := o.NewSession
-		o.NewSession = func(c attach.Credentials) (attach.Session, error) {
+		o.NewSession = func(c attach.Credentials) (attach.NodeSession, error) {
 			sess, err := begin(c)
 			leaving.fakeSession = sess.(*fakeSession)
 			return leaving, err

@@ -212,12 +212,12 @@ func TestWindowMemoryInHugePages(t *testing.T) {
 	s := serve(t, nil)
 	for setting, check := range map[string]func(m attach.Memory, err error){
 		"off": func(m attach.Memory, err error) {
-			if err != nil || m.(attach.PagedMemory).SmallPages() != "" {
+			if err != nil || m.SmallPages() != "" {
 				t.Errorf("off: %v", err)
 			}
 		},
 		"try": func(m attach.Memory, err error) {
-			if err != nil || !strings.HasPrefix(m.(attach.PagedMemory).SmallPages(), "small pages: ") {
+			if err != nil || !strings.HasPrefix(m.SmallPages(), "small pages: ") {
 				t.Errorf("try: %v", err)
 			}
 		},

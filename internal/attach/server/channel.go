@@ -24,7 +24,7 @@ const joinTime = 2 * time.Second
 // pairs finds the endpoints with a peer on this node, and their channels.
 type pairs struct {
 	mu   sync.Mutex      // guards the fields below, and those of every half
-	ends map[any]*served // by their key of PairedEndpoint.Pair
+	ends map[any]*served // by their key of NodeEndpoint.Pair
 	keys map[*served]any // the reverse of ends
 	half map[*served]*half
 }
@@ -54,11 +54,7 @@ func (p *pairs) init() {
 
 // enter makes e, which has just been connected, visible to its peer.
 func (p *pairs) enter(e *served) {
-	ep, ok := e.ep.(attach.PairedEndpoint)
-	if !ok {
-		return
-	}
-	self, _, ok := ep.Pair()
+	self, _, ok := e.ep.Pair()
 	if !ok {
 		e.via("the peer is on another node")
 		return
@@ -78,10 +74,8 @@ func (p *pairs) leave(e *served) {
 		delete(p.keys, e)
 	}
 	p.drop(e)
-	if ep, ok := e.ep.(attach.PairedEndpoint); ok {
-		if _, peer, ok := ep.Pair(); ok {
-			p.half[p.ends[peer]].leave(nil)
-		}
+	if _, peer, ok := e.ep.Pair(); ok {
+		p.half[p.ends[peer]].leave(nil)
 	}
 }
 
@@ -127,11 +121,7 @@ func (h *half) close(i int) {
 // ask creates e's half of a channel, and completes it if the other side has created its own.
 // Otherwise it returns the endpoint to be notified as other.
 func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err error) {
-	ep, ok := e.ep.(attach.PairedEndpoint)
-	if !ok {
-		return nil, nil, fmt.Errorf("this node's endpoints have no channels: %w", status.NotSupp)
-	}
-	_, peer, ok := ep.Pair()
+	_, peer, ok := e.ep.Pair()
 	if !ok {
 		return nil, nil, fmt.Errorf("the peer is on another node: %w", status.NotSupp)
 	}
@@ -141,7 +131,7 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 		return nil, nil, fmt.Errorf("the endpoint is being closed: %w", status.Reset)
 	}
 	// An end from here on finds this half; an earlier one is seen here.
-	if ep.Ready()&attach.PollHup != 0 {
+	if e.ep.Ready()&attach.PollHup != 0 {
 		return nil, nil, fmt.Errorf("the connection has ended: %w", status.Reset)
 	}
 	other = p.ends[peer]
@@ -291,9 +281,7 @@ func (e *served) via(why string) {
 	if e.s.inProcess {
 		way = attach.ViaCall
 	}
-	if ep, ok := e.ep.(attach.PairedEndpoint); ok {
-		ep.Via(way, why)
-	}
+	e.ep.Via(way, why)
 }
 
 // without logs, once, that a connection of the session stays without a channel although one should
@@ -362,7 +350,7 @@ func (p *pairs) join(e *served, ok bool, why string) error {
 		return nil
 	}
 	for _, x := range []*half{h, h.peer} {
-		x.of.ep.(attach.PairedEndpoint).Via(attach.ViaChannel, x.why)
+		x.of.ep.Via(attach.ViaChannel, x.why)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 // A pairedEnd is an endpoint that knows its other end, and nothing else.
 type pairedEnd struct {
-	attach.PairedEndpoint
+	attach.NodeEndpoint
 	self, peer any
 }
 

@@ -28,25 +28,25 @@ type directServed struct {
 
 // begin returns the endpoint's slot, which it takes with the first window: an endpoint with a peer
 // on another node never has one, and costs nothing.
-func (d *directServed) begin(e *served, ep attach.DirectEndpoint, roff int64) (uint32, error) {
+func (d *directServed) begin(e *served, roff int64) (uint32, error) {
 	d.mu.Lock()
 	open := d.open
 	d.mu.Unlock()
 	if !open {
-		w, err := ep.PeerWindow(roff)
+		w, err := e.ep.PeerWindow(roff)
 		if err != nil {
 			return 0, err
 		}
 		defer w.Region.Release()
 		if _, err := e.s.sharer(w.Region); err != nil {
-			ep.FoundWindow(err)
+			e.ep.FoundWindow(err)
 			return 0, err
 		}
 	}
-	return d.take(e, ep)
+	return d.take(e)
 }
 
-func (d *directServed) take(e *served, ep attach.DirectEndpoint) (uint32, error) {
+func (d *directServed) take(e *served) (uint32, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -60,7 +60,7 @@ func (d *directServed) take(e *served, ep attach.DirectEndpoint) (uint32, error)
 	if err != nil {
 		return 0, err
 	}
-	stop, err := ep.OnWithdrawal(func() { e.withdrawn(slot) })
+	stop, err := e.ep.OnWithdrawal(func() { e.withdrawn(slot) })
 	if err != nil {
 		e.s.epochs.give(slot)
 		return 0, err
@@ -112,20 +112,16 @@ var errNoDirect = fmt.Errorf("direct use of windows is switched off: %w", status
 // doWindow describes the peer's window at an offset and passes its memory. The epoch is read before
 // the lookup of the window: a withdrawal in between makes the answer stale.
 func doWindow(_ context.Context, s *session, r *request) (reply, error) {
-	ep, ok := r.ep.ep.(attach.DirectEndpoint)
-	if !ok {
-		return reply{}, fmt.Errorf("this node's endpoints have no windows to use directly: %w", status.NotSupp)
-	}
 	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect
 	}
 	roff := r.in.(*proto.Offset).Off
-	slot, err := r.ep.direct.begin(r.ep, ep, roff)
+	slot, err := r.ep.direct.begin(r.ep, roff)
 	if err != nil {
 		return reply{}, err
 	}
 	out := &proto.WindowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
-	w, err := ep.PeerWindow(roff)
+	w, err := r.ep.ep.PeerWindow(roff)
 	if err != nil {
 		return reply{}, err
 	}
@@ -134,11 +130,11 @@ func doWindow(_ context.Context, s *session, r *request) (reply, error) {
 		return reply{}, fmt.Errorf("the window allows nothing: %w", status.Access)
 	}
 	out.Off, out.Len = w.Offset, w.Length
-	return s.window(ep, out, w)
+	return s.window(r.ep.ep, out, w)
 }
 
 // window completes the answer about w: with its memory, or without if the node has to copy.
-func (s *session) window(ep attach.DirectEndpoint, out *proto.WindowBody, w attach.PeerWindow) (reply, error) {
+func (s *session) window(ep attach.NodeEndpoint, out *proto.WindowBody, w attach.PeerWindow) (reply, error) {
 	m, err := s.sharer(w.Region)
 	var r reply
 	if err == nil {

@@ -19,7 +19,7 @@ import (
 type served struct {
 	id uint32
 	s  *session
-	ep attach.Endpoint
+	ep attach.NodeEndpoint
 
 	direct directServed
 	said   atomic.Bool // the application has sent CLOSE
@@ -39,11 +39,8 @@ type served struct {
 }
 
 // serveEndpoint adds ep, which is charged, to the session. If the session is ending it closes ep.
-func (s *session) serveEndpoint(ep attach.Endpoint) (*served, error) {
+func (s *session) serveEndpoint(ep attach.NodeEndpoint) (*served, error) {
 	e := &served{s: s, ep: ep}
-	if c, ok := ep.(attach.CopiedEndpoint); ok {
-		c.Copied()
-	}
 	if s.add(e) {
 		return e, nil
 	}
@@ -185,7 +182,7 @@ type finish struct {
 
 func abortedBy(cause string) finish { return finish{abort: true, cause: cause} }
 
-func (f finish) of(ep attach.Endpoint) {
+func (f finish) of(ep attach.NodeEndpoint) {
 	if f.abort {
 		ep.Abort(f.cause)
 		return
@@ -318,14 +315,8 @@ func doTryConnect(_ context.Context, s *session, r *request) (reply, error) {
 	return reply{}, err
 }
 
-// A RefusingEndpoint can refuse the connection requests queued at it.
-type RefusingEndpoint interface {
-	// RefuseWaiting refuses all of them; later ones wait.
-	RefuseWaiting()
-}
-
 func doAccept(ctx context.Context, s *session, r *request) (reply, error) {
-	return s.accepted(r.ep, func() (attach.Endpoint, addr.Addr, error) { return r.ep.ep.Accept(ctx) })
+	return s.accepted(r.ep, func() (attach.NodeEndpoint, addr.Addr, error) { return r.ep.ep.Accept(ctx) })
 }
 
 func doTryAccept(_ context.Context, s *session, r *request) (reply, error) {
@@ -334,11 +325,9 @@ func doTryAccept(_ context.Context, s *session, r *request) (reply, error) {
 
 // accepted adds the endpoint that accept returns to the session. If the application has no room for
 // it, the requests queued at the listener are refused: they would only wait for their time-out.
-func (s *session) accepted(listener *served, accept func() (attach.Endpoint, addr.Addr, error)) (reply, error) {
+func (s *session) accepted(listener *served, accept func() (attach.NodeEndpoint, addr.Addr, error)) (reply, error) {
 	if err := s.account.charge(endpoints, 1); err != nil {
-		if r, ok := listener.ep.(RefusingEndpoint); ok {
-			r.RefuseWaiting()
-		}
+		listener.ep.RefuseWaiting()
 		return reply{}, err
 	}
 	ep, _, err := accept()

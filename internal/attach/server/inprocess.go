@@ -32,7 +32,7 @@ type mover interface {
 // it has. It returns the application's end of the socket, the caller's, and what finds the
 // node's end of one of its endpoints, nil if there is none. Behind the end of the server
 // it is status.NoDevice.
-func (s *Server) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.Endpoint, err error) {
+func (s *Server) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.NodeEndpoint, err error) {
 	app, node := proto.Pair()
 	own := shm.Cred{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	var session atomic.Pointer[session]
@@ -41,11 +41,11 @@ func (s *Server) InProcess() (app attach.Packets, nodesEnd func(id uint32) attac
 		app.Close()
 		return nil, nil, proto.ErrNodeGone
 	}
-	return app, func(id uint32) attach.Endpoint { return session.Load().nodesEnd(id) }, nil
+	return app, func(id uint32) attach.NodeEndpoint { return session.Load().nodesEnd(id) }, nil
 }
 
 // nodesEnd returns the node's end of an endpoint; nil if there is none.
-func (s *session) nodesEnd(id uint32) attach.Endpoint {
+func (s *session) nodesEnd(id uint32) attach.NodeEndpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.endpoints.all[id]; e != nil {
@@ -57,23 +57,20 @@ func (s *session) nodesEnd(id uint32) attach.Endpoint {
 // A handedOver is what the node's side has of a connection whose application, in this
 // process, uses the node's end itself: its close.
 type handedOver struct {
-	ep     attach.Endpoint
+	ep     attach.NodeEndpoint
 	hup    func()        // tells the application that the connection has ended
 	closec chan struct{} // closed by close
 	how    finish        // of the endpoint; set before closec is closed
 	done   chan struct{} // closed when the endpoint is
 }
 
-func newHandedOver(ep attach.Endpoint, hup func()) *handedOver {
+func newHandedOver(ep attach.NodeEndpoint, hup func()) *handedOver {
 	return &handedOver{ep: ep, hup: hup, closec: make(chan struct{}), done: make(chan struct{})}
 }
 
 func (p *handedOver) run(ctx context.Context) {
 	defer close(p.done)
-	var hungUp <-chan struct{}
-	if e, ok := p.ep.(attach.PathEndpoint); ok {
-		hungUp = e.HungUp()
-	}
+	hungUp := p.ep.HungUp()
 	for {
 		select {
 		case <-hungUp:

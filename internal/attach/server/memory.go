@@ -91,10 +91,6 @@ func (s *session) use(id uint32, off, n int64) (*memory, error) {
 
 func doRegister(_ context.Context, s *session, r *request) (reply, error) {
 	m := r.in.(*proto.Register)
-	ep, ok := r.ep.ep.(attach.RegionEndpoint)
-	if !ok {
-		return reply{}, fmt.Errorf("this node's endpoints take no foreign memory: %w", status.NotSupp)
-	}
 	region, err := s.use(m.Memory, m.MemOff, m.Len)
 	if err != nil {
 		return reply{}, err
@@ -107,7 +103,7 @@ func doRegister(_ context.Context, s *session, r *request) (reply, error) {
 		s.account.refund(windows, 1)
 		return reply{}, err
 	}
-	off, err := ep.RegisterRegion(region, m.MemOff, m.Len, m.Off, m.Prot, m.Flags)
+	off, err := r.ep.ep.RegisterRegion(region, m.MemOff, m.Len, m.Off, m.Prot, m.Flags)
 	if err != nil {
 		region.close(m.Prot)
 		s.account.refund(windows, 1)
@@ -216,28 +212,20 @@ func (s *session) give(region attach.Region, b []byte, off int64) error {
 // doCheck checks a transfer of several pieces before the first.
 func doCheck(_ context.Context, _ *session, r *request) (reply, error) {
 	m := r.in.(*proto.CheckBody)
-	ep, ok := r.ep.ep.(attach.RegionEndpoint)
-	if !ok {
-		return reply{}, fmt.Errorf("this node's endpoints check no ranges: %w", status.NotSupp)
-	}
 	if m.Need != rma.ProtRead && m.Need != rma.ProtWrite {
 		return reply{}, fmt.Errorf("protection %d, want 1 or 2: %w", m.Need, status.Invalid)
 	}
-	return reply{}, ep.CheckTransfer(m.Remote, m.Len, m.Flags, m.Need)
+	return reply{}, r.ep.ep.CheckTransfer(m.Remote, m.Len, m.Flags, m.Need)
 }
 
 // doMmap passes a descriptor of the peer's memory, read-only unless prot asks for writing. The
 // session owns the mapping until MUNMAP.
 func doMmap(_ context.Context, s *session, r *request) (reply, error) {
 	m := r.in.(*proto.MmapBody)
-	ep, ok := r.ep.ep.(attach.RegionEndpoint)
-	if !ok {
-		return reply{}, fmt.Errorf("this node's endpoints map no memory: %w", status.NotSupp)
-	}
 	if err := s.account.charge(mappings, 1); err != nil {
 		return reply{}, err
 	}
-	region, off, err := ep.MapRegion(m.Off, m.Len, m.Prot)
+	region, off, err := r.ep.ep.MapRegion(m.Off, m.Len, m.Prot)
 	if err != nil {
 		s.account.refund(mappings, 1)
 		return reply{}, err
@@ -261,12 +249,8 @@ func doMmap(_ context.Context, s *session, r *request) (reply, error) {
 // It holds no reference to the region while the answer is in flight: the application may have
 // mapped and unmapped it before the answer counts as sent, and its munmap must drop the last
 // reference.
-func (s *session) grant(region attach.Region, ask rma.Prot) (reply, error) {
-	w, ok := region.(attach.WindowRegion)
-	if !ok {
-		return reply{}, errAlien
-	}
-	behind, off, n, prot := w.Window()
+func (s *session) grant(region attach.WindowRegion, ask rma.Prot) (reply, error) {
+	behind, off, n, prot := region.Window()
 	m, err := s.sharer(behind)
 	if err != nil {
 		return reply{}, err

@@ -102,7 +102,7 @@ var operations = map[proto.Op]operation{
 	proto.OpNoRMAPath: {endpoint: true, in: body[proto.JoinedBody], do: doNoRMAPath},
 	proto.OpFarWindow: {endpoint: true, in: body[proto.Offset], do: doFarWindow},
 
-	proto.OpServe:          call(func(ep attach.Endpoint, in *proto.ServiceBody) error { return ep.Serve(in.Service) }),
+	proto.OpServe:          call(func(ep attach.NodeEndpoint, in *proto.ServiceBody) error { return ep.Serve(in.Service) }),
 	proto.OpConnectService: {endpoint: true, in: body[proto.ConnectServiceBody], do: doConnectService},
 	proto.OpServices:       {in: body[proto.ServicesBody], do: doServices},
 	proto.OpResolve:        {in: body[proto.ResolveBody], do: doResolve},
@@ -112,17 +112,17 @@ var operations = map[proto.Op]operation{
 	proto.OpMemDrop:    {in: body[proto.MemoryBody], do: doMemDrop},
 	proto.OpRegister:   {endpoint: true, in: body[proto.Register], do: doRegister},
 	proto.OpUnregister: {endpoint: true, in: body[proto.Span], do: doUnregister},
-	proto.OpWriteTo: call(func(ep attach.Endpoint, in *proto.Transfer) error {
+	proto.OpWriteTo: call(func(ep attach.NodeEndpoint, in *proto.Transfer) error {
 		return ep.WriteTo(in.Local, in.Len, in.Remote, in.Flags)
 	}),
-	proto.OpReadFrom: call(func(ep attach.Endpoint, in *proto.Transfer) error {
+	proto.OpReadFrom: call(func(ep attach.NodeEndpoint, in *proto.Transfer) error {
 		return ep.ReadFrom(in.Local, in.Len, in.Remote, in.Flags)
 	}),
 	proto.OpVWriteTo:   {endpoint: true, in: body[proto.VTransfer], do: doVWriteTo},
 	proto.OpVReadFrom:  {endpoint: true, in: body[proto.VTransfer], do: doVReadFrom},
 	proto.OpAtomic:     {endpoint: true, in: body[proto.AtomicBody], do: doAtomic},
-	proto.OpPostAtomic: call(func(ep attach.Endpoint, in *proto.AtomicBody) error { return ep.PostAtomic(rma.Atomic(*in)) }),
-	proto.OpPutSignal:  call(func(ep attach.Endpoint, in *proto.PutBody) error { return ep.PutSignal(in.Local, in.Len, in.Put) }),
+	proto.OpPostAtomic: call(func(ep attach.NodeEndpoint, in *proto.AtomicBody) error { return ep.PostAtomic(rma.Atomic(*in)) }),
+	proto.OpPutSignal:  call(func(ep attach.NodeEndpoint, in *proto.PutBody) error { return ep.PutSignal(in.Local, in.Len, in.Put) }),
 	proto.OpVPutSignal: {endpoint: true, in: body[proto.VPutBody], do: doVPutSignal},
 	proto.OpMmap:       {endpoint: true, in: body[proto.MmapBody], do: doMmap},
 	proto.OpMunmap:     {in: body[proto.MemoryBody], do: doMunmap},
@@ -134,7 +134,7 @@ var operations = map[proto.Op]operation{
 
 	proto.OpFenceMark:   {endpoint: true, in: body[proto.SideBody], do: doFenceMark},
 	proto.OpFenceWait:   {endpoint: true, in: body[proto.MarkBody], do: doFenceWait},
-	proto.OpFenceSignal: call(func(ep attach.Endpoint, in *proto.SignalBody) error { return ep.FenceSignal(fence.Signal(*in)) }),
+	proto.OpFenceSignal: call(func(ep attach.NodeEndpoint, in *proto.SignalBody) error { return ep.FenceSignal(fence.Signal(*in)) }),
 }
 
 // A messageOf is a message of type T.
@@ -147,7 +147,7 @@ type messageOf[T any] interface {
 func body[T any, P messageOf[T]]() proto.Message { return P(new(T)) }
 
 // call is the rule for requests that a call of the endpoint performs, and that it answers.
-func call[T any, P messageOf[T]](do func(ep attach.Endpoint, in P) error) operation {
+func call[T any, P messageOf[T]](do func(ep attach.NodeEndpoint, in P) error) operation {
 	return operation{endpoint: true, in: body[T, P], do: func(_ context.Context, _ *session, r *request) (reply, error) {
 		return reply{}, do(r.ep.ep, r.in.(P))
 	}}

@@ -26,7 +26,7 @@ func TestEveryKindOfRequestIsBounded(t *testing.T) {
 // TestUnknownEndpoints asks for everything on endpoints that there are not.
 func TestUnknownEndpoints(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := NewServer(ctx, Options{NewSession: func(attach.Credentials) (attach.Session, error) { return idleSession{}, nil }})
+	s, err := NewServer(ctx, Options{NewSession: func(attach.Credentials) (attach.NodeSession, error) { return idleSession{}, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,11 +75,12 @@ func TestUnknownEndpoints(t *testing.T) {
 }
 
 // An idleSession is one without nodes and endpoints.
-type idleSession struct{ attach.Session }
+type idleSession struct{ attach.NodeSession }
 
 func (idleSession) Self() attach.Self     { return attach.Self{} }
 func (idleSession) Done() <-chan struct{} { return nil }
 func (idleSession) Close() error          { return nil }
+func (idleSession) CloseWindows()         {}
 
 // FuzzServer sends a session packets of a hostile application: it must answer or refuse each of
 // them, and continue.

@@ -14,8 +14,8 @@ import (
 
 // offerPath arranges a notification of the application when its peer asks for a path.
 func (e *served) offerPath() {
-	if ep, ok := e.ep.(attach.PathEndpoint); ok && e.s.srv.opt.NoPaths == "" {
-		ep.OnPath(e.offer)
+	if e.s.srv.opt.NoPaths == "" {
+		e.ep.OnPath(e.offer)
 	}
 }
 
@@ -44,10 +44,6 @@ func (a *account) answerPath(m attach.PathSocket) reply {
 }
 
 func (s *session) path(ctx context.Context, r *request) (attach.PathSocket, error) {
-	ep, ok := r.ep.ep.(attach.PathEndpoint)
-	if !ok {
-		return attach.PathSocket{}, fmt.Errorf("this node's endpoints have no paths: %w", status.NotSupp)
-	}
 	if why := s.srv.opt.NoPaths; why != "" {
 		return attach.PathSocket{}, fmt.Errorf("%s: %w", why, status.NotSupp)
 	}
@@ -55,7 +51,7 @@ func (s *session) path(ctx context.Context, r *request) (attach.PathSocket, erro
 		return attach.PathSocket{}, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
 	}
 	m, err := s.charged(func(freed func()) (attach.PathSocket, error) {
-		return ep.Path(ctx, r.in.(*proto.PathKeyBody).Key, func() {
+		return r.ep.ep.Path(ctx, r.in.(*proto.PathKeyBody).Key, func() {
 			s.account.refund(pathRests, r.ep.pathRest.Swap(0))
 			freed()
 		})
@@ -78,17 +74,13 @@ func (s *session) charged(ask func(freed func()) (attach.PathSocket, error)) (at
 
 // doPathRest takes some of the path's last bytes. They are charged until the node has sent them.
 func doPathRest(_ context.Context, s *session, r *request) (reply, error) {
-	ep, ok := r.ep.ep.(attach.PathEndpoint)
-	if !ok {
-		return reply{}, status.NotSupp
-	}
 	b := r.in.(*proto.PathRestBody).Bytes
 	err := s.account.charge(pathRests, int64(len(b)))
 	if err == nil {
 		r.ep.pathRest.Add(int64(len(b)))
-		err = ep.PathRest(b)
+		err = r.ep.ep.PathRest(b)
 	} else {
-		_ = ep.PathRest(nil) // always an error
+		_ = r.ep.ep.PathRest(nil) // always an error
 	}
 	if err != nil {
 		s.account.refund(pathRests, r.ep.pathRest.Swap(0))
@@ -116,7 +108,6 @@ func (e *served) pathAnswer(got bool) {
 // use it any more has lost the bytes in flight: the connection ends. It reports false if the
 // application has no path.
 func (e *served) joinedPath(ok bool, why string) bool {
-	ep, has := e.ep.(attach.PathEndpoint)
 	e.mu.Lock()
 	got, used := e.pathGot, e.pathUsed
 	if got {
@@ -125,14 +116,12 @@ func (e *served) joinedPath(ok bool, why string) bool {
 	}
 	e.mu.Unlock()
 	switch {
-	case !got || !has:
+	case !got:
 		return false
 	case ok:
-		if ep, is := e.ep.(attach.PairedEndpoint); is {
-			ep.Via(attach.ViaPath, why)
-		}
+		e.ep.Via(attach.ViaPath, why)
 	default:
-		ep.NoPath(why, used)
+		e.ep.NoPath(why, used)
 		e.via(why)
 	}
 	return true

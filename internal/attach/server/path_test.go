@@ -12,7 +12,7 @@ import (
 // A restEnd is an endpoint that keeps a path's last bytes, up to room, and nothing else. As the
 // engine's it gives up all of them with an error.
 type restEnd struct {
-	attach.PathEndpoint
+	attach.NodeEndpoint
 	room, kept int
 }
 
@@ -58,9 +58,5 @@ func TestARestThatAQuotaRefusesIsGivenUp(t *testing.T) {
 			t.Errorf("step %d: %d and %d bytes are kept, %d charged to the session and %d to its user; want %d and %d, and both",
 				i, first.kept, second.kept, used, user.used[pathRests], step.first, step.second)
 		}
-	}
-	r := &request{ep: &served{s: s, ep: pairedEnd{}}, in: &proto.PathRestBody{Bytes: []byte{1}}}
-	if _, err := doPathRest(t.Context(), s, r); !errors.Is(err, status.NotSupp) {
-		t.Errorf("an endpoint without paths: %v", err)
 	}
 }

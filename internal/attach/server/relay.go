@@ -89,7 +89,7 @@ func (b relayBuffer) put() {
 // ended: it delivers earlier bytes, then closes or aborts the endpoint. When the peer has closed,
 // it only stops relaying: the application reads the last bytes, and then the end.
 type relay struct {
-	ep   attach.Endpoint
+	ep   attach.NodeEndpoint
 	conn *net.UnixConn
 	tell func()              // sends the application the endpoint's poll events
 	safe func(func()) func() // wraps a goroutine's function so that its panic ends the session
@@ -114,10 +114,10 @@ type relay struct {
 // newRelay returns a relay of ep and conn. It calls hup when the connection has ended, possibly more
 // than once: after the last byte, and also before it if the application leaves no room for the
 // pending bytes.
-func newRelay(ep attach.Endpoint, conn *net.UnixConn, hup func(), safe func(func()) func()) *relay {
+func newRelay(ep attach.NodeEndpoint, conn *net.UnixConn, hup func(), safe func(func()) func()) *relay {
 	most := bulkSize
-	if w, ok := ep.(attach.WindowedEndpoint); ok && w.Window() > 0 {
-		if most = min(most, w.Window()); most <= relaySize {
+	if window := ep.Window(); window > 0 {
+		if most = min(most, window); most <= relaySize {
 			_ = conn.SetWriteBuffer(most / 2) // the kernel doubles it for its own overhead
 		}
 	}

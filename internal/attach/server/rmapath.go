@@ -15,10 +15,7 @@ import (
 
 // doRMAPath waits until there is a path, and answers with the application's end of it.
 func doRMAPath(ctx context.Context, s *session, r *request) (reply, error) {
-	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
 	switch {
-	case !ok:
-		return reply{}, fmt.Errorf("this node's endpoints have no RMA paths: %w", status.NotSupp)
 	case s.srv.opt.NoPaths != "":
 		return reply{}, fmt.Errorf("%s: %w", s.srv.opt.NoPaths, status.NotSupp)
 	case s.srv.opt.NoDirect: // then the windows are not described either
@@ -27,7 +24,7 @@ func doRMAPath(ctx context.Context, s *session, r *request) (reply, error) {
 		return reply{}, fmt.Errorf("the connection has asked for its RMA path: %w", status.InUse)
 	}
 	m, err := s.charged(func(freed func()) (attach.PathSocket, error) {
-		return ep.RMAPath(ctx, r.in.(*proto.PathKeyBody).Key, freed)
+		return r.ep.ep.RMAPath(ctx, r.in.(*proto.PathKeyBody).Key, freed)
 	})
 	if err != nil {
 		r.ep.rmaAsked.Store(!proto.Passes(err))
@@ -39,27 +36,24 @@ func doRMAPath(ctx context.Context, s *session, r *request) (reply, error) {
 // doNoRMAPath releases the path. If it was used, operations may be lost: then the connection ends.
 func doNoRMAPath(_ context.Context, _ *session, r *request) (reply, error) {
 	m := r.in.(*proto.JoinedBody)
-	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
-	if !ok || m.OK > 1 {
+	if m.OK > 1 {
 		return reply{}, status.Invalid
 	}
-	ep.NoRMAPath(attach.CleanCause(m.Why), m.OK == 1)
+	r.ep.ep.NoRMAPath(attach.CleanCause(m.Why), m.OK == 1)
 	return reply{}, nil
 }
 
 // doFarWindow describes the window at an offset. As in doWindow, the epoch is read before it.
 func doFarWindow(_ context.Context, s *session, r *request) (reply, error) {
-	ep, ok := r.ep.ep.(attach.RMAPathEndpoint)
-	direct, also := r.ep.ep.(attach.DirectEndpoint)
-	if !ok || !also || s.srv.opt.NoDirect {
+	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect
 	}
-	slot, err := r.ep.direct.take(r.ep, direct)
+	slot, err := r.ep.direct.take(r.ep)
 	if err != nil {
 		return reply{}, err
 	}
 	out := &proto.WindowBody{Slot: slot, Epoch: s.epochs.epoch(slot)}
-	w, err := ep.FarWindow(r.in.(*proto.Offset).Off)
+	w, err := r.ep.ep.FarWindow(r.in.(*proto.Offset).Off)
 	if err != nil {
 		return reply{}, err
 	}

@@ -42,8 +42,8 @@ type Options struct {
 
 	// NewSession returns the node's session for an application, or status.Again
 	// while the node is to be asked again, because it has no ID yet. The server
-	// closes it. Its endpoints should be RegionEndpoints: others have no windows.
-	NewSession func(attach.Credentials) (attach.Session, error)
+	// closes it.
+	NewSession func(attach.Credentials) (attach.NodeSession, error)
 
 	// Delivery bounds the delivery of what applications have written, which
 	// goes on when the server's context is done. Nil: it ends with that.

@@ -31,7 +31,7 @@ type session struct {
 	srv     *Server
 	conn    attach.Packets
 	out     *proto.Outbox
-	node    attach.Session
+	node    attach.NodeSession
 	account *account
 	uid     uint32
 	// inProcess: the application is in this process, and uses the node's endpoints of its
@@ -108,7 +108,7 @@ func (n *numbered[T]) take(id uint32) (v T, ok bool) {
 	return v, ok
 }
 
-func newSession(srv *Server, conn attach.Packets, node attach.Session, uid uint32, a *account) *session {
+func newSession(srv *Server, conn attach.Packets, node attach.NodeSession, uid uint32, a *account) *session {
 	s := &session{
 		srv: srv, conn: conn, out: proto.NewOutbox(conn), node: node, uid: uid, account: a,
 		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},
@@ -141,9 +141,7 @@ func (s *session) serve() {
 func (s *session) endWithNode() {
 	select {
 	case <-s.srv.ctx.Done():
-		if leaving, ok := s.node.(attach.LeavingSession); ok {
-			leaving.CloseWindows()
-		}
+		s.node.CloseWindows()
 		s.gifts.Lock() // waits for running copies
 		s.gifts.over = true
 		s.gifts.Unlock()

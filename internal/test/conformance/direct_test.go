@@ -43,7 +43,7 @@ func serveDirect(t *testing.T, c *fabrictest.Cluster, noDirect bool, calls *atom
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	server, err := server.NewServer(ctx, server.Options{NoDirect: noDirect, NewSession: func(cred attach.Credentials) (attach.Session, error) {
+	server, err := server.NewServer(ctx, server.Options{NoDirect: noDirect, NewSession: func(cred attach.Credentials) (attach.NodeSession, error) {
 		return countingSession{hook.Session(c, 0, cred), calls}, nil
 	}})
 	if err != nil {
@@ -62,57 +62,57 @@ func serveDirect(t *testing.T, c *fabrictest.Cluster, noDirect bool, calls *atom
 
 // A countingSession counts the transfers that reach the node.
 type countingSession struct {
-	attach.Session
+	attach.NodeSession
 	calls *atomic.Int64
 }
 
-func (s countingSession) Open() (attach.Endpoint, error) {
-	e, err := s.Session.Open()
+func (s countingSession) Open() (attach.NodeEndpoint, error) {
+	e, err := s.NodeSession.Open()
 	if err != nil {
 		return nil, err
 	}
-	return countingEndpoint{e.(attach.DirectEndpoint), s.calls}, nil
+	return countingEndpoint{e, s.calls}, nil
 }
 
 type countingEndpoint struct {
-	attach.DirectEndpoint
+	attach.NodeEndpoint
 	calls *atomic.Int64
 }
 
-func (e countingEndpoint) wrap(ep attach.Endpoint, from addr.Addr, err error) (attach.Endpoint, addr.Addr, error) {
+func (e countingEndpoint) wrap(ep attach.NodeEndpoint, from addr.Addr, err error) (attach.NodeEndpoint, addr.Addr, error) {
 	if err != nil {
 		return nil, from, err
 	}
-	return countingEndpoint{ep.(attach.DirectEndpoint), e.calls}, from, nil
+	return countingEndpoint{ep, e.calls}, from, nil
 }
 
-func (e countingEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
-	return e.wrap(e.DirectEndpoint.Accept(ctx))
+func (e countingEndpoint) Accept(ctx context.Context) (attach.NodeEndpoint, addr.Addr, error) {
+	return e.wrap(e.NodeEndpoint.Accept(ctx))
 }
 
 func (e countingEndpoint) WriteTo(loff, n, roff int64, flags rma.Flags) error {
 	e.calls.Add(1)
-	return e.DirectEndpoint.WriteTo(loff, n, roff, flags)
+	return e.NodeEndpoint.WriteTo(loff, n, roff, flags)
 }
 
 func (e countingEndpoint) ReadFrom(loff, n, roff int64, flags rma.Flags) error {
 	e.calls.Add(1)
-	return e.DirectEndpoint.ReadFrom(loff, n, roff, flags)
+	return e.NodeEndpoint.ReadFrom(loff, n, roff, flags)
 }
 
 func (e countingEndpoint) VWriteTo(p []byte, roff int64, flags rma.Flags) error {
 	e.calls.Add(1)
-	return e.DirectEndpoint.VWriteTo(p, roff, flags)
+	return e.NodeEndpoint.VWriteTo(p, roff, flags)
 }
 
 func (e countingEndpoint) VReadFrom(p []byte, roff int64, flags rma.Flags) error {
 	e.calls.Add(1)
-	return e.DirectEndpoint.VReadFrom(p, roff, flags)
+	return e.NodeEndpoint.VReadFrom(p, roff, flags)
 }
 
 func (e countingEndpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {
 	e.calls.Add(1)
-	return e.DirectEndpoint.Atomic(ctx, a)
+	return e.NodeEndpoint.Atomic(ctx, a)
 }
 
 // A world is two applications on one node, each with some memory, and a

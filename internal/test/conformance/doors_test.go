@@ -183,7 +183,7 @@ func (s *sockets) serve(node int) {
 			c.Admin = admin
 			return c, nil
 		}
-		o.NewSession = func(c attach.Credentials) (attach.Session, error) {
+		o.NewSession = func(c attach.Credentials) (attach.NodeSession, error) {
 			return watchedSession{hook.Session(s.cluster, node, c), s}, nil
 		}
 		server, err := server.NewServer(ctx, o)
@@ -207,49 +207,40 @@ func (s *sockets) serve(node int) {
 // A watchedSession is a node's session of which the sockets see which way messages
 // take.
 type watchedSession struct {
-	attach.Session
+	attach.NodeSession
 	s *sockets
 }
 
-func (w watchedSession) Open() (attach.Endpoint, error) {
-	e, err := w.Session.Open()
+func (w watchedSession) Open() (attach.NodeEndpoint, error) {
+	e, err := w.NodeSession.Open()
 	if err != nil {
 		return nil, err
 	}
-	return watchedEndpoint{e.(nodeEndpoint), w.s}, nil
-}
-
-// A nodeEndpoint has the interfaces of the engine's endpoints.
-type nodeEndpoint interface {
-	attach.DirectEndpoint
-	attach.PathEndpoint
-	attach.RMAPathEndpoint
-	Pair() (self, peer any, ok bool)
-	Via(path, why string)
+	return watchedEndpoint{e, w.s}, nil
 }
 
 type watchedEndpoint struct {
-	nodeEndpoint
+	attach.NodeEndpoint
 	s *sockets
 }
 
-func (w watchedEndpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, error) {
-	return w.wrap(w.nodeEndpoint.Accept(ctx))
+func (w watchedEndpoint) Accept(ctx context.Context) (attach.NodeEndpoint, addr.Addr, error) {
+	return w.wrap(w.NodeEndpoint.Accept(ctx))
 }
 
-func (w watchedEndpoint) TryAccept() (attach.Endpoint, addr.Addr, error) {
-	return w.wrap(w.nodeEndpoint.TryAccept())
+func (w watchedEndpoint) TryAccept() (attach.NodeEndpoint, addr.Addr, error) {
+	return w.wrap(w.NodeEndpoint.TryAccept())
 }
 
-func (w watchedEndpoint) wrap(e attach.Endpoint, from addr.Addr, err error) (attach.Endpoint, addr.Addr, error) {
+func (w watchedEndpoint) wrap(e attach.NodeEndpoint, from addr.Addr, err error) (attach.NodeEndpoint, addr.Addr, error) {
 	if err != nil {
 		return nil, from, err
 	}
-	return watchedEndpoint{e.(nodeEndpoint), w.s}, from, nil
+	return watchedEndpoint{e, w.s}, from, nil
 }
 
 func (w watchedEndpoint) Via(path, why string) {
-	w.nodeEndpoint.Via(path, why)
+	w.NodeEndpoint.Via(path, why)
 	if n := w.s.count(path); n != nil {
 		n.Add(1)
 	}
@@ -260,7 +251,7 @@ func (w watchedEndpoint) Path(ctx context.Context, key path.Hash, freed func()) 
 		freed()
 		return attach.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
 	}
-	m, err := w.nodeEndpoint.Path(ctx, key, freed)
+	m, err := w.NodeEndpoint.Path(ctx, key, freed)
 	if err == nil { // its kernel takes few bytes, so that most wait outside of it
 		err = unix.SetsockoptInt(int(m.File.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<10)
 	}
@@ -272,12 +263,12 @@ func (w watchedEndpoint) RMAPath(ctx context.Context, key path.Hash, freed func(
 		freed()
 		return attach.PathSocket{}, fmt.Errorf("not now: %w", status.Again)
 	}
-	return w.nodeEndpoint.RMAPath(ctx, key, freed)
+	return w.NodeEndpoint.RMAPath(ctx, key, freed)
 }
 
 func (w watchedEndpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	w.s.far.Add(1)
-	return w.nodeEndpoint.FarWindow(roff)
+	return w.NodeEndpoint.FarWindow(roff)
 }
 
 // goFar has each end of a connection use its RMA path, without an operation that succeeds.

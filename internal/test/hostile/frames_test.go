@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fabricd/fabricd/internal/attach"
+	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -178,7 +179,7 @@ func TestStreamsOfStrangers(t *testing.T) {
 	}
 }
 
-func readNow(t *testing.T, ep attach.Endpoint, p []byte) int {
+func readNow(t *testing.T, ep attach.NodeEndpoint, p []byte) int {
 	t.Helper()
 	n, err := ep.TryRecv(p)
 	if err != nil {
@@ -285,17 +286,18 @@ func (c *badConn) register(off int64, prot rma.Prot) []byte {
 }
 
 // window registers a page that is full of 0x5A at an endpoint.
-func (r *rig) window(ep attach.Endpoint, off int64, prot rma.Prot) []byte {
-	mem, err := r.app.Alloc(rma.PageSize)
+func (r *rig) window(ep attach.NodeEndpoint, off int64, prot rma.Prot) []byte {
+	mem, err := shm.Create("test", rma.PageSize)
 	if err != nil {
 		r.t.Error(err)
 		return nil
 	}
+	r.t.Cleanup(mem.Release)
 	p := mem.Bytes()
 	for i := range p {
 		p[i] = 0x5A
 	}
-	if _, err := ep.Register(p, off, prot, rma.MapFixed); err != nil {
+	if _, err := ep.RegisterRegion(mem, 0, mem.Len(), off, prot, rma.MapFixed); err != nil {
 		r.t.Errorf("register: %v", err)
 	}
 	return p

@@ -103,8 +103,8 @@ func TestFloodOfPaths(t *testing.T) {
 }
 
 // askBack has an application of the victim ask for the path that the peer asks for.
-func askBack(ep attach.Endpoint) {
-	p := ep.(attach.PathEndpoint)
+func askBack(ep attach.NodeEndpoint) {
+	p := ep
 	p.OnPath(func() {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -68,8 +68,8 @@ type rig struct {
 	victim, honest *engine.Node
 	address        string // of the victim
 	evil           *quic.Provider
-	app            attach.Session // at the victim
-	evilData       net.Listener   // where engines reach the bad node's data port
+	app            attach.NodeSession // at the victim
+	evilData       net.Listener       // where engines reach the bad node's data port
 }
 
 // rigPaths is how many paths an engine of a rig makes.
@@ -173,7 +173,7 @@ func within(t *testing.T) context.Context {
 }
 
 // listen returns an endpoint of the victim's application that listens.
-func (r *rig) listen(backlog int) (attach.Endpoint, addr.Port) {
+func (r *rig) listen(backlog int) (attach.NodeEndpoint, addr.Port) {
 	r.t.Helper()
 	ep, err := r.app.Open()
 	if err != nil {
@@ -204,7 +204,7 @@ func (l *badLink) on(t *testing.T) *badLink {
 
 // friends returns the two ends of a connection from the honest node to the
 // victim.
-func (r *rig) friends() (honest, victim attach.Endpoint) {
+func (r *rig) friends() (honest, victim attach.NodeEndpoint) {
 	r.t.Helper()
 	l, port := r.listen(1)
 	defer l.Close()
@@ -223,7 +223,7 @@ func (r *rig) friends() (honest, victim attach.Endpoint) {
 
 // connectPatiently connects, and again where no link came about in the short time
 // that the engines of a rig have for it: the machine may have been busy.
-func connectPatiently(ctx context.Context, ep attach.Endpoint, to addr.Addr) error {
+func connectPatiently(ctx context.Context, ep connector, to addr.Addr) error {
 	for {
 		_, err := ep.Connect(ctx, to)
 		if status.Of(err) != status.NoDevice || ctx.Err() != nil {
@@ -232,10 +232,17 @@ func connectPatiently(ctx context.Context, ep attach.Endpoint, to addr.Addr) err
 	}
 }
 
+// A connector is an endpoint of a node, or of an application.
+type connector interface {
+	Connect(context.Context, addr.Addr) (addr.Port, error)
+	Send(context.Context, []byte) (int, error)
+	Recv(context.Context, []byte) (int, error)
+}
+
 // talk sends something both ways.
-func (r *rig) talk(a, b attach.Endpoint) {
+func (r *rig) talk(a, b connector) {
 	r.t.Helper()
-	for _, d := range []struct{ from, to attach.Endpoint }{{a, b}, {b, a}} {
+	for _, d := range []struct{ from, to connector }{{a, b}, {b, a}} {
 		if _, err := d.from.Send(within(r.t), []byte("hello")); err != nil {
 			r.t.Errorf("honest connection, send: %v", err)
 		}
@@ -415,7 +422,7 @@ type badConn struct {
 	in     *wire.Reader // the victim's operations
 	peer   wire.ConnID  // the victim's name of it
 	limit  uint64       // of message bytes that the victim takes
-	victim attach.Endpoint
+	victim attach.NodeEndpoint
 }
 
 // connect connects to a fresh port of the victim, which may send limit bytes.
@@ -426,7 +433,7 @@ func (l *badLink) connect(limit uint64) *badConn {
 	l.conn++
 	c := &badConn{badLink: l}
 	c.ops = l.open(wire.Connect{Conn: l.conn, From: 2000, To: port, Limit: limit}.AppendTo(nil))
-	accepted := make(chan attach.Endpoint, 1)
+	accepted := make(chan attach.NodeEndpoint, 1)
 	go func() {
 		ep, _, err := listener.Accept(within(l.r.t))
 		if err != nil {
