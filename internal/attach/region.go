@@ -1,9 +1,6 @@
 package attach
 
-import (
-	"github.com/fabricd/fabricd/internal/status"
-	"github.com/fabricd/fabricd/rma"
-)
+import "github.com/fabricd/fabricd/rma"
 
 // A Region is the memory of windows, mapped by either side. Offsets and lengths are in bytes; a
 // range outside [0, Len()) is status.Invalid. Memory that another process can take away may fail
@@ -26,10 +23,6 @@ type Region interface {
 	Store(off int64, width int, v uint64) error
 	CompareAndSwap(off int64, width int, old, new uint64) (bool, error)
 
-	// Direct returns the memory for direct access while a reference is held,
-	// or nil when an access might fault.
-	Direct() []byte
-
 	// Retain adds a reference, Release drops one; the last gives the memory back.
 	Retain()
 	Release()
@@ -40,63 +33,4 @@ type Region interface {
 type WindowRegion interface {
 	Region
 	Window() (r Region, off, n int64, prot rma.Prot)
-}
-
-// Heap returns a region over p, memory of this process that stays valid as
-// long as it is referred to. p's first byte must be 8-byte aligned, else the
-// atomics return status.Invalid.
-func Heap(p []byte) Region { return &heap{p} }
-
-// A heap counts no references: the garbage collector frees its memory.
-type heap struct{ p []byte }
-
-func (h *heap) Len() int64     { return int64(len(h.p)) }
-func (h *heap) Direct() []byte { return h.p }
-func (h *heap) Retain()        {}
-func (h *heap) Release()       {}
-
-func (h *heap) ReadAt(p []byte, off int64) error {
-	if !inRange(off, len(p), len(h.p)) {
-		return status.Invalid
-	}
-	copy(p, h.p[off:])
-	return nil
-}
-
-func (h *heap) WriteAt(p []byte, off int64) error {
-	if !inRange(off, len(p), len(h.p)) {
-		return status.Invalid
-	}
-	copy(h.p[off:], p)
-	return nil
-}
-
-func (h *heap) Load(off int64, width int) (uint64, error) {
-	w, ok := h.word(off, width)
-	if !ok {
-		return 0, status.Invalid
-	}
-	return w.load(), nil
-}
-
-func (h *heap) Store(off int64, width int, v uint64) error {
-	w, ok := h.word(off, width)
-	if !ok {
-		return status.Invalid
-	}
-	w.store(v)
-	return nil
-}
-
-func (h *heap) CompareAndSwap(off int64, width int, old, new uint64) (bool, error) {
-	w, ok := h.word(off, width)
-	if !ok {
-		return false, status.Invalid
-	}
-	return w.compareAndSwap(old, new), nil
-}
-
-// inRange reports whether [off, off+n) lies in [0, size).
-func inRange(off int64, n, size int) bool {
-	return off >= 0 && uint64(off) <= uint64(size) && uint64(n) <= uint64(size)-uint64(off)
 }

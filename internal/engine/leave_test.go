@@ -77,7 +77,7 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 	for name, cut := range map[string]bool{"they come": false, "they have stopped": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond, StreamBuffer: 64 << 10}, 2, engine.Config{})
+				fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond, StreamBuffer: 128 << 10}, 2, engine.Config{})
 				app := fab.nodes[0].NewSession(attach.Credentials{})
 				window := alloc(t, 1<<20)
 				a, b, err := fab.joinFrom(app, 1)

@@ -22,15 +22,6 @@ type span = rma.Span[memory]
 // at returns the region's offset of the span's first byte.
 func at(sp span) int64 { return sp.Window.Mem.off + sp.Offset }
 
-// direct returns the span's bytes if they may be touched directly, else nil.
-func direct(sp span) []byte {
-	p := sp.Window.Mem.region.Direct()
-	if p == nil {
-		return nil
-	}
-	return p[at(sp) : at(sp)+sp.Length]
-}
-
 // stageLen is the size of the buffers through which foreign memory is copied.
 // Frames of small operations are put together in one too.
 const stageLen = 64 << 10
@@ -46,31 +37,19 @@ func receive(r *wire.Reader, p *core.Payload[memory]) (memErr, err error) {
 	case len(p.Spans) == 0:
 		return nil, r.Discard(int(p.Length))
 	}
-	tail := int64(0)
-	if p.Ordered {
-		tail = lineOf(p.Spans)
-	}
-	for i, sp := range p.Spans {
-		rest := sp.Length
-		if i == len(p.Spans)-1 {
-			rest -= tail
-		}
-		sp.Length = rest
-		e, err := receiveSpan(r, sp)
-		if err != nil {
+	stage := stages.Get().(*[stageLen]byte)
+	defer stages.Put(stage)
+	var part []span
+	for off := int64(0); off < p.Length; {
+		n := piece(uint64(p.Length - off))
+		if err := r.Payload(stage[:n]); err != nil {
 			return nil, err
 		}
-		memErr = first(memErr, e)
-	}
-	if tail > 0 {
-		last := p.Spans[len(p.Spans)-1]
-		last.Offset += last.Length - tail
-		last.Length = tail
-		e, err := receiveLine(r, last)
-		if err != nil {
-			return nil, err
+		if memErr == nil {
+			part = core.Cut(part[:0], p.Spans, off, int64(n))
+			memErr = storeSpans(part, stage[:n], p.Ordered && off+int64(n) == p.Length)
 		}
-		memErr = first(memErr, e)
+		off += int64(n)
 	}
 	return memErr, nil
 }
@@ -95,39 +74,53 @@ func lineOf(spans []span) int64 {
 	return min(n, last.Length)
 }
 
-func receiveSpan(r *wire.Reader, sp span) (memErr, err error) {
-	if sp.Length == 0 {
-		return nil, nil
-	}
-	if p := direct(sp); p != nil {
-		return nil, r.Payload(p)
-	}
-	stage := stages.Get().(*[stageLen]byte)
-	defer stages.Put(stage)
-	region, off := sp.Window.Mem.region, at(sp)
-	for n := sp.Length; n > 0; {
-		p := stage[:min(n, stageLen)]
-		if err := r.Payload(p); err != nil {
-			return nil, err
-		}
-		if memErr == nil {
-			memErr = region.WriteAt(p, off)
-		}
-		off += int64(len(p))
-		n -= int64(len(p))
-	}
-	return memErr, nil
-}
-
 var barrier atomic.Uint32 // an atomic on it orders the stores around it
 
-func receiveLine(r *wire.Reader, sp span) (memErr, err error) {
-	var buf [line]byte
-	p := buf[:sp.Length]
-	if err := r.Payload(p); err != nil {
-		return nil, err
+// piece returns how much of rest bytes is copied at a time. A last line is not cut.
+func piece(rest uint64) int {
+	n := min(rest, stageLen)
+	if rest > n && rest-n < line {
+		n -= line
 	}
-	return storeLine(sp, p), nil
+	return int(n)
+}
+
+// storeSpans copies p to spans, which are as long; ordered: the last line last.
+func storeSpans(spans []span, p []byte, ordered bool) error {
+	var tail int64
+	if ordered {
+		tail = lineOf(spans)
+	}
+	for i, sp := range spans {
+		n := sp.Length
+		if i == len(spans)-1 {
+			n -= tail
+		}
+		if n > 0 {
+			if err := sp.Window.Mem.region.WriteAt(p[:n], at(sp)); err != nil {
+				return err
+			}
+		}
+		p = p[n:]
+	}
+	if tail == 0 {
+		return nil
+	}
+	last := spans[len(spans)-1]
+	last.Offset += last.Length - tail
+	last.Length = tail
+	return storeLine(last, p)
+}
+
+// loadSpans copies spans to p, which is as long.
+func loadSpans(spans []span, p []byte) error {
+	for _, sp := range spans {
+		if err := sp.Window.Mem.region.ReadAt(p[:sp.Length], at(sp)); err != nil {
+			return err
+		}
+		p = p[sp.Length:]
+	}
+	return nil
 }
 
 // storeLine stores the last line of an ordered payload after all else, and its last

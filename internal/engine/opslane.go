@@ -220,16 +220,10 @@ func (c *conn) writePayload(s segment) error {
 	var part []span
 	spans, buf, length := s.Payload()
 	for off := int64(0); off < length; {
-		n, plain := length-off, buf
-		if buf != nil {
-			plain = buf[off:]
-		} else {
-			part = core.Cut(part[:0], spans, off, n)
-			plain = direct(part[0])
-		}
+		n, plain := length-off, buf[min(off, int64(len(buf))):]
 		var err error
-		if plain != nil && len(plain) > stageLen/2 {
-			n = min(n, int64(len(plain)), wire.MaxPayload)
+		if len(plain) > stageLen/2 {
+			n = min(n, wire.MaxPayload)
 			err = c.writePlain(s.AppendHead(stage[:0], off, n), plain[:n])
 		} else {
 			n = min(n, stageLen-writeFrameLen)

@@ -167,15 +167,6 @@ func (s *rmaServer) asked(r *path.RMARequest) status.Code {
 	return first.code
 }
 
-// piece returns how much of rest bytes is copied at a time. A last line is not cut.
-func piece(rest uint64) int {
-	n := min(rest, stageLen)
-	if rest > n && rest-n < line {
-		n -= line
-	}
-	return int(n)
-}
-
 // write takes the bytes behind a write and stores them, if all of them may be.
 func (s *rmaServer) write(r *path.RMARequest) (status.Code, error) {
 	code := s.check(r, rma.ProtWrite)
@@ -328,42 +319,4 @@ func (s *rmaServer) signal(r *path.RMARequest) status.Code {
 		return code
 	}
 	return core.MemoryCode(store8(sp, r.Length))
-}
-
-// storeSpans copies p to spans, which are as long; ordered: the last line last.
-func storeSpans(spans []span, p []byte, ordered bool) error {
-	var tail int64
-	if ordered {
-		tail = lineOf(spans)
-	}
-	for i, sp := range spans {
-		n := sp.Length
-		if i == len(spans)-1 {
-			n -= tail
-		}
-		if n > 0 {
-			if err := sp.Window.Mem.region.WriteAt(p[:n], at(sp)); err != nil {
-				return err
-			}
-		}
-		p = p[n:]
-	}
-	if tail == 0 {
-		return nil
-	}
-	last := spans[len(spans)-1]
-	last.Offset += last.Length - tail
-	last.Length = tail
-	return storeLine(last, p)
-}
-
-// loadSpans copies spans to p, which is as long.
-func loadSpans(spans []span, p []byte) error {
-	for _, sp := range spans {
-		if err := sp.Window.Mem.region.ReadAt(p[:sp.Length], at(sp)); err != nil {
-			return err
-		}
-		p = p[sp.Length:]
-	}
-	return nil
 }

@@ -18,7 +18,6 @@ import (
 type Region struct {
 	mem       []byte   // the mapping; whole pages
 	file      *os.File // nil for anonymous memory; closed with the mapping
-	direct    bool     // an access cannot fault
 	refs      atomic.Int64
 	onRelease func() // runs after the last Release; may be nil
 }
@@ -41,10 +40,8 @@ func Create(name string, n int64) (*Region, error) {
 	r, err := Map(f, 0, Align(n), true)
 	if err != nil {
 		f.Close()
-		return nil, err
 	}
-	r.direct = true // the pages are allocated, and only this process could take them away
-	return r, nil
+	return r, err
 }
 
 // Map maps [off, off+n) of f, both whole pages, for reading and if writable
@@ -89,15 +86,6 @@ func (r *Region) File() *os.File { return r.file }
 // Bytes returns the mapping, also where another process can take its pages away. It is
 // for the memory's owner.
 func (r *Region) Bytes() []byte { return r.mem }
-
-// Direct returns the memory if no access to it can fault, else nil. It is
-// valid while a reference is held.
-func (r *Region) Direct() []byte {
-	if !r.direct {
-		return nil
-	}
-	return r.mem
-}
 
 // Retain adds a reference.
 func (r *Region) Retain() {

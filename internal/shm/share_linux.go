@@ -40,10 +40,8 @@ func Adopt(f *os.File, n int64) (*Region, error) {
 	r, err := adopt(f, n)
 	if err != nil {
 		f.Close()
-		return nil, err
 	}
-	r.direct = true // sealed and allocated: no process takes the pages away
-	return r, nil
+	return r, err
 }
 
 func adopt(f *os.File, n int64) (*Region, error) {

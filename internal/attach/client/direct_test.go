@@ -62,6 +62,13 @@ func (p *directPair) asked() int {
 }
 
 // directOf returns the endpoint's direct.
+// wordIn returns the word at off of mem, memory of e's session.
+func wordIn(e attach.Endpoint, mem []byte, off int64) *atomic.Uint64 {
+	m, at, _ := e.(*endpoint).c.memory.find(mem)
+	defer m.region.Release()
+	return m.region.Word(at + off)
+}
+
 func directOf(e attach.Endpoint) *direct { return &e.(*endpoint).direct }
 
 // known returns how many windows e has mapped.
@@ -294,7 +301,7 @@ func TestWritesEndWithAnUnregister(t *testing.T) {
 	})
 	mem := p.memB
 	for range 50 {
-		word := func() uint64 { return must(attach.Heap(mem).Load(8, 8))(t) }
+		word := func() uint64 { return wordIn(p.b, mem, 8).Load() }
 		was := word()
 		await(func() bool { return word() != was })
 		check(t, "Unregister", p.b.Unregister(p.offB, int64(len(mem))), status.OK)
@@ -408,16 +415,17 @@ func TestDirectAtomicsAreAtomicWithTheNodes(t *testing.T) {
 			}
 		})
 	}
+	word := wordIn(p.b, p.memB, 64)
 	wg.Go(func() {
 		for n := 0; n < rounds; {
-			old := must(attach.Heap(p.memB).Load(64, 8))(t)
-			if ok, _ := attach.Heap(p.memB).CompareAndSwap(64, 8, old, old+1); ok {
+			old := word.Load()
+			if word.CompareAndSwap(old, old+1) {
 				n++
 			}
 		}
 	})
 	wg.Wait()
-	if got := must(attach.Heap(p.memB).Load(64, 8))(t); got != 3*rounds {
+	if got := word.Load(); got != 3*rounds {
 		t.Errorf("the word is %d, want %d", got, 3*rounds)
 	}
 }

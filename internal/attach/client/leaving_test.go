@@ -36,6 +36,7 @@ func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
 		}
 	})
 	c := attachRaw(t, s)
+	c.ask(proto.OpSelf, 0, nil, nil, &proto.SelfBody{}) // until its session is served, the end of the server ends it at once
 	s.end()
 	<-leaving.closing
 	if h, text := c.ask(proto.OpOpen, 0, nil, nil, &proto.EndpointBody{}); h.Code != status.OK {

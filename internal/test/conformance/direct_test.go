@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 	"github.com/fabricd/fabricd/fence"
@@ -434,7 +435,7 @@ func (w *world) race(t *testing.T) {
 			}
 		}
 	}
-	word := func(mem []byte) uint64 { v, _ := attach.Heap(mem).Load(at, 8); return v }
+	word := func(mem []byte) uint64 { w, _ := fabric.Word64At(mem, at); return w.Load() }
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		for !stop.Load() && ctx.Err() == nil {
