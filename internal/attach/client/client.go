@@ -206,20 +206,9 @@ func (c *session) post(q request, place places) (uint64, *call, error) {
 	return id, w, nil
 }
 
-// abandon ends a connection that has no receiver, without waiting. A node that does not know ABORT
-// closes it.
+// abandon ends a connection that has no receiver, without waiting.
 func (c *session) abandon(id uint32) {
-	q := request{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseUnheard}}
-	q.late = func(a answer) {
-		if a.h.Code == status.NotSupp {
-			c.post(request{op: proto.OpClose, endpoint: id}, nil) // fails only when the session ends
-		}
-		a.drop()
-	}
-	_, w, err := c.post(q, nil) // fails only when the session ends
-	if err == nil && !c.leave(w) {
-		q.late(<-w.answer)
-	}
+	c.post(request{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseUnheard}}, nil) // fails only when the session ends
 }
 
 // leave gives up w, unless its answer has arrived.

@@ -46,7 +46,7 @@ func DialWith(ctx context.Context, path string, opt DialOptions) (attach.Session
 	if !opt.ShareWindows {
 		return c, nil
 	}
-	if err := c.shareWindows(ctx); err != nil && status.Of(err) != status.NotSupp { // a node that does not know it copies for nobody
+	if err := c.shareWindows(ctx); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -312,7 +312,6 @@ func (e *endpoint) RemoteAddr() addr.Addr {
 // Close leaves the delivery of sent bytes to the node.
 func (e *endpoint) Close() error { return e.end(request{op: proto.OpClose}) }
 
-// Abort falls back to Close at a node that does not know ABORT.
 func (e *endpoint) Abort(cause string) error {
 	return e.end(request{op: proto.OpAbort, body: &proto.CauseBody{Cause: attach.CleanCause(cause)}})
 }
@@ -353,9 +352,7 @@ func (e *endpoint) end(q request) error {
 	ctx, cancel := e.c.patient()
 	defer cancel()
 	q.endpoint = e.id
-	if _, err := e.c.ask(ctx, q, nil); q.op == proto.OpAbort && errors.Is(err, status.NotSupp) {
-		e.c.ask(ctx, request{op: proto.OpClose, endpoint: e.id}, nil)
-	}
+	e.c.ask(ctx, q, nil)
 	_ = e.c.memory.withdraw(e.c.isLost()) // memory that could not be moved is tried again
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach/proto"
+	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
@@ -23,7 +24,7 @@ type hostileNode struct {
 	epochs func() (int64, *os.File)
 	window func() (proto.Message, *os.File)
 
-	// Of channels; rings nil: the node does not know RINGS.
+	// Of channels; rings nil: the defaults.
 	rings   *proto.RingsBody
 	channel func() (proto.Message, *os.File)
 	joined  chan proto.JoinedBody
@@ -66,7 +67,7 @@ func (n *hostileNode) serve(conn *net.UnixConn) {
 		}
 		m, file := n.answer(h.Op, body)
 		if h.Op == proto.OpRings && n.rings == nil {
-			h.Code, m = status.NotSupp, &proto.Refusal{}
+			m = &proto.RingsBody{Release: uint8(ring.Default.Release)}
 		}
 		h.Op |= proto.OpReply
 		shm.Send(conn, proto.AppendFrame(nil, h, m), file)

@@ -142,7 +142,7 @@ func (e *endpoint) vtransfer(op proto.Op, p []byte, roff int64, flags rma.Flags)
 }
 
 // checkPieces makes the node check the whole range of a transfer in pieces, so that no piece is
-// transferred if the last one is out of range. A node without CHECK checks them one by one.
+// transferred if the last one is out of range.
 func (e *endpoint) checkPieces(op proto.Op, n, roff int64, flags rma.Flags) error {
 	if n <= proto.MaxStage {
 		return nil
@@ -151,10 +151,7 @@ func (e *endpoint) checkPieces(op proto.Op, n, roff int64, flags rma.Flags) erro
 	if op == proto.OpVWriteTo {
 		in.Need = rma.ProtWrite
 	}
-	if err := e.ask(context.Background(), proto.OpCheck, in, nil); status.Of(err) != status.NotSupp {
-		return err
-	}
-	return nil
+	return e.ask(context.Background(), proto.OpCheck, in, nil)
 }
 
 func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {

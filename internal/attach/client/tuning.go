@@ -70,8 +70,7 @@ type ringHabits struct {
 	body  proto.RingsBody
 }
 
-// get returns them. For a node without RINGS they are the defaults. get checks the node's answer.
-// quit ends the wait for it.
+// get returns them. It checks the node's answer. quit ends the wait for it.
 func (r *ringHabits) get(c *session, quit <-chan struct{}) (proto.RingsBody, error) {
 	r.mu.Lock()
 	known, body := r.known, r.body
@@ -84,8 +83,6 @@ func (r *ringHabits) get(c *session, quit <-chan struct{}) (proto.RingsBody, err
 		f.Close()
 	}
 	switch {
-	case status.Of(err) == status.NotSupp:
-		body = proto.RingsBody{Release: uint8(ring.Default.Release)}
 	case err != nil:
 		return body, err
 	case int(body.Release) > ring.MaxRelease || !body.Huge.Valid():

@@ -260,7 +260,6 @@ func TestHostileChannels(t *testing.T) {
 		want    string // of JOINED's why; empty: it is joined. "-": there is no JOINED
 	}{
 		"good":                   {&proto.RingsBody{Release: 90}, good, ""},
-		"an older node":          {nil, good, ""},
 		"release over its bound": {&proto.RingsBody{Release: 91}, good, "-"},
 		"a fourth kind of pages": {&proto.RingsBody{Huge: 3}, good, "-"},
 		"slots no power of two":  {nil, geometry(t, 3, 4096), "slots 3, want a power of two from 4 to 65536"},
