@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/fabricd/fabricd/fence"
 	"github.com/fabricd/fabricd/internal/attach"
@@ -261,47 +262,52 @@ func (c *conn) signalByPeer(s fence.Signal) error {
 }
 
 func (e *endpoint) MapRegion(roff, n int64, prot rma.Prot) (attach.WindowRegion, int64, error) {
-	l, err := e.lend(roff, n, prot)
+	c, err := e.connection(core.CallMemory)
 	if err != nil {
 		return nil, 0, err
 	}
-	return newLent(l), at(l.span), nil
-}
-
-// A loan is a part of the peer's window that is mapped here. It keeps the window.
-type loan struct {
-	span
-	owner *conn
-}
-
-func (l *loan) back() {
-	l.owner.mu.Lock()
-	defer l.owner.mu.Unlock()
-	l.owner.core.GiveBack(l.span)
-}
-
-// lend finds the peer's window memory for a mapping.
-func (e *endpoint) lend(roff, n int64, prot rma.Prot) (*loan, error) {
-	c, err := e.connection(core.CallMemory)
-	if err != nil {
-		return nil, err
-	}
 	if roff%rma.PageSize != 0 || n <= 0 || n%rma.PageSize != 0 {
-		return nil, status.Invalid
+		return nil, 0, status.Invalid
 	}
 	owner := c.otherEnd.Load()
 	if owner == nil {
-		return nil, status.NotSupp // the memory is in another machine
+		return nil, 0, status.NotSupp // the memory is in another machine
 	}
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
 	sp, err := owner.core.Lend(roff, n, prot)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if sp.Window.Prot&rma.ProtRead == 0 { // a mapping can be read, whatever it was asked for
 		owner.core.GiveBack(sp)
-		return nil, fmt.Errorf("a window that may not be read cannot be mapped: %w", status.NotSupp)
+		return nil, 0, fmt.Errorf("a window that may not be read cannot be mapped: %w", status.NotSupp)
 	}
-	return &loan{sp, owner}, nil
+	r := &lent{Region: sp.Window.Mem.region, span: sp, owner: owner}
+	r.refs.Store(1)
+	return r, at(sp), nil
+}
+
+// A lent region is the memory of a window of owner that another application maps: the
+// window stays until the last reference to it is released.
+type lent struct {
+	attach.Region
+	span
+	owner *conn
+	refs  atomic.Int64
+}
+
+func (r *lent) Window() (behind attach.Region, off, n int64, prot rma.Prot) {
+	w := r.span.Window
+	return r.Region, w.Mem.off, w.Length, w.Prot
+}
+
+func (r *lent) Retain() { r.refs.Add(1) }
+
+func (r *lent) Release() {
+	if r.refs.Add(-1) == 0 {
+		r.owner.mu.Lock()
+		defer r.owner.mu.Unlock()
+		r.owner.core.GiveBack(r.span)
+	}
 }
