@@ -30,55 +30,48 @@ const (
 )
 
 var (
-	thriftyBuffers = sync.Pool{New: func() any { return new([thriftySize]byte) }}
-	relayBuffers   = sync.Pool{New: func() any { return new([relaySize]byte) }}
-	bulkBuffers    = sync.Pool{New: func() any { return new([bulkSize]byte) }}
+	thriftyBuffers = newBuffers(thriftySize)
+	relayBuffers   = newBuffers(relaySize)
+	bulkBuffers    = newBuffers(bulkSize)
 	bulkTokens     = make(chan struct{}, bulkMost) // one for each large buffer in use
 )
 
-// A relayBuffer is a buffer in use; two fields are nil.
-type relayBuffer struct {
-	thrifty *[thriftySize]byte
-	small   *[relaySize]byte
-	large   *[bulkSize]byte
+// buffers are pooled, all of one size.
+type buffers struct{ sync.Pool }
+
+func newBuffers(size int) *buffers {
+	return &buffers{sync.Pool{New: func() any { b := make([]byte, size); return &b }}}
 }
+
+// A relayBuffer is a buffer in use.
+type relayBuffer struct {
+	bytes *[]byte
+	from  *buffers
+}
+
+func (p *buffers) take() relayBuffer { return relayBuffer{p.Get().(*[]byte), p} }
 
 // takeBuffer returns a buffer of at most most bytes, or the smallest: a large one if large is set
 // and one is left.
 func takeBuffer(most int, large bool) relayBuffer {
 	if most < relaySize {
-		return relayBuffer{thrifty: thriftyBuffers.Get().(*[thriftySize]byte)}
+		return thriftyBuffers.take()
 	}
 	if large && most >= bulkSize {
 		select {
 		case bulkTokens <- struct{}{}:
-			return relayBuffer{large: bulkBuffers.Get().(*[bulkSize]byte)}
+			return bulkBuffers.take()
 		default:
 		}
 	}
-	return relayBuffer{small: relayBuffers.Get().(*[relaySize]byte)}
-}
-
-func (b relayBuffer) bytes() []byte {
-	switch {
-	case b.thrifty != nil:
-		return b.thrifty[:]
-	case b.large != nil:
-		return b.large[:]
-	}
-	return b.small[:]
+	return relayBuffers.take()
 }
 
 // put returns the buffer to its pool.
 func (b relayBuffer) put() {
-	switch {
-	case b.thrifty != nil:
-		thriftyBuffers.Put(b.thrifty)
-	case b.large != nil:
-		bulkBuffers.Put(b.large)
+	b.from.Put(b.bytes)
+	if b.from == bulkBuffers {
 		<-bulkTokens
-	default:
-		relayBuffers.Put(b.small)
 	}
 }
 
@@ -296,10 +289,10 @@ func (p *relay) takeRest(ctx context.Context) rest {
 // discard drops the application's bytes for a peer that is gone. The shutdown alone does not wake a
 // write that waits for room.
 func (p *relay) discard() {
-	buf := relayBuffers.Get().(*[relaySize]byte)
-	defer relayBuffers.Put(buf)
+	b := relayBuffers.take()
+	defer b.put()
 	for {
-		if _, err := shm.TryRead(p.conn, buf[:]); err != nil {
+		if _, err := shm.TryRead(p.conn, *b.bytes); err != nil {
 			return // no bytes are left, or the application is gone
 		}
 	}
@@ -310,7 +303,7 @@ func (p *relay) discard() {
 func (p *relay) forward(ctx context.Context) error {
 	b := takeBuffer(p.most, p.bulkOut)
 	defer b.put()
-	buf := b.bytes()
+	buf := *b.bytes
 	n, err := shm.TryRead(p.conn, buf)
 	p.bulkOut = n >= relaySize
 	switch {
@@ -388,10 +381,10 @@ func (p *relay) outlive(ctx context.Context) error {
 // a peer that waits for room does not read either: without drop the application's bytes would never
 // arrive.
 func (p *relay) drop(ctx context.Context) {
-	buf := relayBuffers.Get().(*[relaySize]byte)
-	defer relayBuffers.Put(buf)
+	b := relayBuffers.take()
+	defer b.put()
 	for {
-		if _, err := p.ep.Recv(ctx, buf[:]); err != nil {
+		if _, err := p.ep.Recv(ctx, *b.bytes); err != nil {
 			return
 		}
 	}
@@ -410,7 +403,7 @@ func (p *relay) deliver(ctx context.Context) error {
 	}
 	b := takeBuffer(p.most, p.bulkIn)
 	defer b.put()
-	buf := b.bytes()
+	buf := *b.bytes
 	copy(buf, first[:n])
 	more, err := p.ep.TryRecv(buf[n:])
 	p.bulkIn = n+more >= relaySize
