@@ -193,29 +193,35 @@ func nodeSet(ids []addr.NodeID) []byte {
 }
 
 func doWatch(_ context.Context, s *session, r *request) (reply, error) {
-	on := r.in.(*proto.WatchBody).On
-	if on > 1 {
-		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
-	}
-	var unwatch func()
-	if on == 1 {
-		unwatch = s.node.Watch(s.event)
+	return s.notify(r, &s.unwatch.events, func() func() { return s.node.Watch(s.event) })
+}
+
+// notify turns notifications on or off: begin begins them, and end, nil while there are none, ends
+// them. There is one subscription at most.
+func (s *session) notify(r *request, end *func(), begin func() func()) (reply, error) {
+	on, err := r.on()
+	if err != nil {
+		return reply{}, err
 	}
 	s.mu.Lock()
-	// One subscription at most: a second WATCH keeps the first.
-	if s.closing || (on == 1 && s.unwatch.events != nil) {
-		s.mu.Unlock()
-		if unwatch != nil {
-			unwatch()
-		}
-		return reply{}, nil
-	}
-	s.unwatch.events, unwatch = unwatch, s.unwatch.events
-	s.mu.Unlock()
-	if unwatch != nil {
-		unwatch()
+	defer s.mu.Unlock()
+	switch {
+	case !on && *end != nil:
+		(*end)()
+		*end = nil
+	case on && *end == nil && !s.closing:
+		*end = begin()
 	}
 	return reply{}, nil
+}
+
+// on is the request's WatchBody.
+func (r *request) on() (bool, error) {
+	on := r.in.(*proto.WatchBody).On
+	if on > 1 {
+		return false, fmt.Errorf("it is %d, want 0 or 1: %w", on, status.Invalid)
+	}
+	return on == 1, nil
 }
 
 // event notifies the application of ev, and of a change of the node's own identity.

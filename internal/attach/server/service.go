@@ -3,11 +3,9 @@ package server
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/fabricd/fabricd/internal/attach/proto"
-	"github.com/fabricd/fabricd/internal/status"
 )
 
 func doConnectService(ctx context.Context, s *session, r *request) (reply, error) {
@@ -44,20 +42,7 @@ func doServices(_ context.Context, s *session, r *request) (reply, error) {
 // doWatchServices turns the notification of changes on or off. One at a time is queued, and the
 // next one after the application has received it.
 func doWatchServices(_ context.Context, s *session, r *request) (reply, error) {
-	on := r.in.(*proto.WatchBody).On
-	if on > 1 {
-		return reply{}, fmt.Errorf("watch %d, want 0 or 1: %w", on, status.Invalid)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch end := s.unwatch.services; {
-	case on == 0 && end != nil:
-		end()
-		s.unwatch.services = nil
-	case on == 1 && end == nil && !s.closing:
-		s.unwatch.services = s.followServices()
-	}
-	return reply{}, nil
+	return s.notify(r, &s.unwatch.services, s.followServices)
 }
 
 // followServices notifies the application of changes until end is called or the session ends.

@@ -147,12 +147,11 @@ func (m *memory) tell() error {
 
 // doShare records whether applications of other users may access the session's windows directly.
 func doShare(_ context.Context, s *session, r *request) (reply, error) {
-	on := r.in.(*proto.WatchBody).On
-	if on > 1 {
-		return reply{}, fmt.Errorf("share %d, want 0 or 1: %w", on, status.Invalid)
+	on, err := r.on()
+	if err == nil {
+		s.shares.Store(on)
 	}
-	s.shares.Store(on == 1)
-	return reply{}, nil
+	return reply{}, err
 }
 
 // doRetire is MEM_DROP of memory without a window.
