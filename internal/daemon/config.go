@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
-	"github.com/fabricd/fabricd/internal/attach/server"
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -110,8 +111,8 @@ type LocalConfig struct {
 
 	// Rings and HugePages are of the memory through which two applications of
 	// this node talk.
-	Rings     server.Rings
-	HugePages server.HugePages
+	Rings     ring.Params
+	HugePages shm.HugePages
 
 	Quotas QuotaConfig
 }
@@ -164,7 +165,7 @@ func Default() Config {
 			SocketMode:  0o660,
 			AdminSocket: "/run/fabricd/admin.sock",
 			AdminUIDs:   []uint32{0},
-			Rings:       server.DefaultRings(),
+			Rings:       ring.Default,
 			Quotas:      defaultQuotas(),
 		},
 		Log: LogConfig{Level: "info", Format: "console"},

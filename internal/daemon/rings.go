@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/fabricd/fabricd/internal/attach/server"
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // ringSettings are those of the channels between two applications of this node.
@@ -15,15 +17,15 @@ import (
 func ringSettings() []Setting {
 	return []Setting{
 		{"ring-slots", "messages on their way in one direction of a channel, between two applications of this node",
-			fmt.Sprintf("a power of two from %d to %d", server.MinSlots, server.MaxSlots), setRingSlots,
+			fmt.Sprintf("a power of two from %d to %d", ring.MinSlots, ring.MaxSlots), setRingSlots,
 			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Slots) }},
 		{"ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
-			fmt.Sprintf("a power of two from %s to %s", sizeText(server.MinRingData), sizeText(server.MaxRingData)), setRingData,
+			fmt.Sprintf("a power of two from %s to %s", sizeText(ring.MinData), sizeText(ring.MaxData)), setRingData,
 			func(c *Config) string { return sizeText(int64(c.Local.Rings.Data)) }},
 		{"ring-release", "how much of a channel's ring a receiver takes before it tells the sender, in per cent",
-			fmt.Sprintf("a number from 0 to %d; 0: after every read", server.MaxRelease), setRingRelease,
+			fmt.Sprintf("a number from 0 to %d; 0: after every read", ring.MaxRelease), setRingRelease,
 			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Release) }},
-		{"ring-huge-pages", "whether a channel's memory lies in huge pages", server.HugePagesAllowed, setRingHugePages,
+		{"ring-huge-pages", "whether a channel's memory lies in huge pages", shm.HugeAllowed, setRingHugePages,
 			func(c *Config) string { return c.Local.HugePages.String() }},
 	}
 }
@@ -40,27 +42,27 @@ func (d *Daemon) ringStatus() RingStatus {
 func setRingSlots(c *Config, s string) bool {
 	n, err := strconv.ParseUint(s, 10, 31)
 	c.Local.Rings.Slots = int(n)
-	return err == nil && validRings(server.Rings{Slots: int(n), Data: server.MinRingData})
+	return err == nil && validRings(ring.Params{Slots: int(n), Data: ring.MinData})
 }
 
 func setRingData(c *Config, s string) bool {
-	n, ok := parseSize(s, server.MaxRingData)
+	n, ok := parseSize(s, ring.MaxData)
 	c.Local.Rings.Data = int(n)
-	return ok && validRings(server.Rings{Slots: server.MinSlots, Data: int(n)})
+	return ok && validRings(ring.Params{Slots: ring.MinSlots, Data: int(n)})
 }
 
 func setRingRelease(c *Config, s string) bool {
 	n, err := strconv.ParseUint(s, 10, 31)
 	c.Local.Rings.Release = int(n)
-	return err == nil && validRings(server.Rings{Slots: server.MinSlots, Data: server.MinRingData, Release: int(n)})
+	return err == nil && validRings(ring.Params{Slots: ring.MinSlots, Data: ring.MinData, Release: int(n)})
 }
 
 func setRingHugePages(c *Config, s string) (ok bool) {
-	c.Local.HugePages, ok = server.ParseHugePages(s)
+	c.Local.HugePages, ok = shm.ParseHugePages(s)
 	return ok
 }
 
-func validRings(r server.Rings) bool { return r.Check() == nil }
+func validRings(r ring.Params) bool { return r.Check() == nil }
 
 // The units of a size.
 var units = []struct {
@@ -118,14 +120,14 @@ func (d *Daemon) tryChannels() (why string, err error) {
 // logged once.
 func (d *Daemon) tryHugePages() error {
 	local := d.cfg.Local
-	if local.HugePages == server.HugeOff {
+	if local.HugePages == shm.HugeOff {
 		return nil
 	}
 	err := server.CheckHugePages(local.Rings)
 	if err == nil {
 		return nil
 	}
-	if local.HugePages == server.HugeTry {
+	if local.HugePages == shm.HugeTry {
 		d.mu.Lock()
 		d.small = err.Error()
 		d.mu.Unlock()

@@ -11,6 +11,8 @@ import (
 
 	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/attach/server"
+	"github.com/fabricd/fabricd/internal/ring"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 func TestSizesAreWrittenAndRead(t *testing.T) {
@@ -32,7 +34,7 @@ func TestSizesAreWrittenAndRead(t *testing.T) {
 // The two applications of a node have what it was told.
 func TestChannelsAreAsConfigured(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
-	c.Local.Rings = server.Rings{Slots: 64, Data: 64 << 10, Release: 50}
+	c.Local.Rings = ring.Params{Slots: 64, Data: 64 << 10, Release: 50}
 	if _, err := Init(c, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +55,9 @@ func TestHugePagesThatCannotBeAreSaidAtTheStart(t *testing.T) {
 	if err := server.CheckHugePages(c.Local.Rings); !errors.Is(err, server.ErrSmallRings) {
 		t.Logf("the reason is another one here: %v", err)
 	}
-	c.Local.HugePages = server.HugeRequire
+	c.Local.HugePages = shm.HugeRequire
 	startFails(t, c, `ring-huge-pages: "require": `)
-	c.Local.HugePages = server.HugeTry
+	c.Local.HugePages = shm.HugeTry
 	d := startTest(t, c)
 	if got := d.Status().Rings; got.HugePages != "try" || got.Small == "" {
 		t.Errorf("status says %+v, want the reason for small pages", got)
@@ -102,7 +104,7 @@ func TestPageOfRingsIsTrue(t *testing.T) {
 			t.Errorf("docs/rings.md has no row %q with %s", want, s.Allowed)
 		}
 	}
-	if want := fmt.Sprintf("%d KiB by\ndefault", server.ChannelSize(server.DefaultRings())>>10); !strings.Contains(string(page), want) {
+	if want := fmt.Sprintf("%d KiB by\ndefault", server.ChannelSize(ring.Default)>>10); !strings.Contains(string(page), want) {
 		t.Errorf("docs/rings.md does not say that a channel takes %q", want)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // A State is the severity of a finding.
@@ -113,11 +113,11 @@ func processors(f Facts) Finding {
 func hugePages(c daemon.Config, f Facts) Finding {
 	want := c.Local.HugePages
 	switch {
-	case want == server.HugeOff:
+	case want == shm.HugeOff:
 		return Finding{"huge-pages", OK, "not asked for", ""}
 	case f.HugeFailed == nil:
 		return Finding{"huge-pages", OK, fmt.Sprintf("channels can have pages of %d KiB", f.HugePage>>10), ""}
-	case want == server.HugeTry:
+	case want == shm.HugeTry:
 		return Finding{"huge-pages", Note, f.HugeFailed.Error(), "channels have small pages meanwhile; docs/rings.md"}
 	}
 	return Finding{"huge-pages", Bad, f.HugeFailed.Error(), "ring-huge-pages=try takes small pages where there are none; docs/rings.md"}

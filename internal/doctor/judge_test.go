@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/shm"
 )
 
 // well returns the facts of a machine without a fault.
@@ -33,9 +33,9 @@ func TestJudge(t *testing.T) {
 	refused := errors.New("connection refused")
 	taken := daemon.Need{Setting: "data-port", Value: "7700", Err: errors.New("is taken"), Taken: true}
 	huge := daemon.Default()
-	huge.Local.HugePages = server.HugeTry
+	huge.Local.HugePages = shm.HugeTry
 	required := daemon.Default()
-	required.Local.HugePages = server.HugeRequire
+	required.Local.HugePages = shm.HugeRequire
 	for _, tt := range []struct {
 		name   string
 		config daemon.Config

@@ -48,7 +48,7 @@ func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon
 	if f.Memory, f.Bound, known = shm.Available(); !known {
 		f.Memory = -1
 	}
-	if c.Local.HugePages != server.HugeOff {
+	if c.Local.HugePages != shm.HugeOff {
 		f.HugeFailed = server.CheckHugePages(c.Local.Rings)
 	}
 	f.lookAtUDP(c)

@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/server"
+	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/status"
 )
 
@@ -89,7 +90,7 @@ func mortal(t *testing.T) string {
 // bytes, and no resource is left.
 func TestPeerDiesAtEveryStepOfARing(t *testing.T) {
 	program := mortal(t)
-	s := serve(t, func(o *server.Options) { o.Rings = server.Rings{Slots: 8, Data: server.MinRingData, Release: 25} }) // often full, often empty
+	s := serve(t, func(o *server.Options) { o.Rings = ring.Params{Slots: 8, Data: ring.MinData, Release: 25} }) // often full, often empty
 	sess := s.dial(t)
 	must(sess.Open())(t).Close()
 	fds, goroutines, memory := usage(t)

@@ -20,6 +20,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/server"
+	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -219,7 +220,7 @@ func TestMemoryOverALimit(t *testing.T) {
 			}
 			var log logBuffer
 			s := serve(t, func(o *server.Options) {
-				o.Rings = server.Rings{Slots: 256, Data: 64 << 20, Release: 25}
+				o.Rings = ring.Params{Slots: 256, Data: 64 << 20, Release: 25}
 				o.Session.Windows = mappingsMost
 				o.Log = zerolog.New(&log)
 			})

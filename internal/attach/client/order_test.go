@@ -17,7 +17,7 @@ import (
 
 // orderSizes are those of sends that lie in a slot, in the data area, in both, and
 // in more pieces than a ring holds.
-var orderSizes = []int{1, ring.Inline - 1, ring.Inline, ring.Inline + 1, 64, 300, server.MinRingData / 4, server.MinRingData/4 + 1, server.MinRingData + ring.Inline, 3 * server.MinRingData}
+var orderSizes = []int{1, ring.Inline - 1, ring.Inline, ring.Inline + 1, 64, 300, ring.MinData / 4, ring.MinData/4 + 1, ring.MinData + ring.Inline, 3 * ring.MinData}
 
 // TestPendingSendsKeepTheirOrder queues sends of all sizes after one for which there is no room: in
 // the ring of a channel, or at the data socket while the channel is set up. The bytes arrive in the
@@ -29,7 +29,7 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 	for name, upgrade := range map[string]bool{"in a ring": false, "across the upgrade": true} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
-			s := serve(t, func(o *server.Options) { o.Rings = server.Rings{Slots: 8, Data: server.MinRingData, Release: 25} })
+			s := serve(t, func(o *server.Options) { o.Rings = ring.Params{Slots: 8, Data: ring.MinData, Release: 25} })
 			for range 3 {
 				a, b := connect(t, s.dial(t), s.dial(t))
 				if !upgrade {

@@ -87,9 +87,9 @@ func TestSpinnerLooksAsOftenAsItMay(t *testing.T) {
 // Both sides use the node's settings, at the bounds too, and the stream is the same with any of
 // them.
 func TestRingsAreTheNodes(t *testing.T) {
-	for _, p := range []server.Rings{
-		{Slots: server.MinSlots, Data: server.MinRingData, Release: 0},
-		{Slots: server.MinSlots, Data: server.MinRingData, Release: server.MaxRelease},
+	for _, p := range []ring.Params{
+		{Slots: ring.MinSlots, Data: ring.MinData, Release: 0},
+		{Slots: ring.MinSlots, Data: ring.MinData, Release: ring.MaxRelease},
 		{Slots: 1 << 12, Data: 1 << 21, Release: 50},
 	} {
 		s := serve(t, func(o *server.Options) { o.Rings = p })
@@ -112,7 +112,7 @@ func TestRingsAreTheNodes(t *testing.T) {
 }
 
 func TestNewServerRefusesRingsThatCannotBe(t *testing.T) {
-	_, err := server.NewServer(context.Background(), server.Options{Rings: server.Rings{Slots: 5, Data: server.MinRingData}})
+	_, err := server.NewServer(context.Background(), server.Options{Rings: ring.Params{Slots: 5, Data: ring.MinData}})
 	if !errors.Is(err, status.Invalid) || !strings.Contains(err.Error(), "slots 5, want a power of two from 4 to 65536") {
 		t.Errorf("NewServer = %v", err)
 	}
@@ -132,7 +132,7 @@ func withoutHuge(t *testing.T) {
 }
 
 // mebibyte are rings that fill a huge page.
-var mebibyte = server.Rings{Slots: 256, Data: 1 << 20, Release: 25}
+var mebibyte = ring.Params{Slots: 256, Data: 1 << 20, Release: 25}
 
 // ways returns the paths that the fake node has recorded for the endpoints' messages.
 func (s *service) ways() (all [][2]string) {
@@ -310,7 +310,7 @@ func TestHostileChannels(t *testing.T) {
 }
 
 // small are the smallest rings.
-var small = server.Rings{Slots: 4, Data: 4096}
+var small = ring.Params{Slots: 4, Data: 4096}
 
 func sharedMemory(t testing.TB, n int64) *os.File {
 	f, err := shm.Shared("test", n)

@@ -9,38 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// Rings are the sizes of a channel's two rings, and the number of bytes a reader takes before it
-// releases their room.
-type Rings = ring.Params
-
-// HugePages select whether memory lies in huge pages.
-type HugePages = shm.HugePages
-
-// The values of HugePages.
-const (
-	HugeOff     = shm.HugeOff
-	HugeTry     = shm.HugeTry
-	HugeRequire = shm.HugeRequire
-)
-
-// The bounds of Rings, and their defaults.
-const (
-	MinSlots, MaxSlots       = ring.MinSlots, ring.MaxSlots
-	MinRingData, MaxRingData = ring.MinData, ring.MaxData
-	MaxRelease               = ring.MaxRelease
-)
-
-// DefaultRings suit most connections.
-func DefaultRings() Rings { return ring.Default }
-
-// HugePagesAllowed names the values of ParseHugePages.
-const HugePagesAllowed = shm.HugeAllowed
-
-// ParseHugePages reads off, try or require; false for anything else.
-func ParseHugePages(text string) (HugePages, bool) { return shm.ParseHugePages(text) }
-
 // ChannelSize returns the bytes of memory of a channel with these rings.
-func ChannelSize(p Rings) int64 { return proto.RingsSize(p) }
+func ChannelSize(p ring.Params) int64 { return proto.RingsSize(p) }
 
 // ErrSmallRings is in the chain of CheckHugePages' error when the rings do not
 // fill a huge page.
@@ -48,7 +18,7 @@ var ErrSmallRings = errors.New("the rings are too small for huge pages")
 
 // CheckHugePages reports whether channels of these rings can lie in huge pages now: it creates the
 // memory of one and frees it. The error is the reason.
-func CheckHugePages(p Rings) error {
+func CheckHugePages(p ring.Params) error {
 	size, huge := proto.RingsSize(p), shm.HugePageSize()
 	if size < huge {
 		return fmt.Errorf("%w: the two of a channel are %d bytes, a huge page is %d", ErrSmallRings, size, huge)
@@ -63,7 +33,7 @@ func CheckHugePages(p Rings) error {
 }
 
 // CheckChannels reports why this process cannot create memory for a channel.
-func CheckChannels(p Rings) error {
+func CheckChannels(p ring.Params) error {
 	region, err := shm.Create("fabricd-probe", proto.RingsSize(p))
 	if err != nil {
 		return err

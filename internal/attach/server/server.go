@@ -59,10 +59,10 @@ type Options struct {
 	NoPaths string
 
 	// Rings are the two of every channel; the zero value is ring.Default.
-	Rings Rings
+	Rings ring.Params
 	// HugePages say whether a channel's memory lies in huge pages. With
 	// shm.HugeRequire there is no channel without them.
-	HugePages HugePages
+	HugePages shm.HugePages
 
 	// Faults are those of the node; nil: none.
 	Faults *failpoint.Node
@@ -84,7 +84,7 @@ type Options struct {
 
 // NewServer returns a server, which serves until ctx is done. Serve must be called.
 func NewServer(ctx context.Context, opt Options) (*Server, error) {
-	if opt.Rings == (Rings{}) {
+	if opt.Rings == (ring.Params{}) {
 		opt.Rings = ring.Default
 	}
 	if err := opt.Rings.Check(); err != nil {
