@@ -72,7 +72,7 @@ func (n *Node) tryOne(ctx, limit context.Context, s attach.Service, service stri
 // leastShare is the least that tryOne gives to an endpoint.
 const leastShare = time.Second
 
-var errNoAnswer = fmt.Errorf("%w: nobody accepted in time, and others serve the name too", status.Refused)
+var errNoAnswer = fmt.Errorf("%w: no accept in time, and other nodes serve the name too", status.Refused)
 
 // maxTried bounds the endpoints that one dial tries between two pauses: a node whose
 // services come and go must not keep it for ever.

@@ -17,7 +17,7 @@ const bansPerFrame = 128
 func (a *Agent) loadBans() {
 	var list []addr.UUID
 	if b := a.cfg.State.Secret(state.SecretBans); len(b) > 0 && json.Unmarshal(b, &list) != nil {
-		a.log.Warn().Msg("the list of banned nodes cannot be read; the host tells it again")
+		a.log.Warn().Msg("the list of banned nodes cannot be read; the host sends it again")
 	}
 	if a.enroller != nil {
 		list = a.enroller.known.Load().banned()
@@ -85,7 +85,7 @@ func (a *Agent) takeBans(b control.Bans) {
 		err = a.cfg.State.PutSecret(state.SecretBans, text)
 	}
 	if err != nil {
-		a.log.Warn().Err(err).Msg("the list of banned nodes is not on disk; the host tells it again after a restart")
+		a.log.Warn().Err(err).Msg("the list of banned nodes is not on disk; the host sends it again after a restart")
 	}
 	for _, u := range list {
 		a.cutOff(u, "banned")

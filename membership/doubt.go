@@ -15,7 +15,7 @@ func (a *Agent) tellDoubt(l *line, incarnation Node) {
 		to = append(to, gossip.Key{UUID: n.UUID, Epoch: n.Epoch})
 	}
 	if err := a.gossip.TellDoubt(gossip.Key(l.Start), to); err != nil {
-		a.log.Debug().Err(err).Stringer("incarnation", incarnation.Incarnation).Msg("not all others are told of a doubt")
+		a.log.Debug().Err(err).Stringer("incarnation", incarnation.Incarnation).Msg("a doubt was not sent to all other members")
 	}
 }
 

@@ -167,7 +167,7 @@ func (d *enroller) enrol(cs tls.ConnectionState, ask control.JoinAsk) (grant con
 		d.tokens.Refund(ask.Token) // of a token that was redeemed; else there is none of that name
 	}
 	if err != nil && refused == nil {
-		err = control.Refusef(control.CodeBusy, "the host cannot store who has joined: %v", err)
+		err = control.Refusef(control.CodeBusy, "the host cannot store the new node: %v", err)
 	}
 	return grant, e, err
 }
@@ -327,7 +327,7 @@ func (d *enroller) meet(id trust.Identity, name string) error {
 		return nil
 	})
 	if _, refused := errors.AsType[*control.RefusedError](err); err != nil && !refused {
-		err = control.Refusef(control.CodeBusy, "the host cannot store who has joined: %v", err)
+		err = control.Refusef(control.CodeBusy, "the host cannot store the new node: %v", err)
 	}
 	return err
 }

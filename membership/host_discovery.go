@@ -62,7 +62,7 @@ func (a *Agent) askHost(m gossip.Member) (term uint64, found bool) {
 	for _, address := range m.Meta.Addresses {
 		up, err := look.Lifeline(ctx, address, control.Target{UUID: m.UUID, Epoch: m.Epoch}, nil)
 		if err != nil {
-			a.log.Debug().Err(err).Str("address", address).Msg("who gossips as host does not answer as one")
+			a.log.Debug().Err(err).Str("address", address).Msg("the member that gossips as host does not answer as one")
 			continue
 		}
 		p := up.Peer()

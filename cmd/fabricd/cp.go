@@ -56,7 +56,7 @@ was at the next try.`,
 	cmd.Flags().StringVar(&f.into, "into", "", "directory for files that are taken")
 	cmd.Flags().BoolVar(&f.replace, "replace", false, "replace files that are there already")
 	cmd.Flags().Int64Var(&f.maxSize, "max-size", 0, "refuse larger files, in bytes; 0: none")
-	cmd.Flags().StringSliceVar(&f.allow, "allow", nil, "who may send files, as in access rules; all if empty")
+	cmd.Flags().StringSliceVar(&f.allow, "allow", nil, "which nodes may send files, as in access rules; all if empty")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON: an object for each file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := onlyWith(cmd, "listen", "into", "replace", "max-size", "allow"); err != nil {

@@ -42,7 +42,7 @@ func (a *app) debugCommand() *cobra.Command {
 	var f askFlags
 	var file string
 	cmd := &cobra.Command{
-		Use: "debug", Short: "Write what tells the state of this node to one archive, without its secrets",
+		Use: "debug", Short: "Write the state of this node to one archive, without its secrets",
 		Long: `debug writes a new tar.gz archive, with mode 0600: versions, settings, status, the
 tables of nodes, links, connections, ports and windows, the events of the last day as
 far as the node keeps them, metrics, goroutines, memory, and what doctor finds. No key, token or

@@ -24,7 +24,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	var asJSON bool
 	var plan int64
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Tell what this machine lacks for a node, and what to do about it", Args: noArguments,
+		Use: "doctor", Short: "Report what this machine lacks for a node, and what to do about it", Args: noArguments,
 		Long: `doctor looks at the machine for a node with these settings, which are those of
 run, from flags, variables and the file: shared memory, descriptors, processors,
 UDP buffers, ports, directories, the members to join, and the node that runs here,

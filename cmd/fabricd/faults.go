@@ -146,7 +146,7 @@ func (f *faultFlags) rules() ([]faults.Rule, error) {
 		return []faults.Rule{r}, r.Check()
 	}
 	if f.flags.Changed("from") || f.flags.Changed("to") {
-		return nil, errors.New("partition: it says itself who is cut from whom; leave out --from and --to")
+		return nil, errors.New("partition: its groups are cut from each other; leave out --from and --to")
 	}
 	groups, err := faults.ParseGroups(f.partition)
 	if err != nil {

@@ -55,8 +55,8 @@ The line 'NAME=TARGET' of the setting expose does the same without a command
   fabricd expose web localhost:80 --proxy-protocol --json`,
 	}
 	g.addTo(cmd, 2, "NAME and TARGET")
-	cmd.Flags().StringSliceVar(&g.allow, "allow", nil, "who may connect, as in access rules: names of nodes, label:WORD, host, local; all if empty")
-	cmd.Flags().BoolVar(&g.proxy, "proxy-protocol", false, "tell the target first who connects, by the PROXY protocol, version 2")
+	cmd.Flags().StringSliceVar(&g.allow, "allow", nil, "which nodes may connect, as in access rules: names of nodes, label:WORD, host, local; all if empty")
+	cmd.Flags().BoolVar(&g.proxy, "proxy-protocol", false, "send the target a PROXY protocol header, version 2, with the node that connects")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return g.run(cmd.Context(), args[0]+"="+args[1]) }
 	return cmd
 }

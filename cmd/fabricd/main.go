@@ -88,7 +88,7 @@ reads and writes, fences, and an event when a node is lost.`,
   fabricd init --state-dir /var/lib/fabricd --token-file join.token
   fabricd run --role host         the cluster's host
   fabricd run --join HOST:7700 --token-file join.token
-  fabricd nodes                   who is there`,
+  fabricd nodes                   the nodes of the cluster`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRun:  func(*cobra.Command, []string) { a.parsed = true },

@@ -68,7 +68,7 @@ lost is an error, and never an end.`,
 	}
 	addSocket(cmd, &socket)
 	cmd.Flags().BoolVarP(&listen, "listen", "l", false, "serve NAME for one connection")
-	cmd.Flags().StringSliceVar(&allow, "allow", nil, "with --listen: who may connect, as in access rules; all if empty")
+	cmd.Flags().StringSliceVar(&allow, "allow", nil, "with --listen: which nodes may connect, as in access rules; all if empty")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := onlyWith(cmd, "listen", "allow"); err != nil {
 			return err

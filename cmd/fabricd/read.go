@@ -163,7 +163,7 @@ func (a *app) tableCommands() []*cobra.Command {
 func (a *app) healthCommand() *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{
-		Use: "health", Short: "Tell whether this node can serve applications, by the exit code too",
+		Use: "health", Short: "Report whether this node can serve applications, by the exit code too",
 		Example: `  fabricd health && echo fine
   fabricd health --json`,
 	}

@@ -42,7 +42,7 @@ run: it prints each setting, what has set it, and what is allowed.`,
   fabricd run --explain=json | jq '.[] | select(.source != "default")'`,
 	}
 	var how string
-	cmd.Flags().StringVar(&how, "explain", "", "print the settings, who has set them and what is allowed, and do not run: table or json")
+	cmd.Flags().StringVar(&how, "explain", "", "print the settings, where each was set and what is allowed, and do not run: table or json")
 	cmd.Flags().Lookup("explain").NoOptDefVal = explainTable
 	cmd.Flags().BoolVar(&rebuild, "rebuild-leases", false, "host: start once with a new lease table if it is damaged or lost")
 	addSettings(cmd, &file)
@@ -147,7 +147,7 @@ func serve(ctx context.Context, d *daemon.Daemon, log zerolog.Logger, hup <-chan
 		case <-hup:
 			_ = d.ReloadSettings() // which has logged it
 		case <-ctx.Done():
-			log.Info().Str("op", "leave").Msg("told to end")
+			log.Info().Str("op", "leave").Msg("stopping: a signal asked for it")
 			return
 		case <-d.Done():
 			log.Error().Str("op", "run").Err(d.Err()).Msg("node ended")
@@ -169,7 +169,7 @@ func runNode(ctx context.Context, c daemon.Config, notify *daemon.Notifier, o da
 	defer signal.Stop(hup)
 	d, err := daemon.Start(ctx, c, o)
 	if err != nil && ctx.Err() != nil {
-		log.Info().Str("op", "run").Err(err).Msg("told to end before the node had joined")
+		log.Info().Str("op", "run").Err(err).Msg("stopped by a signal before the node had joined")
 		return nil
 	}
 	if err != nil {
@@ -181,7 +181,7 @@ func runNode(ctx context.Context, c daemon.Config, notify *daemon.Notifier, o da
 	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if err := d.Leave(leaving); err != nil {
-		log.Warn().Str("op", "leave").Err(err).Msg("left without a word; the others will notice")
+		log.Warn().Str("op", "leave").Err(err).Msg("stopped without a leave message; peers detect it by timeout")
 	}
 	if err := d.Close(); err != nil {
 		return fmt.Errorf("close: %w", err)

@@ -153,7 +153,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 // showTokens prints the list of tokens.
 func showTokens(w io.Writer, all daemon.Tokens) error {
 	if len(all.Tokens) == 0 {
-		return printLine(w, "no tokens: nobody can join")
+		return printLine(w, "no tokens: no node can join")
 	}
 	now := time.Now()
 	t := table{{"ID", "FOR", "LABELS", "MADE", "EXPIRES", "USED", "USES LEFT"}}
@@ -184,7 +184,7 @@ it any more. The nodes that joined with it stay.`,
 		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.RevokeRequest, error) {
 			return daemon.RevokeRequest{ID: args[0]}, c.RevokeToken(ctx, args[0])
 		}, func(w io.Writer, r daemon.RevokeRequest) error {
-			return printLine(w, "token %s is revoked: nobody joins with it any more", r.ID)
+			return printLine(w, "token %s is revoked: no node joins with it any more", r.ID)
 		})
 	}
 	return cmd

@@ -56,7 +56,7 @@ func (p part) String() string {
 func (a *app) whyCommand() *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{
-		Use: "why [CONN | NODE PORT]", Short: "Tell which way a connection takes and why not a faster one, or what a connect would meet",
+		Use: "why [CONN | NODE PORT]", Short: "Report which path a connection has and why not a faster one, or what a connect would meet",
 		Long: `Tell which ways a connection takes, and why not a faster one: messages between two
 applications of this node through memory that they share (channel) or through the
 node (socket), RMA between them on the windows themselves (direct) or through the

@@ -43,7 +43,7 @@ const (
 
 func accessSettings() []Setting {
 	return []Setting{
-		{"access", "who may connect to which ports, and bind them, and at the host who may serve which names; the first rule that covers a port or a name decides",
+		{"access", "which nodes may connect to which ports, which users may bind them, and at the host which nodes may serve which names; the first rule that covers a port or a name decides",
 			"rules like '2050-2059 from web-1 label:db host bind 1000 group:27' or 'service:db by label:db', separated by commas, or nothing", setAccess,
 			func(c *Config) string {
 				var texts []string
@@ -52,7 +52,7 @@ func accessSettings() []Setting {
 				}
 				return strings.Join(texts, ",")
 			}},
-		{"default-access", "who may connect to ports without a rule: open is every application of the cluster, closed those of the same user on this node",
+		{"default-access", "which applications may connect to ports without a rule: open is every application of the cluster, closed those of the same user on this node",
 			"open or closed",
 			func(c *Config, s string) bool {
 				c.Access.Closed = s == accessClosed
@@ -92,7 +92,7 @@ func (c *Config) checkAccess(values map[string]value, report func(key, text, all
 	if err != nil {
 		report("access", values["access"].text, err.Error())
 	} else if r := p.OfServices(); r != nil && c.Role != RoleHost {
-		report("access", values["access"].text, fmt.Sprintf("rule %q is for the host, which decides who serves what", r))
+		report("access", values["access"].text, fmt.Sprintf("rule %q is for the host, which decides which node serves which name", r))
 	}
 }
 

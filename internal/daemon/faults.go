@@ -46,7 +46,7 @@ func (d *Daemon) openLinks(context.Context) error {
 		plane: plane, layer: inject.New(plane), log: d.log,
 		resolving: make(chan struct{}, maxResolving),
 	}
-	d.log.Warn().Str("op", "faults").Msg("faults are enabled: who may use the admin socket can break this node on purpose")
+	d.log.Warn().Str("op", "faults").Msg("faults are enabled: every user of the admin socket can break this node on purpose")
 	return nil
 }
 

@@ -39,7 +39,7 @@ const (
 
 func quotaSettings() []Setting {
 	return []Setting{
-		bytesOf("conn-memory", "memory that connections may take for messages that nobody reads",
+		bytesOf("conn-memory", "memory that connections may take for unread messages",
 			"half of the memory limit", minConnMemory, maxMemory, func(c *Config) *int64 { return &c.Local.Quotas.ConnMemory }),
 		number("app-endpoints", "endpoints that one application may have open, and all of one user four times as many",
 			"", 1, maxQuota, func(c *Config) *int { return &c.Local.Quotas.Endpoints }),

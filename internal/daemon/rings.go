@@ -22,7 +22,7 @@ func ringSettings() []Setting {
 		{"ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
 			fmt.Sprintf("a power of two from %s to %s", sizeText(ring.MinData), sizeText(ring.MaxData)), setRingData,
 			func(c *Config) string { return sizeText(int64(c.Local.Rings.Data)) }},
-		{"ring-release", "how much of a channel's ring a receiver takes before it tells the sender, in per cent",
+		{"ring-release", "how much of a channel's ring a receiver takes before it reports the room to the sender, in per cent",
 			fmt.Sprintf("a number from 0 to %d; 0: after every read", ring.MaxRelease), setRingRelease,
 			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Release) }},
 		{"ring-huge-pages", "whether a channel's memory lies in huge pages", shm.HugeAllowed, setRingHugePages,

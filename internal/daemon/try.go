@@ -75,9 +75,9 @@ func needSocket(setting, path, other string) Need {
 	switch {
 	case err == nil:
 		c.Close()
-		n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
+		n.Taken, n.Err = true, fmt.Errorf("another process listens on %s", path)
 	case errors.Is(err, syscall.EPROTOTYPE):
-		n.Taken, n.Err = true, fmt.Errorf("somebody listens on %s", path)
+		n.Taken, n.Err = true, fmt.Errorf("another process listens on %s", path)
 	case errors.Is(err, syscall.ECONNREFUSED): // no listener: a node would replace it
 		n.Err = canMake(filepath.Dir(path))
 	default:

@@ -164,7 +164,7 @@ func (e *endpoint) attempt(ctx context.Context, a *attempt, dst addr.Addr) {
 	e.changed()
 }
 
-var errNobodyAccepted = fmt.Errorf("%w: nobody accepted in time", status.Refused)
+var errNobodyAccepted = fmt.Errorf("%w: no accept in time", status.Refused)
 
 // linkTries is how many links a connect takes that end under it.
 const linkTries = 3

@@ -340,7 +340,7 @@ func TestWithoutAPath(t *testing.T) {
 }
 
 // TestAPathThatThePeerDoesNotWant: an application that does not ask leaves the other one
-// on the link, and is told that it asks.
+// on the link, and is notified that it asks.
 func TestAPathThatThePeerDoesNotWant(t *testing.T) {
 	p := newPathed(t, nil)
 	a, b := p.pair(0, 1)

@@ -130,7 +130,7 @@ func (s *Server) accept() {
 }
 
 // errNoSlot is why a connection is refused while too many strangers are here.
-var errNoSlot = errors.New("too many connections that have not shown who they are")
+var errNoSlot = errors.New("too many connections without a proven identity")
 
 // admit starts the opening of c, unless too many are under way.
 func (s *Server) admit(c net.Conn) {

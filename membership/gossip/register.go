@@ -32,7 +32,7 @@ const (
 
 var (
 	errTooMany    = errors.New("too many members")
-	errUnproven   = errors.New("nobody has proved that it is of the cluster")
+	errUnproven   = errors.New("no node there has proved that it is of the cluster")
 	errManyStarts = errors.New("too many starts of one node")
 )
 

@@ -287,7 +287,7 @@ func (h *Host) hostSeen(in HostSeen) {
 		h.stepDown(fmt.Sprintf("node 0 is held by host %v at %s, term %d (ours is %d)", in.UUID, in.Where, in.Term, h.term))
 		return
 	}
-	h.note("another host %v at %s, term %d, must give way to this one, term %d", in.UUID, in.Where, in.Term, h.term)
+	h.note("another host %v at %s, term %d, has to stop in favour of this one, term %d", in.UUID, in.Where, in.Term, h.term)
 }
 
 // outranks reports whether the other host is to stay rather than self.
@@ -315,7 +315,7 @@ func (h *Host) stoodStill(now time.Time, by time.Duration) {
 	if h.stopped {
 		return
 	}
-	h.note("this process stood still for %v; nobody is judged by that time", by.Round(time.Millisecond))
+	h.note("this process stood still for %v; no node is judged by that time", by.Round(time.Millisecond))
 	for _, n := range h.nodes {
 		n.heard = now
 		n.complaints = nil

@@ -140,7 +140,7 @@ func (h *Host) resumeDoubted(now time.Time, s SessionID, n *hostNode) {
 		if h.outage.hostIsOver() {
 			h.renew(h.term + 1)
 		}
-		h.refuse(s, RefusedBusy, "the host hears who else holds that its incarnation is over")
+		h.refuse(s, RefusedBusy, "the host hears which other members hold that its incarnation is over")
 		return
 	}
 	h.refuse(s, RefusedFenced, fmt.Sprintf("you hold that incarnation %v is over, and it is not", h.self.Incarnation))

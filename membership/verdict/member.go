@@ -185,7 +185,7 @@ func (m *Member) tick(now time.Time) {
 // stoodStill discards all evidence of the time in which this process did not run:
 // messages that others seem not to have sent, we did not read.
 func (m *Member) stoodStill(now time.Time, by time.Duration) {
-	m.note("this process stood still for %v; rumours and silences are discarded", by.Round(time.Millisecond))
+	m.note("this process stood still for %v; gossip and silences of that time are discarded", by.Round(time.Millisecond))
 	m.heard = now
 	m.judgeFrom = now.Add(m.t.Silence)
 	m.forgetEvidence()

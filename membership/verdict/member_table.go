@@ -41,7 +41,7 @@ func (m *Member) apply(now time.Time, entries []Entry) {
 		return
 	}
 	if m.contradicts(listed[addr.Host]) {
-		m.reset(now, "the host's incarnation was told to be over, and is not")
+		m.reset(now, "the host's incarnation was reported to be over, and is not")
 		return
 	}
 	m.alone = false
@@ -95,7 +95,7 @@ func (m *Member) delta(now time.Time, d Delta) {
 		switch l := e.Node.Incarnation; {
 		case l == m.self:
 		case l.Node == addr.Host && m.contradicts(e):
-			m.reset(now, "the host's incarnation was told to be over, and is not")
+			m.reset(now, "the host's incarnation was reported to be over, and is not")
 			return
 		default:
 			if p := m.peers[l.Node]; p != nil && p.node.Incarnation.Generation < l.Generation {

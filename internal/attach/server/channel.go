@@ -288,7 +288,7 @@ func (e *served) via(why string) {
 // be possible.
 func (s *session) without(why string) {
 	if !s.told.Swap(true) {
-		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` tells of the next ones")
+		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` shows the next ones")
 	}
 }
 
@@ -313,7 +313,7 @@ func doJoined(_ context.Context, s *session, r *request) (reply, error) {
 		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
 	}
 	if m.OK == 1 && m.Why != "" && !s.told.Swap(true) {
-		s.log.Info().Str("op", "channel").Str("reason", m.Why).Msg("channel is not what was asked for; `fabricd why` tells of the next ones")
+		s.log.Info().Str("op", "channel").Str("reason", m.Why).Msg("channel is not what was asked for; `fabricd why` shows the next ones")
 	}
 	if m.OK == 0 {
 		s.without(m.Why)

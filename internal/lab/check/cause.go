@@ -31,7 +31,7 @@ func (m *cause) see(i int, r *history.Record) {
 		return
 	}
 	m.unless(m.w.removable(l.slot, r.Source.Slot, r.At) != nil, r.At, []int{i},
-		"%s is told that %s was removed (%s), but nothing was done to slot %s", r.Source, b.Subject, b.Reason, m.w.begin.Slot(l.slot))
+		"%s is notified that %s was removed (%s), but nothing was done to slot %s", r.Source, b.Subject, b.Reason, m.w.begin.Slot(l.slot))
 }
 
 // ended reports whether a daemon of a slot had ended by a time: a restart is a

@@ -41,7 +41,7 @@ type nodeTold struct {
 
 func newEvents(w *world) *events {
 	return &events{judge{w: w, j: Judgement{Name: "events", Rows: "I5",
-		Claim: "each observer is told of each incarnation: ADDED at most once, then REMOVED at most once, generations in order"}},
+		Claim: "each observer is notified of each incarnation: ADDED at most once, then REMOVED at most once, generations in order"}},
 		map[history.Source]*audience{}}
 }
 
@@ -111,7 +111,7 @@ func (m *events) view(i int, r *history.Record, b *history.View) {
 			continue
 		}
 		n := a.node(l.Node)
-		m.unless(n.removed < l.Generation, r.At, []int{n.removedAt, i}, "the view of %s has %s, whose end it was told", r.Source, l)
+		m.unless(n.removed < l.Generation, r.At, []int{n.removedAt, i}, "the view of %s has %s, whose end it was notified of", r.Source, l)
 		if n.live != l.Generation {
 			n.live, n.liveAt, n.byEvent, n.forgiven = l.Generation, i, false, 0
 		}
@@ -130,17 +130,17 @@ func (m *events) added(i int, r *history.Record, b *history.Event, a *audience) 
 	proof := []int{n.liveAt, n.removedAt, i}
 	switch {
 	case l == a.self:
-		m.fail(r.At, proof, "%s is told that its own incarnation %s was added", r.Source, l)
+		m.fail(r.At, proof, "%s is notified that its own incarnation %s was added", r.Source, l)
 	case n.live == l.Generation && n.byEvent:
-		m.fail(r.At, proof, "%s is told twice that %s was added", r.Source, l)
+		m.fail(r.At, proof, "%s is notified twice that %s was added", r.Source, l)
 	case n.live == l.Generation && r.At > a.viewAt+m.w.order():
-		m.fail(r.At, proof, "%s is told that %s was added, which it knew", r.Source, l)
+		m.fail(r.At, proof, "%s is notified that %s was added, which it knew", r.Source, l)
 	case n.live != 0 && n.live != l.Generation:
-		m.fail(r.At, proof, "%s is told that %s was added before generation %d was removed", r.Source, l, n.live)
+		m.fail(r.At, proof, "%s is notified that %s was added before generation %d was removed", r.Source, l, n.live)
 	case l.Generation <= n.removed:
-		m.fail(r.At, proof, "%s is told that %s was added after generation %d was removed", r.Source, l, n.removed)
+		m.fail(r.At, proof, "%s is notified that %s was added after generation %d was removed", r.Source, l, n.removed)
 	case l.Generation < n.highest:
-		m.fail(r.At, proof, "%s is told that %s was added after generation %d", r.Source, l, n.highest)
+		m.fail(r.At, proof, "%s is notified that %s was added after generation %d", r.Source, l, n.highest)
 	default:
 		m.good()
 	}
@@ -154,13 +154,13 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	proof := []int{n.liveAt, n.removedAt, i}
 	switch {
 	case l == a.self:
-		m.fail(r.At, proof, "%s is told that its own incarnation %s was removed", r.Source, l)
+		m.fail(r.At, proof, "%s is notified that its own incarnation %s was removed", r.Source, l)
 	case l.Generation <= n.removed || l.Generation == n.forgiven:
-		m.fail(r.At, proof, "%s is told twice that %s was removed", r.Source, l)
+		m.fail(r.At, proof, "%s is notified twice that %s was removed", r.Source, l)
 	case a.viewAt == 0 && r.Source.Role == history.RoleApp: // it has not asked for the nodes yet
 		m.good()
 	case n.live != l.Generation && n.before != l.Generation && r.At > a.viewAt+m.w.order():
-		m.fail(r.At, proof, "%s is told that %s was removed, which it did not know", r.Source, l)
+		m.fail(r.At, proof, "%s is notified that %s was removed, which it did not know", r.Source, l)
 	default:
 		m.good()
 	}

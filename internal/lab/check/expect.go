@@ -90,13 +90,13 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 				times99 = append(times99, min(a.removed, x.w.finish())-lost.since)
 			}
 			if times := x.timesRemoved(e, s, slot); e.Times > 0 && whole {
-				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %s was removed, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is notified %d times that slot %s was removed, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
 			}
 		}
 	}
 	if e.P99 > 0 && len(times99) > 0 {
 		p := percentile(times99)
-		x.unless(p <= int64(e.P99.Time()), x.w.finish(), nil, "99 of 100 observers are told within %s (of %d), want %s", time.Duration(p), len(times99), e.P99)
+		x.unless(p <= int64(e.P99.Time()), x.w.finish(), nil, "99 of 100 observers are notified within %s (of %d), want %s", time.Duration(p), len(times99), e.P99)
 	}
 }
 
@@ -116,14 +116,14 @@ func (x *expecter) inTime(s *session, l *incarnation, a *knownPeer, since int64,
 	late := since + x.w.within(e.Within.Time())
 	proof := []int{l.why, a.index}
 	if e.Within > 0 {
-		x.unless(a.removed <= late, since, proof, "%s is not told within %s that %s was removed%s", s.source, time.Duration(late-since), l.incarnation, until(a.removed, since))
+		x.unless(a.removed <= late, since, proof, "%s is not notified within %s that %s was removed%s", s.source, time.Duration(late-since), l.incarnation, until(a.removed, since))
 		x.late(since, late, a.removed)
 	} else {
-		x.unless(a.removed != never, since, proof, "%s is not told that %s was removed", s.source, l.incarnation)
+		x.unless(a.removed != never, since, proof, "%s is not notified that %s was removed", s.source, l.incarnation)
 	}
 	if e.Reason != "" && a.index >= 0 {
 		b := x.w.records[a.index].Body.(*history.Event)
-		x.unless(b.Reason == string(e.Reason), a.removed, proof, "%s is told that %s was removed for %q, want %q", s.source, l.incarnation, b.Reason, e.Reason)
+		x.unless(b.Reason == string(e.Reason), a.removed, proof, "%s is notified that %s was removed for %q, want %q", s.source, l.incarnation, b.Reason, e.Reason)
 	}
 }
 
@@ -140,7 +140,7 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 				}
 			}
 			if e.Times > 0 && whole && x.w.runs(s.source.Slot, x.begun(), x.w.finish()) && x.w.alive(s.source, x.begun(), x.w.finish()) {
-				x.unless(times == e.Times, x.w.finish(), nil, "%s is told %d times that slot %s was added, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is notified %d times that slot %s was added, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
 			}
 		}
 	}
@@ -165,11 +165,11 @@ func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *in
 		return boolInt(a != nil), a != nil || !ailing
 	}
 	if a == nil {
-		x.fail(base, []int{l.why}, "%s is never told that %s was added", s.source, l.incarnation)
+		x.fail(base, []int{l.why}, "%s is never notified that %s was added", s.source, l.incarnation)
 		return 0, true
 	}
 	if e.Within > 0 {
-		x.unless(a.since <= limit, base, []int{a.sinceIndex}, "%s is told after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.incarnation, time.Duration(limit-base))
+		x.unless(a.since <= limit, base, []int{a.sinceIndex}, "%s is notified after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.incarnation, time.Duration(limit-base))
 		x.late(base, limit, a.since)
 	} else {
 		x.good()
@@ -269,7 +269,7 @@ func (x *expecter) unharmed(ids []int) {
 		switch b.What {
 		case history.EventRemoved, history.EventReset:
 			if slot := x.w.slotOf(b.Subject); slices.Contains(ids, slot) {
-				x.fail(r.At, []int{i}, "%s is told that %s of slot %s was removed", r.Source, b.Subject, x.w.begin.Slot(slot))
+				x.fail(r.At, []int{i}, "%s is notified that %s of slot %s was removed", r.Source, b.Subject, x.w.begin.Slot(slot))
 			}
 		case history.EventSelf:
 			x.good()

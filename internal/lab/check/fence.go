@@ -32,7 +32,7 @@ func (m *fence) see(i int, r *history.Record) {
 	case *history.Checked:
 		peer := b.Other()
 		wait := m.fenced[peer]
-		m.unless(b.Upto <= wait.v, r.At, []int{indexOf(wait), i}, "connection %d: the %s is told that %d operations are there, but a fence wait covered only %d", b.Conn, b.Side, b.Upto, wait.v)
+		m.unless(b.Upto <= wait.v, r.At, []int{indexOf(wait), i}, "connection %d: the %s is notified that %d operations are there, but a fence wait covered only %d", b.Conn, b.Side, b.Upto, wait.v)
 		if b.Missing != nil {
 			m.fail(r.At, []int{indexOf(wait), i}, "connection %d: a fence wait up to %d succeeded, but operation %d is not in the window", b.Conn, b.Upto, *b.Missing)
 		}

@@ -38,8 +38,8 @@ func figures(w *world, names []scenario.FigureName) []Figure {
 // noSample says why a figure of a run has no sample, for people.
 var noSample = map[scenario.FigureName]string{
 	scenario.TimeToError:   "no call to what a fault touched was under way and failed",
-	scenario.TimeToRemoved: "no application was told that a node is lost because of a fault",
-	scenario.TimeToAdded:   "no daemon was started again while others were there to be told",
+	scenario.TimeToRemoved: "no application was notified that a node is lost because of a fault",
+	scenario.TimeToAdded:   "no daemon was started again while others were there to be notified",
 	scenario.TimeToMesh:    "there was no fault, it lasted to the end, or the nodes did not all know each other behind it",
 	scenario.TimeToConnect: "there was no fault, it lasted to the end, or no connection was made behind it",
 	scenario.ConnectTime:   "no connect succeeded",

@@ -144,7 +144,7 @@ func TestAFigureWithoutASampleSaysWhy(t *testing.T) {
 			reasons[f.Why] = true
 		}
 	}
-	for _, want := range []string{"no application was told that a node is lost because of a fault", "no connect succeeded"} {
+	for _, want := range []string{"no application was notified that a node is lost because of a fault", "no connect succeeded"} {
 		if !reasons[want] {
 			t.Errorf("no figure says %q", want)
 		}

@@ -108,7 +108,7 @@ func TestALossIsOfItsObserver(t *testing.T) {
 }
 
 // TestACallOutlivesWhatItsNodeWasToldBefore: a node that was cut off accepts a connection
-// of one that it gave up then, before it is told that the other one is there. A call that
+// of one that it gave up then, before it is notified that the other one is there. A call that
 // waits there is not late.
 func TestACallOutlivesWhatItsNodeWasToldBefore(t *testing.T) {
 	m := newModel(1, 4)

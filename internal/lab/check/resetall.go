@@ -73,7 +73,7 @@ func (m *resetAll) see(i int, r *history.Record) {
 			m.known[told{r.Source, b.Remote}] = true
 		}
 		if e, ok := m.removed[told{r.Source, b.Remote}]; ok {
-			m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s has a new connection to %s, of whose end it was told", r.Source, b.Remote)
+			m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s has a new connection to %s, of whose end it was notified", r.Source, b.Remote)
 		}
 	case *history.Sent:
 		m.sent(i, r, b)
@@ -130,7 +130,7 @@ func (m *resetAll) sent(i int, r *history.Record, b *history.Sent) {
 		return
 	}
 	if e, ok := m.removed[told{r.Source, end.ends[sideIndex(b.Side)].remote}]; ok {
-		m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s sends on connection %d to an incarnation of whose end it was told", r.Source, b.Conn)
+		m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s sends on connection %d to an incarnation of whose end it was notified", r.Source, b.Conn)
 	}
 }
 
@@ -148,7 +148,7 @@ func (m *resetAll) returned(i int, r *history.Record, b *history.Return) {
 	timedOut := b.Status == "ETIMEDOUT" && b.Deadline != 0 && b.Deadline <= r.At
 	switch {
 	case b.Began < e.at && r.At > e.at+m.w.order():
-		m.fail(r.At, proof, "%s of %s towards %s was under way when NODE_REMOVED was told, and ended %s later", b.Name, r.Source, b.Peer, time.Duration(r.At-e.at))
+		m.fail(r.At, proof, "%s of %s towards %s was under way when NODE_REMOVED was delivered, and ended %s later", b.Name, r.Source, b.Peer, time.Duration(r.At-e.at))
 		m.late(e.at, e.at+m.w.order(), r.At)
 	case b.Began > e.at+m.w.order() && b.Status == "" && !slices.Contains(localCalls, b.Name):
 		m.fail(r.At, proof, "%s of %s towards %s succeeds after NODE_REMOVED", b.Name, r.Source, b.Peer)
@@ -167,7 +167,7 @@ func (m *resetAll) finish() {
 		if e, lost := m.removed[told{key.source, call.Peer}]; lost && call.Began < e.at {
 			late := e.at + m.w.within(endTime)
 			m.unless(!m.w.alive(key.source, call.Began, late) || m.w.finish() <= late, e.at, []int{i, e.index},
-				"%s of %s towards %s never ended, although NODE_REMOVED was told", call.Name, key.source, call.Peer)
+				"%s of %s towards %s never ended, although NODE_REMOVED was delivered", call.Name, key.source, call.Peer)
 		}
 	}
 	for _, c := range m.w.connList {

@@ -18,7 +18,7 @@ import (
 type toldAll struct{ judge }
 
 func newTold(w *world) *toldAll {
-	return &toldAll{judge{w: w, j: Judgement{Name: "told", Rows: "I5", Claim: "every survivor is told of every incarnation whose process has ended"}}}
+	return &toldAll{judge{w: w, j: Judgement{Name: "told", Rows: "I5", Claim: "every survivor is notified of every incarnation whose process has ended"}}}
 }
 
 // hostGrace is the time that a host that is away adds to the time of detection.
@@ -52,7 +52,7 @@ func (m *toldAll) survivor(l *incarnation, s *session) {
 	if m.w.finish() <= late || !m.able(s, l, l.gone, late) {
 		return
 	}
-	m.fail(l.gone, []int{a.sinceIndex, l.why, a.index}, "%s is not told within %s that %s was removed%s",
+	m.fail(l.gone, []int{a.sinceIndex, l.why, a.index}, "%s is not notified within %s that %s was removed%s",
 		s.source, time.Duration(late-l.gone), l.incarnation, until(a.removed, l.gone))
 	m.late(l.gone, late, a.removed)
 }

@@ -59,7 +59,7 @@ type Loss struct {
 	Scenario  string             `json:"scenario"`
 	Nodes     int                `json:"nodes"` // of the cluster
 	// Error is until a call that the fault caught under way has failed, Removed until
-	// an application is told that the node is lost.
+	// an application is notified that the node is lost.
 	Error   Times  `json:"time_to_error"`
 	Removed Times  `json:"time_to_removed"`
 	Target  Target `json:"target"` // of Removed

@@ -176,7 +176,7 @@ func TestRunIsToldInFull(t *testing.T) {
 	r := sample()
 	text := string(page2(t, r))
 	for _, want := range []string{
-		"fabricd chaos run sample.yaml --on local --seed 7", "told twice", "✗ violated", "✓ held", "– not exercised", "incarnation 2.2", "incarnation 2.1",
+		"fabricd chaos run sample.yaml --on local --seed 7", "notified twice", "✗ violated", "✓ held", "– not exercised", "incarnation 2.2", "incarnation 2.1",
 		"dropped 41 packets", "node stop", "stands still", "time_to_removed", "a node dies &amp; comes back &lt;soon&gt;", "its process ends: kill", "v0.1", "F1, B1",
 	} {
 		if !strings.Contains(text, want) {

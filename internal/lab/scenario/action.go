@@ -106,7 +106,7 @@ const (
 // A Node does something to the fabricd of slots.
 type Node struct {
 	ID  NodeSet `yaml:"id" need:"true" doc:"slots"`
-	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a word; terminate: asks it to end; stop: freezes it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it; ban: the host ends its incarnation and keeps its identity out; remove: the host ends its incarnation and forgets its identity, and another machine comes"`
+	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a leave message; terminate: asks it to end; stop: freezes it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it; ban: the host ends its incarnation and keeps its identity out; remove: the host ends its incarnation and forgets its identity, and another machine comes"`
 	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, allowed again after ban, ended after usurp, its state put back after damage that it has refused; of replace and remove: how long nobody is there"`
 }
 

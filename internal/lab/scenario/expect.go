@@ -21,7 +21,7 @@ type Expect struct {
 type ExpectRemoved struct {
 	Node   NodeSet    `yaml:"node" need:"true" doc:"slots whose lives end"`
 	At     NodeSet    `yaml:"at" doc:"observers; if it is left out all slots that run, are not cut off, and are not in node"`
-	Times  int        `yaml:"times" range:"0..1000000" doc:"how often each observer is told, for each of the slots, in the whole run; not counted if it is left out"`
+	Times  int        `yaml:"times" range:"0..1000000" doc:"how often each observer is notified, for each of the slots, in the whole run; not counted if it is left out"`
 	Within Duration   `yaml:"within" doc:"of the fault that ended the incarnation, and the lab's slack: see What times count from"`
 	P99    Duration   `yaml:"p99" doc:"of the fault, 99 times of 100, over all observers and lives; the lab's slack is not added"`
 	Reason ReasonName `yaml:"reason" doc:"what the event says: left, crashed, silent, restarted, partitioned"`
@@ -31,7 +31,7 @@ type ExpectRemoved struct {
 type ExpectAdded struct {
 	Node   NodeSet  `yaml:"node" need:"true" doc:"slots that come back"`
 	At     NodeSet  `yaml:"at" doc:"observers; if it is left out all slots that run and are not in node"`
-	Times  int      `yaml:"times" range:"0..1000000" doc:"how often each observer is told, for each of the slots; not counted if it is left out"`
+	Times  int      `yaml:"times" range:"0..1000000" doc:"how often each observer is notified, for each of the slots; not counted if it is left out"`
 	Within Duration `yaml:"within" doc:"of the moment that after names"`
 	After  After    `yaml:"after" doc:"start: the slot's daemon serves again; last: the last fault ended; start if it is left out"`
 }

@@ -19,7 +19,7 @@ type attempt struct {
 	done func(error)
 }
 
-var errNobodyAccepted = fmt.Errorf("%w: nobody accepted in time", status.Refused)
+var errNobodyAccepted = fmt.Errorf("%w: no accept in time", status.Refused)
 
 // connect connects to dst within the node's bound.
 func (e *endpoint) connect(dst addr.Addr, done func(error)) {

@@ -369,7 +369,7 @@ func (d *doomed) check(t testing.TB) {
 	select {
 	case <-d.app.Done():
 	case <-time.After(promptly):
-		t.Error("the lost node's application is not told that its node is gone")
+		t.Error("the lost node's application is not notified that its node is gone")
 	}
 	if _, err := d.app.Open(); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("open at the lost node: %v, want ENODEV", err)

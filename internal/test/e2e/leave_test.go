@@ -75,7 +75,7 @@ func (l *lab) terminate(leaver *node, others []*node) {
 	select {
 	case <-app.Done():
 	case <-time.After(promptly):
-		t.Errorf("the application at %s is not told that its node left", leaver.name)
+		t.Errorf("the application at %s is not notified that its node left", leaver.name)
 	}
 }
 

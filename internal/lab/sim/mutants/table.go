@@ -66,7 +66,7 @@ var All = []Mutant{
 		Old: "	c.failed = code\n	c.endThrough(c.ops.Begun(), code)\n", New: "	c.failed = code\n",
 	},
 	{
-		Name: "requests-forgotten", What: "who asked the peer for something is not told that it is lost",
+		Name: "requests-forgotten", What: "who asked the peer for something is not notified that it is lost",
 		File: "internal/core/conn.go", By: Simulation, Hint: "requests-under-way",
 		Old: "		c.wake(waiter, code)\n", New: "		_ = waiter\n",
 	},
