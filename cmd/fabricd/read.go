@@ -154,8 +154,11 @@ func (a *app) tableCommands() []*cobra.Command {
 	var all []*cobra.Command
 	for _, name := range daemon.TableNames {
 		example := fmt.Sprintf("  fabricd %s\n  fabricd %s --watch\n  fabricd %s --json", name, name, name)
-		all = append(all, a.reader(name, shorts[name], example, name,
-			func(w io.Writer, text json.RawMessage) error { return showRows(w, name, text) }))
+		show := func(w io.Writer, text json.RawMessage) error { return showRows(w, name, text) }
+		if name == "conns" {
+			show = showConns
+		}
+		all = append(all, a.reader(name, shorts[name], example, name, show))
 	}
 	return all
 }

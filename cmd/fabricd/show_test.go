@@ -199,3 +199,31 @@ func TestStatusTellsStrayLists(t *testing.T) {
 		}
 	}
 }
+
+// The table of connections counts what their paths have carried, and all rows have the same columns.
+func TestConnectionsCountTheirPaths(t *testing.T) {
+	conns := []engine.ConnInfo{
+		{ID: 1, Sent: 1 << 10, Received: 2 << 10},
+		{ID: 2, Sent: 1 << 10, Received: 2 << 10, Socket: &engine.PathInfo{SentBytes: 5 << 20, ReceivedBytes: 7 << 20}, RMASocket: &engine.PathInfo{}},
+	}
+	text, err := json.Marshal(map[string][]engine.ConnInfo{"conns": conns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := showConns(&out, text); err != nil {
+		t.Fatal(err)
+	}
+	head, rows, _ := strings.Cut(out.String(), "\n")
+	lines := strings.Split(strings.TrimSpace(rows), "\n")
+	if len(lines) != 2 || strings.Contains(out.String(), "SOCKET") {
+		t.Fatalf("want two rows and no column for a socket:\n%s", out.String())
+	}
+	for column, want := range map[string][2]string{"SENT": {"1 KiB", "5 MiB"}, "RECEIVED": {"2 KiB", "7 MiB"}} {
+		for i, line := range lines {
+			if at := strings.Index(head, " "+column) + 1; !strings.HasPrefix(line[at:], want[i]) {
+				t.Errorf("row %d: column %s is not %q:\n%s", i, column, want[i], out.String())
+			}
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/printable"
 )
 
@@ -161,7 +162,36 @@ var empty = map[string]string{
 }
 
 // onlyJSON are the members that are too long for a column.
-var onlyJSON = []string{"socket", "considered", "packets", "lost", "deviation_us", "shortest_us", "unsent"}
+var onlyJSON = []string{"socket", "rma_socket", "considered", "packets", "lost", "deviation_us", "shortest_us", "unsent"}
+
+// showConns prints connections. What a path has carried went past the node: its bytes are the
+// kernel's count, TLS's own included.
+func showConns(w io.Writer, text json.RawMessage) error {
+	var body struct {
+		Conns []daemon.ConnInfo `json:"conns"`
+	}
+	if err := json.Unmarshal(text, &body); err != nil {
+		return err
+	}
+	for i := range body.Conns {
+		if c := &body.Conns[i]; c.Socket != nil {
+			c.Sent, c.Received = c.Sent+c.Socket.SentBytes, c.Received+c.Socket.ReceivedBytes
+		}
+	}
+	all, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return showRows(w, "conns", all)
+}
+
+// heading is the column's name for a member: the key "life" is older than the word.
+func heading(key string) string {
+	if key == "life" {
+		return "INCARNATION"
+	}
+	return strings.ToUpper(strings.ReplaceAll(key, "_", " "))
+}
 
 // showRows prints the list of JSON objects under name as a table. All objects
 // have the members of the first one, in its order.
@@ -185,7 +215,7 @@ func showRows(w io.Writer, name string, text json.RawMessage) error {
 			if slices.Contains(onlyJSON, m.key) {
 				continue
 			}
-			head = append(head, strings.ToUpper(strings.ReplaceAll(m.key, "_", " ")))
+			head = append(head, heading(m.key))
 			row = append(row, m.text)
 		}
 		if i == 0 {
