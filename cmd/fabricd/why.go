@@ -41,6 +41,9 @@ func pathText(r *daemon.PathInfo) string {
 	if !r.TLS {
 		security = "plaintext"
 	}
+	if r.Unlocked {
+		security += ", not locked to its peer"
+	}
 	return fmt.Sprintf("%s to %s, %s, made %s, %s sent, %s received, round trip %s", r.Local, r.Remote, security,
 		ago(r.Since, time.Now()), size(r.SentBytes), size(r.ReceivedBytes), duration(time.Duration(r.RoundTripUS)*time.Microsecond))
 }

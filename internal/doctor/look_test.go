@@ -135,7 +135,7 @@ func TestWhatIsInTheWayIsFound(t *testing.T) {
 	c.TLS = daemon.TLSConfig{CA: c.TokenFile, Cert: c.TokenFile, Key: c.TokenFile}
 	found := look(t, c)
 	for check, want := range map[string]string{"data-port": strconv.Itoa(port), "state-dir": "not a directory", "token-file": "no such file",
-		"admin": "not a socket", "socket": "somebody listens", "join": "refused", "cert": "no such file"} {
+		"admin": "not a socket", "socket": "another process listens", "join": "refused", "cert": "no such file"} {
 		if f := found[check]; f.State != Bad || !strings.Contains(f.Found, want) {
 			t.Errorf("%s: %+v, want it bad, with %q", check, f, want)
 		}

@@ -125,5 +125,6 @@ func (p *anyPath) info() *PathInfo {
 		Local: p.socket.LocalAddr().String(), Remote: p.socket.RemoteAddr().String(), TLS: !p.ours.Plaintext, Since: p.since,
 		SentBytes: t.Sent, ReceivedBytes: t.Received, RoundTripUS: t.RoundTrip.Microseconds(),
 		UnsentBytes: t.Unsent, WaitingMS: t.Waiting.Milliseconds(), UnreadBytes: t.Unread, Retransmits: t.Retransmits,
+		Unlocked: p.socket.Unlocked(),
 	}
 }

@@ -65,9 +65,12 @@ type ConnInfo struct {
 
 // PathInfo is the path of a connection.
 type PathInfo struct {
-	Local         string    `json:"local"`  // addresses of the socket
-	Remote        string    `json:"remote"` //
-	TLS           bool      `json:"tls"`    // between the two applications
+	Local  string `json:"local"`  // addresses of the socket
+	Remote string `json:"remote"` //
+	TLS    bool   `json:"tls"`    // between the two applications
+	// Unlocked: the kernel does not let this node lock the socket to its peer, so that the
+	// application could connect it elsewhere.
+	Unlocked      bool      `json:"unlocked,omitempty"`
 	Since         time.Time `json:"since"`
 	SentBytes     uint64    `json:"sent_bytes"` // as the kernel counts them, TLS's own included
 	ReceivedBytes uint64    `json:"received_bytes"`

@@ -17,10 +17,11 @@ type Held struct {
 	close          func() error
 	bare           *bareFD // nil: this process uses the socket itself
 	sent, received uint64  // as returned by Moved
+	unlocked       bool
 }
 
 // Hold keeps a duplicate of s, which it takes in any case, for a socket that an application
-// uses, and locks it to its connection. The duplicate is not in this process's poller, which
+// uses, and locks it to its connection where the kernel lets this process. The duplicate is not in this process's poller, which
 // every byte of the application's would wake.
 func Hold(s *net.TCPConn) (*Held, error) {
 	defer s.Close()
@@ -33,12 +34,16 @@ func Hold(s *net.TCPConn) (*Held, error) {
 		return nil, err
 	}
 	b := &bareFD{fd: fd}
-	if err := lock(uintptr(fd), s.LocalAddr(), s.RemoteAddr()); err != nil {
+	locked, err := lock(uintptr(fd), s.LocalAddr(), s.RemoteAddr())
+	if err != nil {
 		b.close()
 		return nil, err
 	}
-	return &Held{local: s.LocalAddr(), remote: s.RemoteAddr(), control: b.control, close: b.close, bare: b}, nil
+	return &Held{local: s.LocalAddr(), remote: s.RemoteAddr(), control: b.control, close: b.close, bare: b, unlocked: !locked}, nil
 }
+
+// Unlocked reports whether an application uses the socket and could connect it elsewhere.
+func (h *Held) Unlocked() bool { return h.unlocked }
 
 // Use keeps s, which this process uses itself. Close closes s.
 func Use(s *net.TCPConn) (*Held, error) {

@@ -25,8 +25,8 @@ type tcpInfo struct {
 	Bytes_acked, Bytes_received           uint64
 }
 
-func infoOf(uintptr) (*tcpInfo, error)    { return nil, errAbsent }
-func unread(uintptr) (int, error)         { return 0, errAbsent }
-func unacknowledged(uintptr) (int, error) { return 0, errAbsent }
-func poke(uintptr)                        {}
-func lock(_ uintptr, _, _ net.Addr) error { return errAbsent }
+func infoOf(uintptr) (*tcpInfo, error)               { return nil, errAbsent }
+func unread(uintptr) (int, error)                    { return 0, errAbsent }
+func unacknowledged(uintptr) (int, error)            { return 0, errAbsent }
+func poke(uintptr)                                   {}
+func lock(uintptr, net.Addr, net.Addr) (bool, error) { return false, errAbsent }

@@ -4,6 +4,7 @@ package path
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -23,20 +24,24 @@ const (
 
 // lock bounds fd, a connected socket, to its connection, for good: an application that
 // disconnects it gets no other connection by connect or listen, and no answer from any address.
-// No process can take the filter off. A socket of Multipath TCP takes none.
-func lock(fd uintptr, local, remote net.Addr) error {
+// No process can take the filter off. It reports false where the kernel lets only processes with
+// CAP_NET_ADMIN attach one, as some do. A socket of Multipath TCP takes none.
+func lock(fd uintptr, local, remote net.Addr) (bool, error) {
 	own, _ := local.(*net.TCPAddr) // of a nil one there are no packets
 	peer, _ := remote.(*net.TCPAddr)
 	code := filter(own.AddrPort().Port(), peer.AddrPort())
 	err := unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
+	if errors.Is(err, unix.EPERM) {
+		return false, nil
+	}
 	if err == nil {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1)
 	}
 	if err != nil {
-		return fmt.Errorf("the path's socket cannot be locked to its peer: %w", err)
+		return false, fmt.Errorf("the path's socket cannot be locked to its peer: %w", err)
 	}
-	return nil
+	return true, nil
 }
 
 // filter lets in packets from remote to the own port that begin no connection. Without a SYN

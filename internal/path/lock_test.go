@@ -55,6 +55,14 @@ func grounds(t *testing.T, locked bool, f func(t *testing.T, g *ground)) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { g.app.Close() })
+			if locked && g.held.Unlocked() {
+				g.held.Close()
+				if os.Geteuid() == 0 {
+					t.Error("the socket is not locked")
+				}
+				t.Log("this kernel lets a user without CAP_NET_ADMIN attach no filter")
+				return
+			}
 			if g.held != nil {
 				t.Cleanup(func() { g.held.Close() })
 			}
