@@ -16,9 +16,9 @@ import (
 type build struct{ control, link [2]int } // the first and the last that it speaks
 
 var (
-	nextBuild = build{control: [2]int{2, 5}, link: [2]int{2, 7}} // and this one's
-	lateBuild = build{control: [2]int{5, 5}, link: [2]int{7, 7}}
-	oddBuild  = build{control: [2]int{2, 3}, link: [2]int{7, 7}} // no link with this one
+	nextBuild = build{control: [2]int{2, 5}, link: [2]int{2, 8}} // and this one's
+	lateBuild = build{control: [2]int{5, 5}, link: [2]int{8, 8}}
+	oddBuild  = build{control: [2]int{2, 3}, link: [2]int{8, 8}} // no link with this one
 	pastBuild = build{control: [2]int{2, 2}, link: [2]int{2, 2}}
 	rmaBuild  = build{control: [2]int{2, 2}, link: [2]int{2, 3}} // paths for messages alone
 )
@@ -32,7 +32,7 @@ func (b build) make(t *testing.T) string {
 	for file, v := range map[string]struct {
 		own [2]string // the first and the last version of the source
 		of  [2]int
-	}{"membership/control/frames.go": {[2]string{"2", "4"}, b.control}, "internal/wire/frames.go": {[2]string{"2", "6"}, b.link}} {
+	}{"membership/control/frames.go": {[2]string{"2", "4"}, b.control}, "internal/wire/frames.go": {[2]string{"2", "7"}, b.link}} {
 		path, err := filepath.Abs(filepath.Join("../../..", file))
 		if err != nil {
 			t.Fatal(err)
