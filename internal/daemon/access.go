@@ -166,27 +166,27 @@ func (d *Daemon) waitingSettings(c Config) []string {
 
 // takeAccess makes p the node's access rules.
 func (d *Daemon) takeAccess(p *access.Policy) {
-	d.mu.Lock()
-	before := d.access
-	d.access = p
-	if d.engine != nil {
-		d.engine.SetAccess(p)
-	}
-	d.mu.Unlock()
+	var before *access.Policy
+	d.live.set(func(l *parts) {
+		before, l.access = l.access, p
+		if l.engine != nil {
+			l.engine.SetAccess(p)
+		}
+	})
 	if before.Equal(p) {
 		return
 	}
 	change := accessChange(before, p)
 	d.log.Info().Str("op", "access").Int("rules", len(p.Rules())).Str("change", change).Msg("access rules have changed")
 	d.audit.Write(audit.Event{Event: audit.RulesChanged, Text: change})
-	if _, agent := d.rooms(); agent != nil {
+	if _, agent := d.live.rooms(); agent != nil {
 		agent.RulesChanged()
 	}
 }
 
 // barsService returns the rule that keeps a node from serving a name, "" if there is none.
 func (d *Daemon) barsService(n membership.Node, name string) string {
-	decision := d.accessPolicy().Serve(name, access.Caller{Incarnation: n.Incarnation, Name: n.Name(), Labels: n.Labels})
+	decision := d.live.get().access.Serve(name, access.Caller{Incarnation: n.Incarnation, Name: n.Name(), Labels: n.Labels})
 	if decision.Allowed {
 		return ""
 	}
@@ -222,7 +222,7 @@ func stateOf(name string) fileState {
 // followSettings begins to watch the settings file, if there is one.
 func (d *Daemon) followSettings(context.Context) error {
 	if d.opts.Settings != nil && d.opts.SettingsFile != "" {
-		d.wg.Go(d.watchSettings)
+		d.tasks.wg.Go(d.watchSettings)
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ const settled = 2 * time.Second
 // first look reads it in any case.
 func (d *Daemon) watchSettings() {
 	var read, seen fileState
-	for sleep(d.ctx, reloadEvery) {
+	for sleep(d.tasks.ctx, reloadEvery) {
 		now := stateOf(d.opts.SettingsFile)
 		whole := now == seen || time.Since(now.changed) >= settled
 		if seen = now; now != read && whole {
@@ -244,13 +244,6 @@ func (d *Daemon) watchSettings() {
 			_ = d.ReloadSettings() // which has logged it
 		}
 	}
-}
-
-// accessPolicy returns the rules in force.
-func (d *Daemon) accessPolicy() *access.Policy {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.access
 }
 
 // An AccessRule is a rule, or the default, and the connects and binds, or at the host
@@ -264,7 +257,7 @@ type AccessRule struct {
 // the node joins.
 func (d *Daemon) accessRules() []AccessRule {
 	rules := []AccessRule{}
-	if engine, _ := d.rooms(); engine != nil {
+	if engine, _ := d.live.rooms(); engine != nil {
 		for _, r := range engine.AccessRules() {
 			rules = append(rules, AccessRule(r))
 		}

@@ -266,12 +266,12 @@ func TestSettingsFileIsWatched(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var reads atomic.Int32
-		d := &Daemon{ctx: ctx, log: zerolog.Nop(), opts: Options{SettingsFile: file, Settings: func() (Config, error) {
+		d := &Daemon{tasks: tasks{ctx: ctx}, log: zerolog.Nop(), opts: Options{SettingsFile: file, Settings: func() (Config, error) {
 			reads.Add(1)
 			return Load(file, nil, nil)
 		}}}
 		d.loaded = Default()
-		d.wg.Go(d.watchSettings)
+		d.tasks.wg.Go(d.watchSettings)
 		synctest.Wait()
 		age := func(ago time.Duration) { // in the bubble's time
 			if err := os.Chtimes(file, time.Time{}, time.Now().Add(-ago)); err != nil {
@@ -282,7 +282,7 @@ func TestSettingsFileIsWatched(t *testing.T) {
 			t.Helper()
 			time.Sleep(reloadEvery)
 			synctest.Wait()
-			if got := d.accessPolicy().For(2050); got != want || reads.Load() != wantReads {
+			if got := d.live.get().access.For(2050); got != want || reads.Load() != wantReads {
 				t.Errorf("rule %q after %d reads, want %q after %d", got, reads.Load(), want, wantReads)
 			}
 		}
@@ -306,7 +306,7 @@ func TestSettingsFileIsWatched(t *testing.T) {
 		age(0)
 		look("2050 from web-1", 3)
 		cancel()
-		d.wg.Wait()
+		d.tasks.wg.Wait()
 	})
 }
 

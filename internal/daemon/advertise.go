@@ -104,12 +104,10 @@ func (d *Daemon) findPlaces(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at, err := placesOf(ctx, host, d.data.address().Port(), d.gossip.address().Port())
+	at, err := placesOf(ctx, host, d.ports.data.address().Port(), d.ports.gossip.address().Port())
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.places = at
+	d.live.set(func(p *parts) { p.places = at })
 	return nil
 }

@@ -30,9 +30,7 @@ func (d *Daemon) openApps(context.Context) error {
 			return err
 		}
 	}
-	d.mu.Lock()
-	d.noChannels = none
-	d.mu.Unlock()
+	d.live.set(func(p *parts) { p.noChannels = none })
 	ctx, stop := context.WithCancel(context.Background())
 	delivery, abort := context.WithCancel(context.Background())
 	a := &apps{stop: stop, abort: abort, done: make(chan struct{})}
@@ -52,9 +50,7 @@ func (d *Daemon) openApps(context.Context) error {
 			d.fail(err)
 		}
 	}()
-	d.mu.Lock()
-	d.apps = a
-	d.mu.Unlock()
+	d.live.set(func(p *parts) { p.apps = a })
 	return nil
 }
 
@@ -99,7 +95,7 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) server.Opt
 
 // InProcess begins a session of an application in this process; see [server.Server.InProcess].
 func (d *Daemon) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.NodeEndpoint, err error) {
-	return d.apps.server.InProcess()
+	return d.live.get().apps.server.InProcess()
 }
 
 // leave ends every session and waits until all bytes written by the applications are delivered, or

@@ -96,7 +96,7 @@ func auditToken(c Config, text string) error {
 func (d *Daemon) auditMembership(m membership.Audit) {
 	if m.Event == audit.ServeRefused {
 		d.audit.Refused(audit.Refusal{Event: m.Event, Node: m.Node.String(), Name: m.Name, Incarnation: m.Incarnation.String(), Rule: m.Text})
-		if node, _ := d.rooms(); node != nil {
+		if node, _ := d.live.rooms(); node != nil {
 			node.ServeRefused(m.Text)
 		}
 		return

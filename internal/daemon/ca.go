@@ -32,9 +32,7 @@ var errRotatingCA = errors.New("both authorities are valid meanwhile, and the ne
 
 // Authorities returns the authorities that this node trusts.
 func (d *Daemon) Authorities() (Authorities, error) {
-	d.mu.Lock()
-	store := d.store
-	d.mu.Unlock()
+	store := d.live.get().store
 	if store == nil {
 		return Authorities{}, errNotYet
 	}
@@ -56,7 +54,7 @@ func (d *Daemon) RotateCA(ctx context.Context) (Authorities, error) {
 	if err := d.hostOnly(); err != nil {
 		return Authorities{}, err
 	}
-	_, agent := d.rooms()
+	_, agent := d.live.rooms()
 	if err := agent.RotateCA(ctx); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w; %w", err, errRotatingCA)

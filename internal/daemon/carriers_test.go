@@ -143,12 +143,12 @@ func TestANodeWithoutItsFirstProvider(t *testing.T) {
 		said.Reset()
 		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.New(&said)}
 		var err error
-		if d.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
+		if d.ports.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { d.data.close() })
-		d.data.packets.Close() // UDP does not work here
-		all, err := d.openProviders(host.store, time.Second)
+		t.Cleanup(func() { d.ports.data.close() })
+		d.ports.data.packets.Close() // UDP does not work here
+		all, err := d.openProviders(host.live.get().store, time.Second)
 		for _, p := range all {
 			t.Cleanup(func() { p.Close() })
 		}
@@ -182,11 +182,11 @@ func TestProvidersHaveAttributes(t *testing.T) {
 		c.TCPPlaintext = plaintext
 		d := &Daemon{cfg: c, memory: newConnMemory(c.Local.Quotas, shm.Limit, nil), state: host.state, log: zerolog.Nop(), nodeFaults: nil}
 		var err error
-		if d.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
+		if d.ports.data, err = listenPair("data-port", c.Network.Bind, 0); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { d.data.close() })
-		all, err := d.openProviders(host.store, time.Second)
+		t.Cleanup(func() { d.ports.data.close() })
+		all, err := d.openProviders(host.live.get().store, time.Second)
 		if err != nil || len(all) != 2 {
 			t.Fatal(all, err)
 		}

@@ -55,14 +55,6 @@ type Options struct {
 	Waits func(text string)
 }
 
-// heapBound returns the function that sets Go's memory limit, nil without a Heap.
-func (o *Options) heapBound() func(int64) {
-	if o.Heap == nil {
-		return nil
-	}
-	return o.Heap.bound
-}
-
 // A Daemon is one running node. Its methods may be called from any goroutine.
 type Daemon struct {
 	cfg      Config
@@ -82,32 +74,55 @@ type Daemon struct {
 	operator *trust.Operator // nil if the host issues the certificates
 	state    *state.State
 	audit    *audit.Log // nil: none is written
-	data     portPair
-	gossip   portPair
-	shared   *share      // of data
-	apps     *apps       // nil without a socket
-	page     *httpServer // nil without the setting http
-	pageAt   string      // its address
+	ports    ports
+	page     page
+	live     live
 
-	ctx    context.Context // of the daemon's own goroutines
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // the daemon's own goroutines
-	done   chan struct{}  // closed when the node has ended by itself, or was closed
-
+	tasks     tasks
 	reloading sync.Mutex // held while settings are read again
+	memory    *connMemory
+	refused   atomic.Uint64 // connections of peers
 
-	memory  *connMemory
-	refused atomic.Uint64 // connections of peers
-	ended   sync.Once     // closes done
+	ended   context.Context         // done when the node has ended by itself, or was closed
+	fail    context.CancelCauseFunc // ends the node by itself; nil: it is closed
+	leaving once
+	closing once
+}
 
-	mu     sync.Mutex // guards the fields below, which the admin interface reads while Start sets them
-	phase  string     // joining, joined or leaving; joined only says that the node is a member
-	waits  string     // the reason why joining waits
+// live guards the parts of a Daemon, which the admin interface reads while Start sets them.
+type live struct {
+	mu    sync.Mutex // guards parts
+	parts parts
+}
+
+func (l *live) get() parts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parts
+}
+
+func (l *live) set(change func(*parts)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(&l.parts)
+}
+
+// rooms returns the engine and the agent; one that Start has not started yet is nil.
+func (l *live) rooms() (*engine.Node, *membership.Agent) {
+	p := l.get()
+	return p.engine, p.agent
+}
+
+// parts are the components and the state of a Daemon that change while it runs.
+type parts struct {
+	phase  string // joining, joined or leaving; joined only says that the node is a member
+	waits  string // the reason why joining waits
 	access *access.Policy
 	engine *engine.Node
 	// gateways is nil until there is something for them to run on.
 	gateways Gateways
 	agent    *membership.Agent
+	apps     *apps // nil without a socket
 	store    *trust.Store
 	places   places
 	small    string // why channels have small pages, if huge ones were to be tried
@@ -116,11 +131,37 @@ type Daemon struct {
 	// Providers that are open, nil before they are, and those that cannot be.
 	carried     []string
 	unavailable []Unavailable
+}
 
-	err error // why the node ended by itself
+// ports are the sockets that other nodes reach. Start owns them until the components do.
+type ports struct {
+	data   portPair
+	gossip portPair
+	shared *share // of data
+}
 
-	leaveOnce, closeOnce sync.Once
-	leaveErr, closeErr   error
+// A page is the HTTP server of the page and of metrics. Start sets it.
+type page struct {
+	server *httpServer // nil without the setting http
+	at     string      // its address
+}
+
+// tasks are the daemon's own goroutines. Close cancels ctx and waits for them.
+type tasks struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// A once is a call that happens once, and the error that it returns to every caller.
+type once struct {
+	once sync.Once
+	err  error
+}
+
+func (o *once) do(f func() error) error {
+	o.once.Do(func() { o.err = f() })
+	return o.err
 }
 
 // places are the addresses under which others reach this node.
@@ -145,11 +186,10 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: c, loaded: c, opts: o, log: o.Log.With().Str("node", c.Name).Logger(), started: time.Now(),
 		nodeList: newNodeList(),
-		done:     make(chan struct{}),
-		phase:    phaseJoining,
+		live:     live{parts: parts{phase: phaseJoining}},
 	}
 	var err error
-	if d.access, err = c.Access.policy(); err != nil {
+	if d.live.parts.access, err = c.Access.policy(); err != nil {
 		return nil, problem("access", "", err.Error(), err)
 	}
 	if err := c.checkPaths(); err != nil {
@@ -162,8 +202,9 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 	d.clock = trust.NewClock(d.nodeFaults.Now)
 	d.record = flight.New(time.Now)
 	d.nodeList.record = d.record
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.heapBound())
+	d.tasks.ctx, d.tasks.cancel = context.WithCancel(context.Background())
+	d.ended, d.fail = context.WithCancelCause(context.Background())
+	d.memory = newConnMemory(c.Local.Quotas, shm.Limit, o.Heap.bound)
 	if err = d.start(ctx); err != nil {
 		// Undo the parts that Start has made; its own error is the one that matters.
 		_ = d.Close()
@@ -204,7 +245,7 @@ func (d *Daemon) openAdmin(context.Context) error {
 // sayStart logs the node's identity and addresses, after the checks of its configuration: an error
 // there is a line of its own.
 func (d *Daemon) sayStart() {
-	id, at := d.state.Identity(), d.places
+	id, at := d.state.Identity(), d.live.get().places
 	line := d.log.Info().Str("op", "start").Str("version", d.opts.Version).Str("role", string(d.cfg.Role)).
 		Str("data", at.data).Str("gossip", at.gossip).Str("state_dir", absolute(d.cfg.StateDir)).
 		Str("socket", absolute(d.cfg.Local.Socket)).Str("admin", absolute(d.cfg.Local.AdminSocket))
@@ -217,34 +258,25 @@ func (d *Daemon) sayStart() {
 // openPorts opens the sockets that other nodes reach.
 func (d *Daemon) openPorts(ctx context.Context) (err error) {
 	n := d.cfg.Network
-	if d.data, err = listenPair("data-port", n.Bind, n.DataPort); err != nil {
+	if d.ports.data, err = listenPair("data-port", n.Bind, n.DataPort); err != nil {
 		return err
 	}
-	if d.gossip, err = listenPair("gossip-port", n.Bind, n.GossipPort); err != nil {
+	if d.ports.gossip, err = listenPair("gossip-port", n.Bind, n.GossipPort); err != nil {
 		return err
 	}
 	return d.findPlaces(ctx)
 }
 
-// fail ends the node by itself, for err.
-func (d *Daemon) fail(err error) {
-	d.ended.Do(func() {
-		d.mu.Lock()
-		d.err = err
-		d.mu.Unlock()
-		close(d.done)
-	})
-}
-
 // Done is closed when the node has ended: it was closed, or the cluster does
 // not want it, or membership failed; then Err says why.
-func (d *Daemon) Done() <-chan struct{} { return d.done }
+func (d *Daemon) Done() <-chan struct{} { return d.ended.Done() }
 
 // Err returns why the node ended by itself, nil if it did not.
 func (d *Daemon) Err() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.err
+	if why := context.Cause(d.ended); why != context.Canceled { // which is the cause of a Close
+		return why
+	}
+	return nil
 }
 
 // Ready waits until the node has an ID and knows the nodes that are there: those
@@ -261,7 +293,7 @@ func (d *Daemon) Ready(ctx context.Context) error {
 			if !ok {
 				return errors.New("the node ended")
 			}
-		case <-d.done:
+		case <-d.ended.Done():
 			return errors.Join(errors.New("the node ended"), d.Err())
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -272,7 +304,7 @@ func (d *Daemon) Ready(ctx context.Context) error {
 // newSession returns the node's session for an application. The error is status.Again while
 // the node has no ID.
 func (d *Daemon) newSession(c attach.Credentials) (attach.NodeSession, error) {
-	engine, _ := d.rooms()
+	engine, _ := d.live.rooms()
 	if engine == nil || engine.Self().Incarnation.Generation == 0 {
 		return nil, fmt.Errorf("the node has no ID yet: %s: %w", d.whyNoID(), status.Again)
 	}
@@ -293,30 +325,21 @@ func (d *Daemon) admits(c attach.Credentials) bool {
 	return slices.Contains(d.cfg.Local.AdminUIDs, c.UID) || slices.Contains(d.cfg.Local.AdminGIDs, c.GID)
 }
 
-// rooms returns the engine and the agent; one that Start has not started yet is nil.
-func (d *Daemon) rooms() (*engine.Node, *membership.Agent) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.engine, d.agent
-}
-
 // knows reports whether a member is, or was, at an address: connections from there have a share of
 // the handshakes that strangers do not get.
 func (d *Daemon) knows(at netip.Addr) bool {
-	_, agent := d.rooms()
+	_, agent := d.live.rooms()
 	return agent != nil && agent.Knows(at)
 }
 
 // Leave ends the node's connections in order and tells the cluster that it
 // leaves. It returns when that is done, or when ctx ends. Close must follow.
 func (d *Daemon) Leave(ctx context.Context) error {
-	d.leaveOnce.Do(func() {
-		d.mu.Lock()
-		d.phase = phaseLeaving
-		d.mu.Unlock()
-		engine, agent := d.rooms()
+	return d.leaving.do(func() error {
+		d.live.set(func(p *parts) { p.phase = phaseLeaving })
+		engine, agent := d.live.rooms()
 		if engine == nil || agent == nil {
-			return
+			return nil
 		}
 		d.closeGateways()
 		// The applications may take half the time: the word to the cluster is
@@ -326,63 +349,54 @@ func (d *Daemon) Leave(ctx context.Context) error {
 			half, cancel = context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/2))
 		}
 		defer cancel()
-		if d.apps != nil {
-			d.apps.leave(half)
+		if apps := d.live.get().apps; apps != nil {
+			apps.leave(half)
 		}
-		err := engine.Leave(half)
-		d.leaveErr = errors.Join(err, agent.Leave(ctx))
+		return errors.Join(engine.Leave(half), agent.Leave(ctx))
 	})
-	return d.leaveErr
-}
-
-func (d *Daemon) isLeaving() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.phase == phaseLeaving
 }
 
 // Close ends the node and waits until nothing of it is left. Without Leave
 // before, the others see it crash. A second Close does nothing.
 func (d *Daemon) Close() error {
-	d.closeOnce.Do(func() {
-		d.cancel()
+	return d.closing.do(func() error {
+		d.tasks.cancel()
 		d.fail(nil)
-		d.closeErr = d.nodeFaults.Close() // first: a goroutine that a fault holds at a step would block the rest
+		err := d.nodeFaults.Close() // first: a goroutine that a fault holds at a step would block the rest
 		d.closeGateways()
-		if d.apps != nil {
-			d.apps.close()
+		if apps := d.live.get().apps; apps != nil {
+			apps.close()
 		}
-		engine, agent := d.rooms()
+		engine, agent := d.live.rooms()
 		if agent != nil {
-			d.closeErr = errors.Join(d.closeErr, agent.Close())
+			err = errors.Join(err, agent.Close())
 		}
 		if engine != nil {
-			d.closeErr = errors.Join(d.closeErr, engine.Close())
+			err = errors.Join(err, engine.Close())
 		}
-		d.wg.Wait()
+		d.tasks.wg.Wait()
 		d.links.close()
 		d.nodeList.close()
 		if d.admin != nil {
 			d.admin.close()
 		}
-		if d.page != nil {
-			d.page.finish()
+		if d.page.server != nil {
+			d.page.server.finish()
 		}
-		d.closeErr = errors.Join(d.closeErr, d.closeAudit())
-		d.data.close() // the sockets that no component owns yet
-		d.gossip.close()
+		err = errors.Join(err, d.closeAudit())
+		d.ports.data.close() // the sockets that no component owns yet
+		d.ports.gossip.close()
 		if d.state != nil {
-			d.closeErr = errors.Join(d.closeErr, d.state.Close())
+			err = errors.Join(err, d.state.Close())
 		}
+		return err
 	})
-	return d.closeErr
 }
 
 // Status returns the data of `fabricd status`.
 func (d *Daemon) Status() Status {
-	d.mu.Lock()
-	phase, waits, at, store := d.phase, d.waits, d.places, d.store
-	d.mu.Unlock()
+	live := d.live.get()
+	phase, waits, at, store := live.phase, live.waits, live.places, live.store
 	self, local := d.nodeList.place()
 	if phase == phaseJoined && self.Generation == 0 {
 		phase, waits = phaseJoining, "no ID yet: "+d.whyNoID()
@@ -402,7 +416,7 @@ func (d *Daemon) Status() Status {
 		Host:    "lost",
 		Started: d.started.UTC(), UptimeSec: int64(time.Since(d.started).Seconds()),
 		Data: []string{at.data}, Gossip: at.gossip,
-		Socket: absolute(d.cfg.Local.Socket), Admin: absolute(d.cfg.Local.AdminSocket), HTTP: d.pageAt, StateDir: d.cfg.StateDir,
+		Socket: absolute(d.cfg.Local.Socket), Admin: absolute(d.cfg.Local.AdminSocket), HTTP: d.page.at, StateDir: d.cfg.StateDir,
 		Detection: d.cfg.Detection, TCPPlaintext: d.cfg.TCPPlaintext,
 		Trust: "host", Panics: guard.Caught(), Counts: d.counts(),
 	}
@@ -412,7 +426,7 @@ func (d *Daemon) Status() Status {
 	if store != nil {
 		st.Certificate = store.Identity().NotAfter.UTC()
 	}
-	if _, agent := d.rooms(); agent != nil {
+	if _, agent := d.live.rooms(); agent != nil {
 		m := agent.Status()
 		st.HostDetail, st.Counts.StrayLists = m.HostDetail, m.StrayLists
 		if m.HostReachable || d.cfg.Role == RoleHost {
@@ -435,7 +449,7 @@ func (d *Daemon) Status() Status {
 // whyNoID returns the reason why a member has no incarnation: it waits for the host, or for an
 // operator to lift its ban.
 func (d *Daemon) whyNoID() string {
-	if _, agent := d.rooms(); agent != nil {
+	if _, agent := d.live.rooms(); agent != nil {
 		if m := agent.Status(); !m.HostReachable && m.HostDetail != "" {
 			return oneLine(m.HostDetail)
 		}
@@ -469,7 +483,7 @@ func (d *Daemon) Health() Health {
 
 // Ping measures a round trip to a node over their link.
 func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error) {
-	engine, _ := d.rooms()
+	engine, _ := d.live.rooms()
 	if engine == nil {
 		return 0, errNotYet
 	}

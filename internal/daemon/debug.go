@@ -53,7 +53,7 @@ func (d *Daemon) Debug() Debug {
 	return answer
 }
 
-// Metrics serves what /metrics does, also where there is no page.
+// Metrics serves the metrics of /metrics, also where there is no page.
 func (d *Daemon) Metrics() http.Handler {
 	return metrics.Handler(func() observe.Snapshot { return d.observe(time.Now()) }, d.log)
 }

@@ -79,7 +79,7 @@ func (d *Daemon) Enrolled() (Enrolment, error) {
 
 // hostAgent returns the agent of a host.
 func (d *Daemon) hostAgent() (*membership.Agent, error) {
-	_, agent := d.rooms()
+	_, agent := d.live.rooms()
 	switch {
 	case agent == nil:
 		return nil, errNotYet

@@ -112,44 +112,33 @@ func (d *Daemon) openGateways(context.Context) error {
 		return nil
 	}
 	g := d.opts.Gateways(d, d.log)
-	d.mu.Lock()
-	d.gateways = g
-	d.mu.Unlock()
+	d.live.set(func(p *parts) { p.gateways = g })
 	g.Set(d.cfg.Gateways.Lines())
 	return nil
 }
 
-// running returns the gateways; nil: there are none, or not yet.
-func (d *Daemon) running() Gateways {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.gateways
-}
-
 // closeGateways ends them.
 func (d *Daemon) closeGateways() {
-	if g := d.running(); g != nil {
+	if g := d.live.get().gateways; g != nil {
 		g.Close()
 	}
 }
 
 // takeGateways makes those of c the node's, where they have changed.
 func (d *Daemon) takeGateways(c Config) {
-	g := d.running()
-	if g == nil {
-		return
+	if g := d.live.get().gateways; g != nil {
+		g.Set(c.Gateways.Lines())
 	}
-	g.Set(c.Gateways.Lines())
 }
 
 // Gateways returns the gateways that run.
 func (d *Daemon) Gateways() []spec.Status {
-	g := d.running()
+	g := d.live.get().gateways
 	if g == nil {
 		return []spec.Status{}
 	}
 	list := g.List()
-	node, _ := d.rooms()
+	node, _ := d.live.rooms()
 	if node == nil {
 		return list
 	}
@@ -164,7 +153,7 @@ func (d *Daemon) Gateways() []spec.Status {
 
 // RunGateway runs a gateway until ctx ends, and reports its events.
 func (d *Daemon) RunGateway(ctx context.Context, line spec.Gateway, report func(spec.Event)) error {
-	g := d.running()
+	g := d.live.get().gateways
 	if g == nil {
 		return fmt.Errorf("%w: this node runs no gateways", status.NotSupp)
 	}

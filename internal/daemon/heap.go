@@ -23,9 +23,9 @@ type Heap struct {
 // NewHeap returns a Heap that bounds nothing yet.
 func NewHeap() *Heap { return &Heap{ours: os.Getenv("GOMEMLIMIT") == ""} }
 
-// bound takes over a limit, in bytes.
+// bound takes over a limit, in bytes. Without a Heap it does nothing.
 func (h *Heap) bound(limit int64) {
-	if h.ours && h.last.Swap(limit) != limit {
+	if h != nil && h.ours && h.last.Swap(limit) != limit {
 		debug.SetMemoryLimit(limit / 100 * heapPart)
 	}
 }

@@ -31,22 +31,20 @@ var errRotating = errors.New("the cluster gossips on with the keys that it has, 
 
 // Keys returns which keys this node holds.
 func (d *Daemon) Keys() (Keys, error) {
-	d.mu.Lock()
-	agent, store := d.agent, d.store
-	d.mu.Unlock()
-	if agent == nil {
+	live := d.live.get()
+	if live.agent == nil {
 		return Keys{}, errNotYet
 	}
 	ring, err := trust.DecodeKeyring(d.state.Secret(state.SecretKeyring))
 	if err != nil {
 		return Keys{}, err
 	}
-	return Keys{ring.Versions(), store.Identity().NotAfter.UTC()}, nil
+	return Keys{ring.Versions(), live.store.Identity().NotAfter.UTC()}, nil
 }
 
 // RotateKey changes the cluster's gossip key. Only the host can.
 func (d *Daemon) RotateKey(ctx context.Context) (Keys, error) {
-	_, agent := d.rooms()
+	_, agent := d.live.rooms()
 	if agent == nil {
 		return Keys{}, errNotYet
 	}

@@ -15,10 +15,10 @@ import (
 func TestLinksShowTheLeaseOfTheirIncarnation(t *testing.T) {
 	host, node := testHost(t)
 	a := startTest(t, node("a"))
-	sees(t, host, a.engine.Self().Incarnation.Node)
+	sees(t, host, a.live.get().engine.Self().Incarnation.Node)
 	var shown [2][]byte
 	for i, d := range []*Daemon{host, a} {
-		self := d.engine.Self()
+		self := d.live.get().engine.Self()
 		if shown[i] = self.Lease(); len(shown[i]) == 0 || !bytes.Contains(shown[i], self.UUID[:]) {
 			t.Errorf("%s shows a lease of %d bytes, want one with its UUID", d.cfg.Name, len(shown[i]))
 		}
@@ -28,7 +28,7 @@ func TestLinksShowTheLeaseOfTheirIncarnation(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
-	if _, err := a.engine.Ping(ctx, addr.Host); err != nil {
+	if _, err := a.live.get().engine.Ping(ctx, addr.Host); err != nil {
 		t.Error(err)
 	}
 }

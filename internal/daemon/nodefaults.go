@@ -145,7 +145,7 @@ const diskEvery = time.Second
 func (d *Daemon) tendDisk() {
 	log := d.log.With().Str("op", "state").Logger()
 	said := false
-	for sleep(d.ctx, diskEvery) {
+	for sleep(d.tasks.ctx, diskEvery) {
 		err := d.state.Tend()
 		said = sayTrouble(log, said, err)
 	}

@@ -64,7 +64,7 @@ const (
 // a link is made only when it is needed, and a page without a viewer needs none.
 func (o *observer) measure(ctx context.Context) {
 	for {
-		if e, _ := o.d.rooms(); e != nil {
+		if e, _ := o.d.live.rooms(); e != nil {
 			e.Measure(ctx, math.MaxInt)
 			o.askRows(ctx, e)
 		}
@@ -166,17 +166,14 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	}
 	s.Totals.Descriptors, s.Totals.DescriptorLimit = openDescriptors(), shm.Descriptors()
 	s.Queues = map[string]float64{"audit": d.audit.Fill(), "event_readers": d.nodeList.fill()}
-	e, agent := d.rooms()
+	e, agent := d.live.rooms()
 	if e != nil {
 		d.observeEngine(&s, e)
 	}
 	if agent != nil {
 		observeMembership(&s, agent.Queues())
 	}
-	d.mu.Lock()
-	apps := d.apps
-	d.mu.Unlock()
-	if apps != nil {
+	if apps := d.live.get().apps; apps != nil {
 		s.Quotas = apps.server.Quotas()
 	}
 	d.observeHost(&s.Host)
@@ -222,10 +219,7 @@ func (d *Daemon) observeSelf() observe.Self {
 	for _, u := range st.Unavailable {
 		self.Unavailable = append(self.Unavailable, u.Provider+": "+u.Reason)
 	}
-	d.mu.Lock()
-	store := d.store
-	d.mu.Unlock()
-	if store != nil {
+	if store := d.live.get().store; store != nil {
 		self.Renewal = store.Credentials().RenewAt().UTC()
 	}
 	off, jump := d.clock.Off()

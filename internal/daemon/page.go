@@ -50,11 +50,11 @@ func (d *Daemon) openPage(context.Context) error {
 	reader := &admin{subject: d, log: d.log}
 	read := http.NewServeMux()
 	reader.readRoutes(read, snapshotAge)
-	d.pageAt = l.Addr().String()
-	d.page = serveHTTP(l, "http", web.Handler(web.Options{
+	d.page.at = l.Addr().String()
+	d.page.server = serveHTTP(l, "http", web.Handler(web.Options{
 		Token: token, Snapshot: o.snapshot, Watched: o.measure, Read: read, Health: http.HandlerFunc(reader.health), Metrics: metrics.Handler(o.snapshot, d.log),
 	}), d.log)
-	d.log.Info().Str("op", "http").Str("address", d.pageAt).Bool("token", token != nil).Msg("serving the page and metrics")
+	d.log.Info().Str("op", "http").Str("address", d.page.at).Bool("token", token != nil).Msg("serving the page and metrics")
 	return nil
 }
 

@@ -77,9 +77,9 @@ func (c *Config) checkPaths() error {
 // acceptPaths gives the engine the sockets that other nodes open for paths, until the
 // node ends.
 func (d *Daemon) acceptPaths(engine *engine.Node) {
-	side := d.shared.paths
-	stop := context.AfterFunc(d.ctx, func() { side.Close() })
-	d.wg.Go(func() {
+	side := d.ports.shared.paths
+	stop := context.AfterFunc(d.tasks.ctx, func() { side.Close() })
+	d.tasks.wg.Go(func() {
 		defer stop()
 		for {
 			c, err := side.Accept()

@@ -16,7 +16,7 @@ import (
 // data port. The engine closes them, and gives up links that are silent for giveUp.
 // A provider that cannot be used beside others is warned of, and shown.
 func (d *Daemon) openProviders(store *trust.Store, giveUp time.Duration) ([]transport.Provider, error) {
-	d.shared = newShare(d.data.streams, d.log, d.countRefused)
+	d.ports.shared = newShare(d.ports.data.streams, d.log, d.countRefused)
 	names, _ := d.cfg.carriers()
 	all, none, err := openEach(names, func(name string) (transport.Provider, error) {
 		switch name {
@@ -33,12 +33,12 @@ func (d *Daemon) openProviders(store *trust.Store, giveUp time.Duration) ([]tran
 	for _, u := range none {
 		d.log.Warn().Str("op", "provider").Str("provider", u.Provider).Str("reason", u.Reason).Msg("provider cannot be used; links take the others")
 	}
-	d.mu.Lock()
-	d.unavailable = none
-	for _, p := range all {
-		d.carried = append(d.carried, p.Name())
-	}
-	d.mu.Unlock()
+	d.live.set(func(l *parts) {
+		l.unavailable = none
+		for _, p := range all {
+			l.carried = append(l.carried, p.Name())
+		}
+	})
 	return all, nil
 }
 
@@ -47,14 +47,14 @@ func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Pro
 	if err != nil {
 		return nil, err
 	}
-	d.data.packets = nil // the provider's now
+	d.ports.data.packets = nil // the provider's now
 	return d.links.provider(p, true), nil
 }
 
 func (d *Daemon) openTCP(store *trust.Store) (transport.Provider, error) {
-	p, err := stream.New(streamConfig(d, d.shared.provider(), store))
+	p, err := stream.New(streamConfig(d, d.ports.shared.provider(), store))
 	if err != nil {
-		d.shared.other = nil
+		d.ports.shared.other = nil
 		return nil, err
 	}
 	return d.links.provider(p, false), nil
@@ -63,13 +63,12 @@ func (d *Daemon) openTCP(store *trust.Store) (transport.Provider, error) {
 // providers returns the names of those that the node has: those that it is to
 // have, before it has opened them.
 func (d *Daemon) providers() (names []string, none []Unavailable) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.carried == nil {
+	live := d.live.get()
+	if live.carried == nil {
 		names, _ := d.cfg.carriers()
 		return names, nil
 	}
-	return d.carried, d.unavailable
+	return live.carried, live.unavailable
 }
 
 // identify says whom a verified certificate names.
@@ -104,7 +103,7 @@ func (d *Daemon) countRefused() { d.refused.Add(1) }
 // quicConfig returns how the QUIC provider of d listens and whom it trusts.
 func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
 	c := quic.Config{
-		PacketConn:  d.links.packets(quic.ReceiveOffload(d.data.packets), faults.Link),
+		PacketConn:  d.links.packets(quic.ReceiveOffload(d.ports.data.packets), faults.Link),
 		ServerTLS:   func() *tls.Config { return store.ServerTLS(quic.ALPN) },
 		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
 		Identify:    identify,
@@ -121,8 +120,8 @@ func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
 	if key := d.state.Secret(state.SecretResetKey); len(key) == 32 {
 		c.StatelessResetKey = (*[32]byte)(key)
 	}
-	quic.GrowBuffers(d.data.packets)
-	if warning := quic.BufferWarning(d.data.packets); warning != "" {
+	quic.GrowBuffers(d.ports.data.packets)
+	if warning := quic.BufferWarning(d.ports.data.packets); warning != "" {
 		d.log.Info().Str("op", "provider").Msg(warning)
 	}
 	return c

@@ -32,11 +32,9 @@ func ringSettings() []Setting {
 
 // ringStatus is the part of Status.
 func (d *Daemon) ringStatus() RingStatus {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := d.cfg.Local.Rings
+	live, r := d.live.get(), d.cfg.Local.Rings
 	return RingStatus{Slots: r.Slots, Data: r.Data, Release: r.Release, HugePages: d.cfg.Local.HugePages.String(),
-		Small: d.small, Channel: int(server.ChannelSize(r)), None: d.noChannels}
+		Small: live.small, Channel: int(server.ChannelSize(r)), None: live.noChannels}
 }
 
 func setRingSlots(c *Config, s string) bool {
@@ -128,9 +126,7 @@ func (d *Daemon) tryHugePages() error {
 		return nil
 	}
 	if local.HugePages == shm.HugeTry {
-		d.mu.Lock()
-		d.small = err.Error()
-		d.mu.Unlock()
+		d.live.set(func(p *parts) { p.small = err.Error() })
 		d.log.Warn().Str("op", "channels").Err(err).Msg("no huge pages: channels between applications have small ones")
 		return nil
 	}

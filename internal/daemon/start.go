@@ -87,9 +87,9 @@ func (d *Daemon) openState(ctx context.Context) (err error) {
 	if own := d.state.Identity().Node; d.operator != nil && own != opts.Node {
 		return problem("cert", d.cfg.TLS.Cert, fmt.Sprintf("is for node %s, state directory %s is of node %s", opts.Node, d.cfg.StateDir, own), nil)
 	}
-	d.wg.Go(d.tendDisk)
+	d.tasks.wg.Go(d.tendDisk)
 	if d.opts.Heap != nil {
-		d.wg.Go(func() { d.opts.Heap.rest(d.ctx) })
+		d.tasks.wg.Go(func() { d.opts.Heap.rest(d.tasks.ctx) })
 	}
 	for _, note := range d.state.Notes() {
 		d.log.Warn().Str("op", "state").Msg(note)
@@ -223,9 +223,7 @@ func (d *Daemon) setWaits(text string) {
 	if d.opts.Waits != nil {
 		d.opts.Waits(text)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.waits = text
+	d.live.set(func(p *parts) { p.waits = text })
 }
 
 // sleep waits for t; it reports false if ctx ends before.
@@ -246,13 +244,13 @@ func (d *Daemon) loadTrust() (*trust.Store, error) {
 	if d.operator == nil {
 		return membership.LoadTrust(d.state, d.clock.Now)
 	}
-	d.wg.Go(func() { d.reload(d.operator) })
+	d.tasks.wg.Go(func() { d.reload(d.operator) })
 	return d.operator.Store(), nil
 }
 
 // reload takes over new operator's files until the node ends.
 func (d *Daemon) reload(op *trust.Operator) {
-	for sleep(d.ctx, reloadEvery) {
+	for sleep(d.tasks.ctx, reloadEvery) {
 		changed, err := op.Reload()
 		switch {
 		case err != nil:
@@ -276,9 +274,9 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reports, leases := &reporter{}, newLeases(d.ctx)
+	reports, leases := &reporter{}, newLeases(d.tasks.ctx)
 	engine := engine.Start(engine.Config{
-		Access:         d.accessPolicy(),
+		Access:         d.live.get().access,
 		Refused:        d.auditRefusal,
 		Providers:      providers,
 		Log:            d.log,
@@ -297,10 +295,10 @@ func (d *Daemon) startEngine(ctx context.Context) error {
 		ServesAnew:     reports.servesAnew,
 	})
 	d.acceptPaths(engine)
-	d.mu.Lock()
-	d.engine = engine
-	engine.SetAccess(d.access) // which may have changed meanwhile
-	d.mu.Unlock()
+	d.live.set(func(p *parts) {
+		p.engine = engine
+		engine.SetAccess(p.access) // which may have changed meanwhile
+	})
 	return d.startMembership(ctx, store, engine, reports, leases)
 }
 
@@ -313,22 +311,22 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 	b := &bridge{
 		cluster: d.state.Identity().Cluster, name: d.cfg.Name, term: d.state.Term, lease: leases.own,
 		engine: engine, nodeList: d.nodeList, log: d.log,
-		meet: func(ev membership.Event) { d.links.meet(d.ctx, ev, d.wg.Go) },
+		meet: func(ev membership.Event) { d.links.meet(d.tasks.ctx, ev, d.tasks.wg.Go) },
 	}
-	at := d.places
+	at := d.live.get().places
 	carried, _ := d.providers()
 	agent, err := membership.Start(ctx, membership.Config{
 		State:    d.state,
 		Trust:    store,
 		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: carried, Want: d.cfg.NodeID},
-		Listener: d.links.streams(d.shared, faults.Control),
+		Listener: d.links.streams(d.ports.shared, faults.Control),
 		Dial:     d.links.dial(faults.Control),
 		Refused:  d.countRefused,
 		Seeds:    d.cfg.Join,
 		Gossip: membership.GossipConfig{
 			Advertise: at.gossip,
-			Packets:   d.links.packets(d.gossip.packets, faults.Gossip),
-			Streams:   d.links.streams(d.gossip.streams, faults.Gossip),
+			Packets:   d.links.packets(d.ports.gossip.packets, faults.Gossip),
+			Streams:   d.links.streams(d.ports.gossip.streams, faults.Gossip),
 			Dial:      d.links.dial(faults.Gossip),
 			Sighted:   d.links.sighted(),
 		},
@@ -339,13 +337,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		MaxNodes:            d.cfg.MaxNodes,
 		Networks:            d.cfg.AllowedNetworks,
 		Audit:               d.auditMembership,
-		Probe: func(ctx context.Context, incarnation addr.Incarnation) error {
-			_, err := engine.Ping(ctx, incarnation.Node)
-			if errors.Is(err, status.Version) {
-				return nil // an answer: it lives, only no link with it is to be had
-			}
-			return err
-		},
+		Probe:               func(ctx context.Context, incarnation addr.Incarnation) error { return probe(ctx, engine, incarnation) },
 		OnEvent: func(ev membership.Event) {
 			d.auditIncarnation(ev)
 			b.handle(ev)
@@ -361,17 +353,24 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		Faults: d.nodeFaults,
 		Log:    d.log,
 	})
-	d.data.streams, d.gossip = nil, portPair{} // the agent's, also if it failed
+	d.ports.data.streams, d.ports.gossip = nil, portPair{} // the agent's, also if it failed
 	leases.of(agent)
 	if err != nil {
 		return err
 	}
 	reports.to(agent)
-	d.mu.Lock()
-	d.agent, d.store, d.phase, d.waits = agent, store, phaseJoined, ""
-	d.mu.Unlock()
-	d.wg.Go(func() { d.watch(agent) })
+	d.live.set(func(p *parts) { p.agent, p.store, p.phase, p.waits = agent, store, phaseJoined, "" })
+	d.tasks.wg.Go(func() { d.watch(agent) })
 	return nil
+}
+
+// probe returns nil if an incarnation answers the engine.
+func probe(ctx context.Context, engine *engine.Node, incarnation addr.Incarnation) error {
+	_, err := engine.Ping(ctx, incarnation.Node)
+	if errors.Is(err, status.Version) {
+		return nil // an answer: it lives, only no link with it is to be had
+	}
+	return err
 }
 
 // watch ends the node when membership ends by itself, which it also does, in
@@ -379,9 +378,9 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 func (d *Daemon) watch(agent *membership.Agent) {
 	select {
 	case <-agent.Done():
-		if err := agent.Err(); !errors.Is(err, membership.ErrClosed) && !d.isLeaving() {
+		if err := agent.Err(); !errors.Is(err, membership.ErrClosed) && d.live.get().phase != phaseLeaving {
 			d.fail(err)
 		}
-	case <-d.ctx.Done():
+	case <-d.tasks.ctx.Done():
 	}
 }
