@@ -35,25 +35,11 @@ type conn struct {
 	core  *core.Conn[*memory]
 	calls []*pending // calls that wait for the core, in order
 
-	// The operations stream to the peer.
-	stream  *stream
-	busy    bool // the stream is not to be written yet: the grant comes first
-	writing bool // segment is being written
-	segment core.Segment[*memory]
-	moved   int64 // bytes of its payload that the stream has
+	opsOut opsWriter
+	opsIn  opsReader
 
-	// The operations stream from the peer.
-	in        *frames
-	held      bool // head and body are the next frame, which waits to be served
-	head      wire.Header
-	body      []byte
-	payload   *core.Payload[*memory]
-	landed    int64  // bytes of payload that are where they belong
-	line      []byte // of an ordered payload: its last line, which goes last
-	confirmed bool   // something came from the peer: it knows of the connection
+	confirmed bool // something came from the peer: it knows of the connection
 	onFirst   func()
-	ended     bool // the peer's operations stream has ended
-	onEnded   func()
 
 	// Messages.
 	inflow   core.Inflow
@@ -68,6 +54,30 @@ type conn struct {
 	closeSent bool
 	closeRecv bool
 	failed    bool
+}
+
+// An opsWriter is the operations stream to the peer, and the segment that is being written
+// to it. Its conn owns it.
+type opsWriter struct {
+	stream  *stream
+	busy    bool // the stream is not to be written yet: the grant comes first
+	writing bool // segment is being written
+	segment core.Segment[*memory]
+	moved   int64 // bytes of its payload that the stream has
+}
+
+// An opsReader is the operations stream from the peer, and the frame or payload that is being
+// read from it. Its conn owns it.
+type opsReader struct {
+	frames  *frames
+	held    bool // head and body are the next frame, which waits to be served
+	head    wire.Header
+	body    []byte
+	payload *core.Payload[*memory]
+	landed  int64  // bytes of payload that are where they belong
+	line    []byte // of an ordered payload: its last line, which goes last
+	ended   bool   // the stream has ended
+	onEnded func()
 }
 
 // A pending is a call that waits for the core.
@@ -159,19 +169,19 @@ func (c *conn) kick() {
 		c.fail(status.Reset) // the peer asks and does not read the answers
 		return
 	}
-	if c.busy || c.stream == nil {
+	if c.opsOut.busy || c.opsOut.stream == nil {
 		return
 	}
-	for c.writing || len(c.core.Queued()) > 0 {
-		if !c.writing {
-			c.segment, c.moved, c.writing = c.core.Next(), 0, true
+	for c.opsOut.writing || len(c.core.Queued()) > 0 {
+		if !c.opsOut.writing {
+			c.opsOut.segment, c.opsOut.moved, c.opsOut.writing = c.core.Next(), 0, true
 		}
 		if !c.writePiece() {
 			return
 		}
 	}
 	if c.core.StreamEnds() {
-		c.stream.close()
+		c.opsOut.stream.close()
 	}
 }
 
@@ -185,28 +195,28 @@ const (
 
 // writePiece hands one frame with its payload, or a packet of frames, to the stream.
 func (c *conn) writePiece() bool {
-	s := c.segment
+	s := c.opsOut.segment
 	spans, plain, length := s.Payload()
-	n := min(length-c.moved, pieceMax)
+	n := min(length-c.opsOut.moved, pieceMax)
 	var b []byte
 	if s.Frames != nil {
 		length = int64(len(s.Frames))
-		n = min(length-c.moved, packetLen)
-		b = s.Frames[c.moved : c.moved+n : c.moved+n]
+		n = min(length-c.opsOut.moved, packetLen)
+		b = s.Frames[c.opsOut.moved : c.opsOut.moved+n : c.opsOut.moved+n]
 	} else {
-		b = s.AppendHead(make([]byte, 0, wire.HeaderLen+24+n), c.moved, n)
+		b = s.AppendHead(make([]byte, 0, wire.HeaderLen+24+n), c.opsOut.moved, n)
 		if len(spans) == 0 {
-			b = append(b, plain[c.moved:c.moved+n]...)
+			b = append(b, plain[c.opsOut.moved:c.opsOut.moved+n]...)
 		} else {
-			for _, sp := range core.Cut(nil, spans, c.moved, n) {
+			for _, sp := range core.Cut(nil, spans, c.opsOut.moved, n) {
 				b = append(b, c.bytes(sp)...)
 			}
 		}
 	}
-	if !c.stream.write(b) {
+	if !c.opsOut.stream.write(b) {
 		return false
 	}
-	if c.moved += n; c.moved == length {
+	if c.opsOut.moved += n; c.opsOut.moved == length {
 		s.Frames = nil // the network has them
 		c.written(s)
 	}
@@ -215,21 +225,21 @@ func (c *conn) writePiece() bool {
 
 // written marks a segment as written, or as given up.
 func (c *conn) written(s core.Segment[*memory]) {
-	c.segment, c.writing = core.Segment[*memory]{}, false
+	c.opsOut.segment, c.opsOut.writing = core.Segment[*memory]{}, false
 	c.core.Written(s, status.OK)
 	c.perform()
 }
 
 // serve takes the peer's operations stream.
 func (c *conn) serve(r *frames) {
-	c.in = r
+	c.opsIn.frames = r
 	r.stream.more = c.pump
 	c.pump()
 }
 
 // pump applies the operations that have arrived on the operations stream, as far as it may.
 func (c *conn) pump() {
-	if c.ended || c.in == nil || c.link.n.p.dead {
+	if c.opsIn.ended || c.opsIn.frames == nil || c.link.n.p.dead {
 		return
 	}
 	for {
@@ -251,27 +261,27 @@ func (c *conn) pump() {
 // advance applies one frame or a piece of payload. The error is errNothing if
 // there is nothing to apply now.
 func (c *conn) advance() error {
-	if c.payload != nil {
+	if c.opsIn.payload != nil {
 		return c.receive()
 	}
-	if !c.held {
-		h, body, err := c.in.Next()
+	if !c.opsIn.held {
+		h, body, err := c.opsIn.frames.Next()
 		if err != nil {
 			return err
 		}
-		c.head, c.body = h, body
+		c.opsIn.head, c.opsIn.body = h, body
 		c.first()
 	}
-	c.held = false
-	switch c.head.Type {
+	c.opsIn.held = false
+	switch c.opsIn.head.Type {
 	case wire.TypeCredit:
-		f, err := wire.ParseCredit(c.head.Flags, c.body)
+		f, err := wire.ParseCredit(c.opsIn.head.Flags, c.opsIn.body)
 		if err == nil {
 			c.out.raise(f.Limit)
 		}
 		return err
 	case wire.TypeClose:
-		f, err := wire.ParseClose(c.head.Flags, c.body)
+		f, err := wire.ParseClose(c.opsIn.head.Flags, c.opsIn.body)
 		if err != nil {
 			return err
 		}
@@ -280,7 +290,7 @@ func (c *conn) advance() error {
 		// The peer's operations are applied only while it is certain that both
 		// ends are still the incarnations that the link joined.
 		if !c.failed && !c.link.serving(c) {
-			c.held = true
+			c.opsIn.held = true
 			return errNothing
 		}
 		if !c.failed {
@@ -292,11 +302,11 @@ func (c *conn) advance() error {
 
 // apply gives a frame to the core.
 func (c *conn) apply() error {
-	steps := &frameSteps[c.head.Type]
+	steps := &frameSteps[c.opsIn.head.Type]
 	if !c.step(steps.arrived) {
 		return errNothing
 	}
-	p, err := c.core.Handle(c.head, c.body)
+	p, err := c.core.Handle(c.opsIn.head, c.opsIn.body)
 	if err != nil {
 		return err
 	}
@@ -314,16 +324,16 @@ func (c *conn) apply() error {
 		c.step(steps.answered)
 		return nil
 	}
-	c.payload, c.landed, c.line = p, 0, nil
+	c.opsIn.payload, c.opsIn.landed, c.opsIn.line = p, 0, nil
 	return nil
 }
 
 // receive puts payload where it belongs as it comes.
 func (c *conn) receive() error {
-	p := c.payload
+	p := c.opsIn.payload
 	var scratch [4096]byte
-	for c.landed < p.Length {
-		n, err := c.in.Read(scratch[:min(p.Length-c.landed, int64(len(scratch)))])
+	for c.opsIn.landed < p.Length {
+		n, err := c.opsIn.frames.Read(scratch[:min(p.Length-c.opsIn.landed, int64(len(scratch)))])
 		if err == io.EOF {
 			return io.ErrUnexpectedEOF
 		}
@@ -331,13 +341,13 @@ func (c *conn) receive() error {
 			return err
 		}
 		c.land(p, scratch[:n])
-		c.landed += int64(n)
+		c.opsIn.landed += int64(n)
 	}
-	if len(c.line) > 0 { // after all else
-		c.store(p, p.Length-int64(len(c.line)), c.line)
+	if len(c.opsIn.line) > 0 { // after all else
+		c.store(p, p.Length-int64(len(c.opsIn.line)), c.opsIn.line)
 	}
-	c.payload = nil
-	steps := &frameSteps[c.head.Type]
+	c.opsIn.payload = nil
+	steps := &frameSteps[c.opsIn.head.Type]
 	if !c.step(steps.applied) {
 		return errNothing
 	}
@@ -356,9 +366,9 @@ func (c *conn) land(p *core.Payload[*memory], b []byte) {
 	if p.Ordered && len(p.Spans) > 0 {
 		end -= min(orderedLine, p.Length)
 	}
-	now := max(min(int64(len(b)), end-c.landed), 0)
-	c.store(p, c.landed, b[:now])
-	c.line = append(c.line, b[now:]...)
+	now := max(min(int64(len(b)), end-c.opsIn.landed), 0)
+	c.store(p, c.opsIn.landed, b[:now])
+	c.opsIn.line = append(c.opsIn.line, b[now:]...)
 }
 
 func (c *conn) store(p *core.Payload[*memory], at int64, b []byte) {
@@ -404,26 +414,26 @@ func (c *conn) opsEnded(err error) {
 		}
 		c.fail(status.Reset)
 	}
-	c.ended = true
-	if c.payload != nil {
-		p := c.payload
-		c.payload = nil
+	c.opsIn.ended = true
+	if c.opsIn.payload != nil {
+		p := c.opsIn.payload
+		c.opsIn.payload = nil
 		c.core.PayloadDone(p, status.Reset)
 		c.perform()
 	}
-	c.in.stream.drop()
-	c.in.stream.more = nil
-	c.link.n.w.recycle(c.in)
+	c.opsIn.frames.stream.drop()
+	c.opsIn.frames.stream.more = nil
+	c.link.n.w.recycle(c.opsIn.frames)
 	c.first()
 	c.link.forget(c)
-	if c.onEnded != nil {
-		c.onEnded()
+	if c.opsIn.onEnded != nil {
+		c.opsIn.onEnded()
 	}
 }
 
 // readerCut ends the reader of a stream that was canceled.
 func (c *conn) readerCut() {
-	if !c.ended {
+	if !c.opsIn.ended {
 		c.opsEnded(errCanceled)
 	}
 }

@@ -92,12 +92,12 @@ func (c *conn) close(bye wire.Close, done func()) {
 			return
 		}
 		c.out.finish()
-		c.onEnded = finish
+		c.opsIn.onEnded = finish
 		c.link.onDown = append(c.link.onDown, finish)
 		bye.Sent = c.out.flow.Sent()
 		c.sendClose(bye)
 		c.step(failpoint.CloseSent)
-		if c.ended {
+		if c.opsIn.ended {
 			finish()
 		}
 	})
@@ -128,11 +128,11 @@ func (c *conn) fail(code status.Code) {
 	if !c.failed {
 		c.failed = true
 		c.core.Fail(code)
-		if c.stream != nil {
-			c.stream.cancel()
+		if c.opsOut.stream != nil {
+			c.opsOut.stream.cancel()
 		}
-		if c.writing {
-			c.written(c.segment)
+		if c.opsOut.writing {
+			c.written(c.opsOut.segment)
 		}
 		c.core.Break()
 		c.perform()
@@ -140,7 +140,7 @@ func (c *conn) fail(code status.Code) {
 	c.out.abort()
 	c.inflow.Lose()
 	c.wakeReaders()
-	if c.in != nil && !c.ended {
+	if c.opsIn.frames != nil && !c.opsIn.ended {
 		c.soon(c.readerCut)
 	}
 	if c.messages != nil {

@@ -70,11 +70,11 @@ func (a *attempt) enlist() {
 func (a *attempt) request(l *link, c *conn) {
 	e := a.e
 	a.c = c
-	c.stream, c.busy = l.sess.open(), true // until the peer has granted
-	c.stream.room = c.kick
+	c.opsOut.stream, c.opsOut.busy = l.sess.open(), true // until the peer has granted
+	c.opsOut.stream.room = c.kick
 	e.conn, e.remote = c, a.dst
 	l.onDown = append(l.onDown, func() { a.end(status.NoDevice) })
-	c.stream.write(wire.Connect{Conn: c.id, From: e.port, To: a.dst.Port, Limit: messageWindow}.AppendTo(nil))
+	c.opsOut.stream.write(wire.Connect{Conn: c.id, From: e.port, To: a.dst.Port, Limit: messageWindow}.AppendTo(nil))
 	e.n.p.step(failpoint.ConnectSent)
 }
 
@@ -106,10 +106,10 @@ func (e *endpoint) granted(c *conn, f wire.Accept, r *frames) bool {
 	if e.conn != c || e.state != core.Connecting || c.failed {
 		return false
 	}
-	c.in = r
+	c.opsIn.frames = r
 	// The first frame notifies the acceptor that the grant has arrived.
 	c.core.Queue(wire.Credit{Limit: messageWindow}.AppendTo(nil))
-	c.busy = false
+	c.opsOut.busy = false
 	e.state = core.Connected
 	a := e.trying
 	e.trying = nil
@@ -234,9 +234,9 @@ func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 		c.onFirst = nil
 		e.grantEnded(ep, c, ok && !c.failed)
 	}
-	c.stream = c.link.sess.open()
-	c.stream.room = c.kick
-	c.stream.write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: messageWindow}.AppendTo(nil))
+	c.opsOut.stream = c.link.sess.open()
+	c.opsOut.stream.room = c.kick
+	c.opsOut.stream.write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: messageWindow}.AppendTo(nil))
 	if !e.n.p.step(failpoint.AcceptGranted) {
 		return
 	}
