@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
@@ -38,13 +37,8 @@ type cluster struct {
 	say       func(format string, args ...any)
 	slots     []*slot
 
-	ctx    context.Context // done when followers have to end
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // followers
-	ears   sync.WaitGroup // those of them that write the events of daemons
-	ending atomic.Bool    // the lab ends everything: exit codes mean nothing
-
-	planes planes
+	followers followers
+	planes    planes
 
 	mu      sync.Mutex    // guards the fields below
 	errs    []error       // of the harness
@@ -273,7 +267,7 @@ func (c *cluster) historyFile(s history.Source) string {
 // quiet ends the applications in order, then waits until the daemons hold
 // nothing of them any more.
 func (c *cluster) quiet(ctx context.Context) {
-	c.stopListening()
+	c.followers.stopListening()
 	// First all begin nothing more, so that no application closes a connection in use.
 	err := everywhere(indexes(len(c.slots)), func(id int) error {
 		return c.slots[id].tell(ctx, func(w *workload.Control) { w.Rest = true })
@@ -306,8 +300,8 @@ func (c *cluster) quiet(ctx context.Context) {
 
 // down ends every process; one that does not end on request is killed.
 func (c *cluster) down(ctx context.Context) {
-	c.ending.Store(true)
-	c.stopListening()
+	c.followers.ending.Store(true)
+	c.followers.stopListening()
 	var wg sync.WaitGroup
 	for _, s := range c.slots {
 		wg.Go(func() {
@@ -323,13 +317,13 @@ func (c *cluster) down(ctx context.Context) {
 		})
 	}
 	wg.Wait()
-	c.wg.Wait()
+	c.followers.wg.Wait()
 }
 
 // kill ends every process at once.
 func (c *cluster) kill() {
-	c.ending.Store(true)
-	c.cancel()
+	c.followers.ending.Store(true)
+	c.followers.cancel()
 	for _, s := range c.slots {
 		for _, p := range s.children() {
 			_ = p.kill(context.Background()) // it has ended, or its site is closed next
@@ -337,6 +331,6 @@ func (c *cluster) kill() {
 		}
 		s.admin.Close()
 	}
-	c.ears.Wait()
-	c.wg.Wait()
+	c.followers.ears.Wait()
+	c.followers.wg.Wait()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,9 +25,26 @@ type follower struct {
 	doomed  atomic.Bool   // the lab has asked it to end by itself
 }
 
+// followers are the goroutines that follow the processes of a cluster. The run's goroutine sets
+// ctx and cancel before the first of them starts.
+type followers struct {
+	ctx    context.Context // done when they have to end
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	ears   sync.WaitGroup // those of them that write the events of daemons
+	ending atomic.Bool    // the lab ends everything: exit codes mean nothing
+}
+
+// stopListening stops writing the daemons' events: from here on they are caused by the
+// lab's shutdown.
+func (f *followers) stopListening() {
+	f.cancel()
+	f.ears.Wait()
+}
+
 // watchEnd writes down how a process ends.
 func (c *cluster) watchEnd(p child, source history.Source) {
-	c.wg.Go(func() {
+	c.followers.wg.Go(func() {
 		<-p.ended()
 		c.ended(p, source, history.DidExit)
 	})
@@ -34,7 +52,7 @@ func (c *cluster) watchEnd(p child, source history.Source) {
 
 // ended writes down how a process has ended.
 func (c *cluster) ended(p child, source history.Source, did history.Did) {
-	if !c.ending.Load() {
+	if !c.followers.ending.Load() {
 		c.log.Put(&history.Process{Target: source, Did: did, Code: p.code()})
 		c.disturbed()
 	}
@@ -42,7 +60,7 @@ func (c *cluster) ended(p child, source history.Source, did history.Did) {
 
 // follow starts a follower.
 func (c *cluster) follow(f *follower) {
-	c.wg.Go(func() {
+	c.followers.wg.Go(func() {
 		<-f.child.ended()
 		did := history.DidExit
 		if f.doomed.Load() {
@@ -53,24 +71,17 @@ func (c *cluster) follow(f *follower) {
 	f.slot.mu.Lock()
 	f.slot.follower = f
 	f.slot.mu.Unlock()
-	ctx, cancel := context.WithCancel(c.ctx)
-	c.wg.Go(func() {
+	ctx, cancel := context.WithCancel(c.followers.ctx)
+	c.followers.wg.Go(func() {
 		defer cancel()
 		<-f.child.ended()
 	})
-	c.ears.Go(func() {
+	c.followers.ears.Go(func() {
 		defer cancel()
 		if incarnation, ok := f.awaitServing(ctx); ok {
 			f.listen(ctx, incarnation)
 		}
 	})
-}
-
-// stopListening stops writing the daemons' events: from here on they are caused by the
-// lab's shutdown.
-func (c *cluster) stopListening() {
-	c.cancel()
-	c.ears.Wait()
 }
 
 // awaitServing waits until the daemon has its place in the cluster.
@@ -110,7 +121,7 @@ func (f *follower) listen(ctx context.Context, incarnation addr.Incarnation) {
 	defer out.Close()
 	t := &teller{log: workload.NewLog(out, f.source, c.clock), self: incarnation}
 	events := make(chan daemon.NodeEvent, 64)
-	c.ears.Go(func() { // ends with ctx or with the daemon
+	c.followers.ears.Go(func() { // ends with ctx or with the daemon
 		defer close(events)
 		// It ends with an error always: the daemon's end, or ours.
 		_ = f.slot.admin.Events(ctx, func(e daemon.NodeEvent) error {

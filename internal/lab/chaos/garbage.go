@@ -28,7 +28,7 @@ const (
 // garbage sends to every port and socket of slots data that no fabricd would send:
 // random bytes, and beginnings of real protocols with random bytes behind them.
 func (c *cluster) garbage(a scenario.Action) effect {
-	ctx, cancel := context.WithCancel(c.ctx)
+	ctx, cancel := context.WithCancel(c.followers.ctx)
 	var wg sync.WaitGroup
 	var all []*stranger
 	for _, id := range a.Network.Node.IDs() {

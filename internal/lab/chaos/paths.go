@@ -78,13 +78,13 @@ func (c *cluster) watchPaths() {
 	}
 	seen := map[string]bool{}
 	last := map[history.Source]history.Paths{}
-	for pause(c.ctx, lookEvery) {
+	for pause(c.followers.ctx, lookEvery) {
 		for _, s := range c.slots {
 			if !s.answers() {
 				continue
 			}
 			_, source, _, _ := s.current()
-			conns, err := s.conns(c.ctx)
+			conns, err := s.conns(c.followers.ctx)
 			if err != nil {
 				continue // it ends, or stands still
 			}

@@ -34,7 +34,7 @@ func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect
 		defer close(p.stop)
 		return p.take(ctx)
 	})
-	c.wg.Go(p.watch)
+	c.followers.wg.Go(p.watch)
 	return p, nil
 }
 
@@ -72,7 +72,7 @@ func (p *pointed) watch() {
 		case <-p.child.ended():
 			p.restart()
 			return
-		case <-p.c.ctx.Done():
+		case <-p.c.followers.ctx.Done():
 			return
 		case <-ticker.C:
 		}
@@ -88,7 +88,7 @@ func (p *pointed) ended() bool {
 	if p.fault.Kind == scenario.FaultCrash || p.child.frozen() {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(p.c.ctx, adminLimit)
+	ctx, cancel := context.WithTimeout(p.c.followers.ctx, adminLimit)
 	defer cancel()
 	all, err := p.slot.admin.NodeFaults(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func (p *pointed) ended() bool {
 // restart starts a daemon that a crash has ended, if it is to be.
 func (p *pointed) restart() {
 	defer close(p.finished)
-	if p.fault.Kind != scenario.FaultCrash || p.fault.Restart == 0 || !pause(p.c.ctx, p.fault.Restart.Time()) {
+	if p.fault.Kind != scenario.FaultCrash || p.fault.Restart == 0 || !pause(p.c.followers.ctx, p.fault.Restart.Time()) {
 		return
 	}
 	p.slot.act.Lock()
@@ -113,7 +113,7 @@ func (p *pointed) restart() {
 	if d, _, _, _ := p.slot.current(); d != p.child {
 		return // another action has started it
 	}
-	if err := p.slot.startDaemon(p.c.ctx); err != nil && p.c.ctx.Err() == nil {
+	if err := p.slot.startDaemon(p.c.followers.ctx); err != nil && p.c.followers.ctx.Err() == nil {
 		p.c.fail(err)
 	}
 }

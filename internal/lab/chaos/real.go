@@ -83,7 +83,7 @@ func (c *cluster) record(ctx context.Context, o *Options) (_ []history.Record, e
 	}
 	defer out.Close()
 	c.log = workload.NewLog(out, history.Lab, c.clock)
-	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	c.followers.ctx, c.followers.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer c.kill()
 	begin := c.schedule.Begin(c.lab)
 	begin.Paths = c.paths()
@@ -115,8 +115,8 @@ func (c *cluster) phases(ctx context.Context) error {
 	if err := c.up(ctx); err != nil {
 		return err
 	}
-	c.wg.Go(c.watchStall)
-	c.wg.Go(c.watchPaths)
+	c.followers.wg.Go(c.watchStall)
+	c.followers.wg.Go(c.watchPaths)
 	held := c.held(ctx, history.PhaseBaseline)
 	if err := c.play(ctx); err != nil {
 		return err

@@ -19,7 +19,7 @@ func (c *cluster) watchStall() {
 	defer ticker.Stop()
 	for due := time.Now().Add(stallTick); ; due = time.Now().Add(stallTick) {
 		select {
-		case <-c.ctx.Done():
+		case <-c.followers.ctx.Done():
 			return
 		case <-ticker.C:
 		}
