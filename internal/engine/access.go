@@ -291,8 +291,8 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 // ask asks the peer for the expected result of a connect there.
 func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, error) {
 	l.use()
-	id, answer := l.asks.ask()
-	defer l.asks.forget(id)
+	id, answer := l.requests.asks.ask()
+	defer l.requests.asks.forget(id)
 	l.sayInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
 	select {
 	case f := <-answer:

@@ -33,8 +33,8 @@ func (n *Node) LinksOf(ctx context.Context, node addr.NodeID) ([]LinkInfo, error
 		return nil, status.NotSupp
 	}
 	l.use()
-	id, answer := l.rows.ask()
-	defer l.rows.forget(id)
+	id, answer := l.requests.rows.ask()
+	defer l.requests.rows.forget(id)
 	l.sayInTurn(wire.AskLinks{Request: id}.AppendTo(nil))
 	select {
 	case f := <-answer:
@@ -97,11 +97,22 @@ func (l *link) askedLinks(f wire.AskLinks) {
 	n.work.run(func() { n.Measure(contextUntil(n.done), meshMost) })
 }
 
+// A measurement is the last call of Measure. Guarded by Node.mu.
+type measurement struct {
+	running bool
+	began   time.Duration // Node.now; 0: there has been none
+}
+
+// tooSoon reports whether the last one is under way, or began shortly before now.
+func (m *measurement) tooSoon(now time.Duration) bool {
+	return m.running || m.began != 0 && now-m.began < measureEvery
+}
+
 // Measure makes a link to each live node that has none, so that its round trips are known,
 // unless there are more nodes than most. A call soon after another one does nothing.
 func (n *Node) Measure(ctx context.Context, most int) {
 	n.mu.Lock()
-	busy := n.measuring || n.looked != 0 && n.now()-n.looked < measureEvery || len(n.peers) > most
+	busy := n.measurement.tooSoon(n.now()) || len(n.peers) > most
 	var far []addr.NodeID
 	for id, p := range n.peers {
 		if !busy && p.link() == nil && !isClosed(p.lost) {
@@ -109,7 +120,7 @@ func (n *Node) Measure(ctx context.Context, most int) {
 		}
 	}
 	if !busy {
-		n.measuring, n.looked = true, n.now()
+		n.measurement.running, n.measurement.began = true, n.now()
 	}
 	n.mu.Unlock()
 	if busy {
@@ -122,6 +133,6 @@ func (n *Node) Measure(ctx context.Context, most int) {
 		cancel()
 	}
 	n.mu.Lock()
-	n.measuring = false
+	n.measurement.running = false
 	n.mu.Unlock()
 }

@@ -49,9 +49,7 @@ type link struct {
 	servingUntil atomic.Int64 // Node.now until which the peer's operations are applied
 	silence      atomic.Int32 // heard, silent or silentTold
 
-	pings questions[time.Duration] // by heartbeat sequence number
-	asks  questions[wire.Answer]   // by request number
-	rows  questions[wire.Links]    // as asks
+	requests linkRequests
 
 	mu      sync.Mutex // guards the fields below
 	conns   linkConns
@@ -61,6 +59,13 @@ type link struct {
 	confirm chan struct{} // closed by the next confirmation; nil while no call waits for one
 	parting parting
 	shown   perMinute // answers to AskLinks
+}
+
+// linkRequests are the pending requests of a link, by their kind. Each has its own lock.
+type linkRequests struct {
+	pings questions[time.Duration] // by heartbeat sequence number
+	asks  questions[wire.Answer]   // by request number
+	rows  questions[wire.Links]    // as asks
 }
 
 // A linkEnd is the end of a link.
@@ -141,7 +146,7 @@ func (l *link) panicked(err error, stack []byte) {
 
 // panicked logs, within bounds, a panic of a goroutine that serves a peer.
 func (n *Node) panicked(peer addr.Incarnation, err error, stack []byte) {
-	n.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
+	n.reports.panics.Line(zerolog.ErrorLevel, netip.Addr{}).Stringer("peer", peer).Err(err).Bytes("stack", stack).Msg("BUG: what serves a peer has panicked; its link ends")
 }
 
 // spawner returns a function that runs f as spawn does, without allocating at each call.
@@ -468,7 +473,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeAnswer:
 		f, err := wire.ParseAnswer(h.Flags, body)
 		if err == nil {
-			l.asks.answer(f.Request, f)
+			l.requests.asks.answer(f.Request, f)
 		}
 		return err
 	case wire.TypeAskLinks:
@@ -480,7 +485,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeLinks:
 		f, err := wire.ParseLinks(h.Flags, body)
 		if err == nil {
-			l.rows.answer(f.Request, f)
+			l.requests.rows.answer(f.Request, f)
 		}
 		return err
 	case wire.TypeProbe, wire.TypeProbeAck:

@@ -203,8 +203,7 @@ type Node struct {
 	access   admission
 	counters counters
 
-	refusals *logbound.Summary // lines about links that were refused
-	panics   *logbound.Summary // and about panics
+	reports nodeReports
 
 	linked chan struct{} // capacity 1: there is a link with a pulse to be kept
 
@@ -215,19 +214,24 @@ type Node struct {
 	paths    nodePaths
 	services namespace
 
-	mu        sync.Mutex // guards the fields below
-	closed    bool
-	self      Self
-	ports     *portmap.Table
-	listeners map[addr.Port]*endpoint
-	peers     map[addr.NodeID]*peerState
-	loop      *link                         // to itself, the connectors' end; nil if there is none
-	links     map[*link]struct{}            // also those that have failed and are not quiet yet
-	measuring bool                          // a call of Measure does
-	looked    time.Duration                 // now, when the last one began
-	removing  map[addr.NodeID]chan struct{} // lives being removed; closed when that is done
-	sessions  map[*session]struct{}
-	changed   chan struct{} // closed and replaced when the node table changes
+	mu          sync.Mutex // guards the fields below
+	closed      bool
+	self        Self
+	ports       *portmap.Table
+	listeners   map[addr.Port]*endpoint
+	peers       map[addr.NodeID]*peerState
+	loop        *link              // to itself, the connectors' end; nil if there is none
+	links       map[*link]struct{} // also those that have failed and are not quiet yet
+	measurement measurement
+	removing    map[addr.NodeID]chan struct{} // lives being removed; closed when that is done
+	sessions    map[*session]struct{}
+	changed     chan struct{} // closed and replaced when the node table changes
+}
+
+// nodeReports are the bounded log lines of a node. Safe for concurrent use.
+type nodeReports struct {
+	refusals *logbound.Summary // of links
+	panics   *logbound.Summary // of goroutines that serve a peer
 }
 
 // A peerState is the node's state of one live peer. Guarded by Node.mu.
@@ -254,8 +258,7 @@ func Start(cfg Config) *Node {
 	cfg.setDefaults()
 	n := &Node{
 		cfg: cfg, log: cfg.Log, birth: time.Now(), done: make(chan struct{}), linked: make(chan struct{}, 1),
-		refusals:  logbound.New(cfg.Log, "links were refused"),
-		panics:    logbound.New(cfg.Log, "links ended with an internal error"),
+		reports:   nodeReports{logbound.New(cfg.Log, "links were refused"), logbound.New(cfg.Log, "links ended with an internal error")},
 		services:  namespace{own: make(map[string]*endpoint)},
 		budget:    budget{limit: cfg.ConnMemory, users: make(map[uint32]int64)},
 		ports:     portmap.New(),
@@ -458,8 +461,8 @@ func (n *Node) Close() error {
 		p.Close()
 	}
 	n.work.wait()
-	n.refusals.Close()
-	n.panics.Close()
+	n.reports.refusals.Close()
+	n.reports.panics.Close()
 	return nil
 }
 

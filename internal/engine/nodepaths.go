@@ -118,7 +118,7 @@ func (n *Node) AcceptPath(s *net.TCPConn, first io.Reader) {
 	err := n.acceptPath(s, first)
 	if err != nil {
 		s.Close()
-		n.refusals.Line(zerolog.InfoLevel, remoteOf(s)).Err(err).Msg("a path was refused")
+		n.reports.refusals.Line(zerolog.InfoLevel, remoteOf(s)).Err(err).Msg("a path was refused")
 	}
 }
 

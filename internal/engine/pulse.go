@@ -104,7 +104,7 @@ func (l *link) tick(now time.Duration) {
 	}
 	l.mu.Unlock()
 	if b.Send {
-		l.sendBeat(l.pings.next())
+		l.sendBeat(l.requests.pings.next())
 	}
 	if b.Report {
 		l.silence.Store(silent)
@@ -202,7 +202,7 @@ func (l *link) take(frame func(now time.Duration) (core.Heard, error)) (reply []
 	now := l.n.now()
 	h, smoothed, err := l.took(frame, now)
 	if h.Seq > 0 {
-		l.pings.answer(h.Seq, now-h.Sent)
+		l.requests.pings.answer(h.Seq, now-h.Sent)
 		l.n.measured(l.peer.Incarnation, smoothed)
 	}
 	if h.News { // earlier evidence about the link, or the one before it, is void
@@ -254,8 +254,8 @@ func (n *Node) mayPass(l *link) bool {
 // ping measures a round trip. The error is errLinkDown if the link ends first.
 func (l *link) ping(ctx context.Context) (time.Duration, error) {
 	l.use()
-	seq, reply := l.pings.ask()
-	defer l.pings.forget(seq)
+	seq, reply := l.requests.pings.ask()
+	defer l.requests.pings.forget(seq)
 	l.sendBeat(seq)
 	select {
 	case rtt := <-reply:

@@ -120,7 +120,7 @@ func (n *Node) welcome(provider transport.Provider, sess transport.Session) {
 	}
 	if err != nil {
 		remote, _ := netip.ParseAddrPort(sess.RemoteAddr()) // the zero Addr where it is none
-		if line := n.refusals.Line(zerolog.InfoLevel, remote.Addr()); line != nil {
+		if line := n.reports.refusals.Line(zerolog.InfoLevel, remote.Addr()); line != nil {
 			line.Stringer("peer", hello.From).Str("remote", sess.RemoteAddr()).Err(err).Msg("link refused")
 			n.noteLink("link-refused", hello.From, "of %v: %v", remote.Addr(), err)
 		}
