@@ -238,19 +238,24 @@ With --node it breaks the node itself:
 		if err != nil {
 			return usageError{err}
 		}
-		return answer(a, cmd, &ask, func(ctx context.Context, c *daemon.Client) (daemon.LinkFaultIDs, error) {
-			ids, err := c.AddLinkFaults(ctx, rules)
-			return daemon.LinkFaultIDs{IDs: ids}, err
-		}, func(w io.Writer, added daemon.LinkFaultIDs) error {
-			for i, id := range added.IDs {
-				if _, err := fmt.Fprintf(w, "fault %d: %v\n", id, rules[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		return a.addLinkFaults(cmd, &ask, rules)
 	}
 	return cmd
+}
+
+// addLinkFaults adds rules, and prints their numbers.
+func (a *app) addLinkFaults(cmd *cobra.Command, ask *askFlags, rules []faults.Rule) error {
+	return answer(a, cmd, ask, func(ctx context.Context, c *daemon.Client) (daemon.LinkFaultIDs, error) {
+		ids, err := c.AddLinkFaults(ctx, rules)
+		return daemon.LinkFaultIDs{IDs: ids}, err
+	}, func(w io.Writer, added daemon.LinkFaultIDs) error {
+		for i, id := range added.IDs {
+			if _, err := fmt.Fprintf(w, "fault %d: %v\n", id, rules[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // allFaults is the output of `fabricd faults list --json`.
