@@ -19,13 +19,13 @@ import "github.com/fabricd/fabricd/internal/status"
 type State uint8
 
 const (
-	Unbound State = iota
-	Bound
-	Listening
-	Connecting
-	Connected
-	Disconnected
-	Closed
+	Unbound      State = iota // new, without a port
+	Bound                     // has a port
+	Listening                 // queues requests
+	Connecting                // waits for the listener's answer
+	Connected                 // has a peer
+	Disconnected              // its peer closed or was lost
+	Closed                    // given back
 
 	states
 )
@@ -40,13 +40,13 @@ func (s State) String() string {
 type Call uint8
 
 const (
-	CallBind Call = iota
-	CallListen
-	CallConnect
-	CallAccept
-	CallSend
-	CallRecv   // in Disconnected: only once everything that arrived is read
-	CallMemory // register, unregister, mmap, RMA, atomics, fences
+	CallBind    Call = iota // gives a port
+	CallListen              // makes a listener
+	CallConnect             // asks for a connection
+	CallAccept              // takes a request of the queue
+	CallSend                // sends message bytes
+	CallRecv                // in Disconnected: only once everything that arrived is read
+	CallMemory              // register, unregister, mmap, RMA, atomics, fences
 
 	calls
 )

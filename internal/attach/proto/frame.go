@@ -37,49 +37,49 @@ type Op uint16
 const OpReply Op = 0x8000
 
 const (
-	OpHello       Op = 1
-	OpBye         Op = 2
-	OpCancel      Op = 3
-	OpSelf        Op = 4
-	OpNodes       Op = 5
-	OpWatch       Op = 6
-	OpOpen        Op = 7
-	OpClose       Op = 8
-	OpBind        Op = 9
-	OpListen      Op = 10
-	OpConnect     Op = 11
-	OpTryConnect  Op = 12
-	OpAccept      Op = 13
-	OpTryAccept   Op = 14
-	OpReady       Op = 15
-	OpMemAdd      Op = 16
-	OpMemDrop     Op = 17
-	OpRegister    Op = 18
-	OpUnregister  Op = 19
-	OpWriteTo     Op = 20
-	OpReadFrom    Op = 21
-	OpVWriteTo    Op = 22
-	OpVReadFrom   Op = 23
-	OpAtomic      Op = 24
-	OpMmap        Op = 25
-	OpFenceMark   Op = 26
-	OpFenceWait   Op = 27
-	OpFenceSignal Op = 28
-	OpEnding      Op = 29
-	OpAddress     Op = 30
-	OpMunmap      Op = 31
-	OpChannel     Op = 32
-	OpDoorbell    Op = 33
-	OpJoined      Op = 34
-	OpPostAtomic  Op = 36
-	OpPutSignal   Op = 37
-	OpVPutSignal  Op = 38
-	OpWindow      Op = 40
-	OpEpochs      Op = 41
-	OpRings       Op = 42
-	OpCheck       Op = 43
-	OpShare       Op = 50
-	OpRetire      Op = 51
+	OpHello       Op = 1  // opens the session: versions and the node's identity
+	OpBye         Op = 2  // ends the session, and every endpoint as OpAbort does
+	OpCancel      Op = 3  // gives up a request; it has no answer
+	OpSelf        Op = 4  // the node's own identity
+	OpNodes       Op = 5  // the set of live nodes
+	OpWatch       Op = 6  // begins or ends OpEvent
+	OpOpen        Op = 7  // a new endpoint
+	OpClose       Op = 8  // closes an endpoint
+	OpBind        Op = 9  // gives an endpoint its port
+	OpListen      Op = 10 // makes an endpoint a listener
+	OpConnect     Op = 11 // connects, and waits
+	OpTryConnect  Op = 12 // begins to connect, or asks how that ended
+	OpAccept      Op = 13 // accepts a connection, and waits
+	OpTryAccept   Op = 14 // accepts a connection that is there
+	OpReady       Op = 15 // an endpoint's poll events
+	OpMemAdd      Op = 16 // gives the node memory of the session
+	OpMemDrop     Op = 17 // takes memory back from the node
+	OpRegister    Op = 18 // registers a window
+	OpUnregister  Op = 19 // unregisters windows
+	OpWriteTo     Op = 20 // writes from a window to the peer's
+	OpReadFrom    Op = 21 // reads from the peer's window to a window
+	OpVWriteTo    Op = 22 // writes from memory to the peer's window
+	OpVReadFrom   Op = 23 // reads from the peer's window to memory
+	OpAtomic      Op = 24 // an atomic operation on a word of the peer's window
+	OpMmap        Op = 25 // maps the peer's window
+	OpFenceMark   Op = 26 // marks the operations so far
+	OpFenceWait   Op = 27 // waits until a mark is reached
+	OpFenceSignal Op = 28 // stores words when the operations so far have ended
+	OpEnding      Op = 29 // how the peer's bytes ended
+	OpAddress     Op = 30 // an endpoint's local address
+	OpMunmap      Op = 31 // gives up a mapping
+	OpChannel     Op = 32 // asks for a channel with the peer
+	OpDoorbell    Op = 33 // asks for a doorbell of a channel
+	OpJoined      Op = 34 // the application uses a channel or path, or cannot
+	OpPostAtomic  Op = 36 // OpAtomic without the old word
+	OpPutSignal   Op = 37 // OpWriteTo and a signal behind it
+	OpVPutSignal  Op = 38 // OpVWriteTo and a signal behind it
+	OpWindow      Op = 40 // the memory of a peer's window on this node
+	OpEpochs      Op = 41 // the memory with the epochs of windows
+	OpRings       Op = 42 // settings of channels
+	OpCheck       Op = 43 // checks a range of the peer's windows
+	OpShare       Op = 50 // begins or ends sharing with other users
+	OpRetire      Op = 51 // OpMemDrop, refused while a window is open on the memory
 
 	// Notifications of the node, with request 0.
 	OpState     Op = 0x4001 // an endpoint's poll events may have changed
@@ -92,14 +92,14 @@ const (
 
 // Access.
 const (
-	OpListenAllow Op = 60
-	OpPeer        Op = 61
+	OpListenAllow Op = 60 // OpListen with the callers that may connect
+	OpPeer        Op = 61 // the other end of a connection
 )
 
 // The ends of connections.
 const (
-	OpCause Op = 62
-	OpAbort Op = 63
+	OpCause Op = 62 // why a connection ended
+	OpAbort Op = 63 // ends a connection at once, with a cause
 )
 
 // Paths.
