@@ -235,7 +235,7 @@ func (p *plot) connect(ctx context.Context, a, b *actor) error {
 	return p.hear(ctx, b, "accepted", "bob accepts")
 }
 
-// hear waits for the application's line called what and records it as a step.
+// hear waits for the named line of the application and records it as a step.
 func (p *plot) hear(ctx context.Context, a *actor, what, name string) error {
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()

@@ -55,7 +55,7 @@ func (a *actor) tell(command string) error {
 	return err
 }
 
-// hear waits for the application's line called what, and returns it. Other lines
+// hear waits for the named line of the application, and returns it. Other lines
 // are kept for later calls. It fails when the application does.
 func (a *actor) hear(ctx context.Context, what string) (line, error) {
 	for i := 0; ; i++ {

@@ -164,8 +164,8 @@ var empty = map[string]string{
 // onlyJSON are the members that are too long for a column.
 var onlyJSON = []string{"socket", "rma_socket", "considered", "packets", "lost", "deviation_us", "shortest_us", "unsent"}
 
-// showConns prints connections. What a path has carried went past the node: its bytes are the
-// kernel's count, TLS's own included.
+// showConns prints connections. The bytes of a path do not pass the node: they are the kernel's
+// count, TLS's own included.
 func showConns(w io.Writer, text json.RawMessage) error {
 	var body struct {
 		Conns []daemon.ConnInfo `json:"conns"`

@@ -190,7 +190,7 @@ it any more. The nodes that joined with it stay.`,
 	return cmd
 }
 
-// oneArgument is the Args of commands that take one argument, described by what.
+// oneArgument is the Args of commands that take one argument; the text describes it.
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {

@@ -117,7 +117,7 @@ func (p upPrinter) change(c incarnationChange) error {
 	return p.line(upLine{Event: event, Time: c.at, Name: c.name, ID: &c.id, Generation: c.gen, Reason: c.reason}, text)
 }
 
-// ended prints that m's process has ended by itself and what follows; left is how
+// ended prints that m's process has ended by itself and the consequence; left is how
 // many others run.
 func (p upPrinter) ended(m *member, restart bool, left int) error {
 	how := "exit code 0"

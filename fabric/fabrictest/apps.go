@@ -15,7 +15,7 @@ import (
 // apps serve the applications of one run of a node, as fabricd serves those of its own process.
 type apps struct {
 	server *server.Server
-	admin  atomic.Bool // what the next application may be
+	admin  atomic.Bool // the next application may be an administrator
 	stop   context.CancelFunc
 	done   chan struct{} // closed when nothing of any application is left at the node
 }

@@ -2,7 +2,7 @@ package attach
 
 import "os"
 
-// Packets is one end of what carries the packets of a session. Each packet arrives whole,
+// Packets is one end of the carrier of a session's packets. Each packet arrives whole,
 // in its order, with at most one descriptor. One goroutine receives; Close may be called
 // from any, and more than once.
 type Packets interface {

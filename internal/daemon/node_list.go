@@ -144,7 +144,7 @@ func (r *nodeList) apply(ev membership.Event, now time.Time) {
 	switch {
 	case ev.Kind != membership.EventUpdated:
 		r.keep(e, colons(e.Reason, e.Detail))
-	case changed: // the other changes are what members tell of themselves, as often as they like
+	case changed: // members send the other changes, of themselves, as often as they like
 		r.keep(e, n.State.String())
 	}
 }

@@ -62,8 +62,8 @@ func (q QuotaConfig) limits() (app, user server.Limits) {
 	return app, user
 }
 
-// connMemory is how much memory connections may take, in bytes: half of what this
-// process may have, if the setting does not say. That may change under way, so it is
+// connMemory is how much memory connections may take, in bytes: half of this
+// process's limit, if the setting has none. That may change under way, so it is
 // looked up again when it is asked for and the last look is old: a node with nothing to
 // do does not wake for it.
 type connMemory struct {

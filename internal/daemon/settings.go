@@ -183,8 +183,8 @@ func port(key, usage string, field func(*Config) *uint16) Setting {
 // autoWord is how a setting is written that follows something else, which is 0 in the configuration.
 const autoWord = "auto"
 
-// number returns a setting of a number in bounds. auto says what it follows otherwise; empty: it
-// always is a number.
+// number returns a setting of a number in bounds. auto names the source of the value otherwise; empty:
+// it always is a number.
 func number[T ~int | ~uint16](key, usage, auto string, least, most int, field func(*Config) *T) Setting {
 	return orAuto(Setting{key, usage, fmt.Sprintf("a number from %d to %d", least, most),
 		func(c *Config, s string) bool {

@@ -115,8 +115,8 @@ func (p *rmaPath) renew() {
 	p.over, p.again, p.told, p.taken = false, false, false, 0
 }
 
-// askRMA asks the peer's node to serve an RMA path, and returns what is closed once it is made,
-// or will not be. It takes freed if it returns no error.
+// askRMA asks the peer's node to serve an RMA path, and returns a channel that is closed
+// once it is made, or will not be. It takes freed if it returns no error.
 func (c *conn) askRMA(key path.Hash, freed func()) (<-chan struct{}, error) {
 	p, n := &c.rma.out, c.link.n
 	ask := wire.RMAPath{Token: path.NewToken(), Key: key, Plaintext: n.cfg.Paths.Plaintext}

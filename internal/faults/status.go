@@ -52,7 +52,7 @@ type effect struct {
 	count *uint64
 }
 
-// effects are the counts but for what was seen, in the order of their names.
+// effects are the counts of effects, in the order of their names.
 func (c *Counters) effects() [11]effect {
 	return [...]effect{
 		{Corrupted, "corrupted", &c.Corrupted}, {Delayed, "delayed", &c.Delayed}, {Dropped, "dropped", &c.Dropped},

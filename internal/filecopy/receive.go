@@ -69,7 +69,7 @@ func (in *incoming) take() (res Result, err error) {
 		return res, err
 	}
 	if res.SHA256, err = in.rest(offer.Size - res.From); errors.Is(err, syscall.ENOSPC) {
-		return res, errors.Join(err, in.Into.Remove(part)) // what has come would keep the volume full
+		return res, errors.Join(err, in.Into.Remove(part)) // the bytes that have come would keep the volume full
 	}
 	if err != nil {
 		return res, err

@@ -53,7 +53,7 @@ type gateway struct {
 // tries again for some seconds.
 const sameRefusal = 10 * time.Second
 
-// A refusalReport is what was reported of a refused connection. Equal ones are only counted until
+// A refusalReport is the last report of a refused connection. Equal ones are only counted until
 // its end.
 type refusalReport struct {
 	client, text string

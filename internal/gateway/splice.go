@@ -17,7 +17,7 @@ const (
 var splicing = make(chan struct{}, 64)
 
 // splice copies inside the kernel while the pieces are large, if both ends have sockets with the
-// bytes as they are. It reports what copyWith does.
+// bytes as they are. It returns the results of copyWith.
 func splice(to *counted, from io.Reader) (more bool, err error) {
 	take, give := passage(from, true), passage(to.to, false)
 	if take == nil || give == nil {

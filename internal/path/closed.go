@@ -56,7 +56,7 @@ func Discard(f *os.File, more func() bool) {
 }
 
 // Reset ends f's connection at once, for every process that has it: the peer must not take
-// what has arrived for all.
+// the bytes that have arrived for all.
 func Reset(f *os.File) {
 	raw, err := f.SyscallConn()
 	if err != nil {

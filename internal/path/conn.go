@@ -501,7 +501,7 @@ func (c *Conn) Finish(ctx context.Context) error {
 	return c.FinishRest(ctx, rest)
 }
 
-// FinishRest is Finish for what End has returned.
+// FinishRest is Finish for the bytes that End has returned.
 func (c *Conn) FinishRest(ctx context.Context, rest []byte) error {
 	<-c.flushing // while errLeft stands no goroutine waits with it
 	c.broken.CompareAndSwap(&errLeft, nil)
@@ -513,7 +513,7 @@ func (c *Conn) FinishRest(ctx context.Context, rest []byte) error {
 	return c.sock.tcp.CloseWrite()
 }
 
-// errLeft is why nothing is written behind what End has returned, not even by TLS.
+// errLeft is why nothing is written behind the bytes that End has returned, not even by TLS.
 var errLeft = errors.New("the path's direction has ended")
 
 // End is Finish without a wait. It returns the bytes that the socket has no room for: they

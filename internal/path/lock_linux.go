@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the filter reads: offsets in the TCP header, and in the IP header.
+// Offsets that the filter reads, in the TCP header and in the IP header.
 const (
 	portsAt   = 0 // the sender's port, and this end's
 	flagsAt   = 13

@@ -2,7 +2,7 @@ package wire
 
 import "github.com/fabricd/fabricd/fabric/addr"
 
-// Of the control stream, since version 6: what a node knows of its links.
+// Of the control stream, since version 6: the links of a node.
 const (
 	TypeAskLinks Type = 26
 	TypeLinks    Type = 27
@@ -17,7 +17,7 @@ const (
 	flagFallback = 1 << 0 // LinkRow
 )
 
-// What carries a link, in a LinkRow.
+// The carrier of a link, in a LinkRow.
 const (
 	CarrierOther uint8 = iota
 	CarrierQUIC

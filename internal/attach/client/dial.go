@@ -54,7 +54,7 @@ func DialWith(ctx context.Context, path string, opt DialOptions) (attach.Session
 }
 
 // dialMember is dial that waits, until ctx ends, for a node that is starting or
-// joining to get its ID: what an application does before would have no address.
+// joining to get its ID: an earlier call of an application would have no address.
 func dialMember(ctx context.Context, path string) (*session, error) {
 	var unready error // of the dial before
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {

@@ -46,7 +46,7 @@ type inProcess struct {
 	open    context.Context // of writes that wait; ends with interrupt and close
 	cancel  context.CancelFunc
 	stop    func() // ends the telling of changes
-	end     error  // what tryRead has found last; of the call that reads
+	end     error  // the last one of tryRead; of the call that reads
 }
 
 func newInProcess(ep attach.NodeEndpoint, quit <-chan struct{}) *inProcess {
@@ -119,7 +119,7 @@ func (d *inProcess) wake() {
 	}
 }
 
-// ready is what a data socket is ready for, of the endpoint's events.
+// ready returns the endpoint's events as the readiness of a data socket.
 func (d *inProcess) ready() (shm.Readiness, error) {
 	ev := d.ep.Ready()
 	hup := ev&(attach.PollHup|attach.PollErr|attach.PollNval) != 0

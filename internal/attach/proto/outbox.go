@@ -32,8 +32,8 @@ func (p packet) end() {
 	}
 }
 
-// An Outbox sends packets in order without making their senders wait. What the
-// socket does not take at once is queued; the bound is the senders' affair, see
+// An Outbox sends packets in order without making their senders wait. Packets that
+// the socket does not take at once are queued; the bound is the senders' affair, see
 // [outbox.wait] and tell's limit.
 type Outbox struct {
 	conn attach.Packets
@@ -58,7 +58,7 @@ func NewOutbox(conn attach.Packets) *Outbox {
 // socket broken; l is dropped then.
 func (o *Outbox) Put(l Packet) error { return o.post(l, false, 0) }
 
-// Tell is put of what may come without end. It drops l and returns status.NoBufs
+// Tell is put for packets that may come without end. It drops l and returns status.NoBufs
 // when limit packets of tell are queued.
 func (o *Outbox) Tell(l Packet, limit int) error { return o.post(l, true, limit) }
 
@@ -114,7 +114,7 @@ func (o *Outbox) Wait(n int) {
 	}
 }
 
-// Run sends what is queued until close. Its goroutine is the only one that
+// Run sends the queued packets until close. Its goroutine is the only one that
 // takes packets from the queue.
 func (o *Outbox) Run() {
 	for {
@@ -150,7 +150,7 @@ func (o *Outbox) Run() {
 	}
 }
 
-// Close drops what is queued and refuses more. The owner closes the socket
+// Close drops the queued packets and refuses more. The owner closes the socket
 // first, so that run is not left waiting in it.
 func (o *Outbox) Close() {
 	o.mu.Lock()

@@ -139,8 +139,8 @@ func (q *queue) pop() ([]byte, *os.File) {
 // maxKept bounds the memory that a packet which was taken keeps.
 const maxKept = 1 << 10
 
-// close ends the queue, for its receiver or its sender. Nobody takes what waits for a
-// receiver that is gone.
+// close ends the queue, for its receiver or its sender. The packets for a
+// receiver that is gone are dropped.
 func (q *queue) close(receiver bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

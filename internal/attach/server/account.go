@@ -199,7 +199,7 @@ func (a *account) refund(r resource, n int64) {
 	}
 }
 
-// fill returns how much of what the account may have of r it has; 0 without a bound.
+// fill returns the used share of the account's bound of r; 0 without a bound.
 func (a *account) fill(r resource) float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// A mover is what the node's side has of a connected endpoint: a relay, or nothing but the
+// A mover is the node's side of a connected endpoint: a relay, or nothing but the
 // close where its application uses the node's end itself.
 type mover interface {
 	// run runs until the endpoint is closed: behind close, or when ctx is done.
@@ -19,17 +19,17 @@ type mover interface {
 	close(how finish)
 	// ended waits, after the connection has ended, until the application can see that.
 	ended(ctx context.Context)
-	// shutOut makes the end of what the application writes a half-close.
+	// shutOut makes the end of the application's bytes a half-close.
 	shutOut()
-	// heard says what the end of the peer's bytes was.
+	// heard returns how the peer's bytes ended.
 	heard() proto.Ending
-	// settled returns what is closed when the endpoint is, and what has a token when that
-	// waits for a peer that does not take what it is owed.
+	// settled returns a channel that is closed when the endpoint is, and one that has a token when
+	// that waits for a peer that does not take the bytes owed to it.
 	settled() (done, stuck <-chan struct{})
 }
 
 // InProcess begins a session of an application in this process, with the credentials that
-// it has. It returns the application's end of the socket, the caller's, and what finds the
+// it has. It returns the application's end of the socket, the caller's, and a function that finds the
 // node's end of one of its endpoints, nil if there is none. Behind the end of the server
 // it is status.NoDevice.
 func (s *Server) InProcess() (app attach.Packets, nodesEnd func(id uint32) attach.NodeEndpoint, err error) {
@@ -54,7 +54,7 @@ func (s *session) nodesEnd(id uint32) attach.NodeEndpoint {
 	return nil
 }
 
-// A handedOver is what the node's side has of a connection whose application, in this
+// A handedOver is the node's side of a connection whose application, in this
 // process, uses the node's end itself: its close.
 type handedOver struct {
 	ep     attach.NodeEndpoint

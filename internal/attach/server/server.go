@@ -45,7 +45,7 @@ type Options struct {
 	// closes it.
 	NewSession func(attach.Credentials) (attach.NodeSession, error)
 
-	// Delivery bounds the delivery of what applications have written, which
+	// Delivery bounds the delivery of bytes that applications have written, which
 	// goes on when the server's context is done. Nil: it ends with that.
 	Delivery context.Context
 
@@ -73,7 +73,7 @@ type Options struct {
 	Staged func() int64
 
 	// Descriptors are how many all applications together may make the node hold; 0:
-	// three quarters of what the process may have, and 64 fewer than that at least.
+	// three quarters of the process's limit, and 64 fewer than that at least.
 	Descriptors int64
 	// MaxPaths are how many of them are for paths, unless NoPaths is set; 0: half.
 	MaxPaths int64
@@ -109,7 +109,7 @@ func NewServer(ctx context.Context, opt Options) (*Server, error) {
 
 // Serve serves applications on ln, a "unixpacket" listener, and those of [Server.InProcess],
 // until the server's context is done or ln fails, and returns when nothing of any session
-// is left: sessions end as if their applications had, so what these have written is
+// is left: sessions end as if their applications had, so the bytes that these have written are
 // delivered, until Delivery is done. It takes ln; nil serves those of InProcess alone.
 // The error is nil when the context ended it.
 func (s *Server) Serve(ln *net.UnixListener) (err error) {
@@ -183,7 +183,7 @@ type Server struct {
 	over  bool // Serve waits for the last session: no other may begin
 }
 
-// A user is what the sessions of one user ID share. It exists while it holds
+// A user is the state that the sessions of one user ID share. It exists while it holds
 // anything.
 type user struct {
 	account *account
@@ -219,7 +219,7 @@ func (s *Server) accept(ln *net.UnixListener) error {
 	}
 }
 
-// broke logs a panic outside of what a session's goroutines do.
+// broke logs a panic outside of a session's goroutines.
 func (s *Server) broke(err error, stack []byte) {
 	s.opt.Log.Error().Err(err).Bytes("stack", stack).Msg("serving an application failed")
 }

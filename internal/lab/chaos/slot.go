@@ -72,7 +72,7 @@ func (s *slot) file(name string) string { return filepath.Join(s.dir, name) }
 func (s *slot) name() string { return s.c.schedule.Scenario.Cluster.Names.Of(s.id) }
 
 // runArgs are the arguments of every daemon in the slot: its node's name, its state, and
-// what begins the names of its sockets.
+// the prefix of the names of its sockets.
 func (s *slot) runArgs(name, state, sockets string) []string {
 	p := s.c.site.place(s.id)
 	path := func(name string) string { return s.c.site.path(s, name) }

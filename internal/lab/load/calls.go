@@ -11,7 +11,7 @@ import (
 // are written when they begin do not wait for it.
 const slowCall = 100 * time.Millisecond
 
-// Calls are the calls of an application that have not returned, with what its driver knows of
+// Calls are the calls of an application that have not returned, with its driver's record of
 // each. They write those that block for long or fail: of all others nothing is recorded.
 type Calls[T any] struct {
 	now  func() time.Duration

@@ -47,7 +47,7 @@ type app struct {
 	based       bool // the baseline is counted
 }
 
-// An appCall is whose call it is, and what follows it.
+// An appCall is a call's session, its end, and its continuation.
 type appCall struct {
 	s    *session
 	end  *appEnd

@@ -203,7 +203,7 @@ func (e *endpoint) end(bye wire.Close, done func(error)) {
 	finish()
 }
 
-// perform makes a call that package load asks for. What it answers is the result, but for
+// perform makes a call that package load asks for. Its answer is the result, but for
 // the status.
 func (e *endpoint) perform(c load.Call, done func(load.Result, error)) {
 	kind := core.CallMemory

@@ -41,7 +41,7 @@ type rule struct {
 	fired uint64 // packets that it touched
 }
 
-// A bound is a rule on one path, with what it has seen there. TCP is packets here, which the
+// A bound is a rule on one path, with its counts there. TCP is packets here, which the
 // kernels send again, and of which it is not true that UDP is blocked or that they are too long.
 type bound struct {
 	*rule

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A socket is what packets and streams share: an end that can be closed, with deadlines.
+// A socket is the part that packets and streams share: an end that can be closed, with deadlines.
 type socket struct {
 	net  *Network
 	fail func(op string, err error) error // adds the addresses

@@ -27,7 +27,7 @@ type session struct {
 	arrival   chan struct{} // holds a token when AcceptStream should check the queue
 	done      chan struct{}
 	err       atomic.Pointer[transport.CloseError]
-	order     time.Time // of what is sent to the peer's session; the path's lock guards it
+	order     time.Time // of the bytes sent to the peer's session; the path's lock guards it
 
 	mu    sync.Mutex // guards queue
 	queue []*stream  // begun by the peer, not accepted

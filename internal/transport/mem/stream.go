@@ -14,7 +14,7 @@ import (
 // are *sendStream and *recvStream, the same memory under two method sets.
 type stream struct {
 	writer, reader end
-	order          time.Time // of what the writer sends; the path's lock guards it
+	order          time.Time // of the bytes that the writer sends; the path's lock guards it
 	begin          sync.Once // queues the stream at the peer's session
 
 	mu       sync.Mutex   // guards the fields below and those of the ends
@@ -24,7 +24,7 @@ type stream struct {
 	released bool         // the place among the open streams is given back
 }
 
-// An end is what a stream's writer or reader knows.
+// An end is the state of a stream's writer or reader.
 type end struct {
 	session  *session
 	changed  chan struct{} // holds a token when a call that waits should look again

@@ -10,7 +10,7 @@ import (
 
 // Held counts the resources of a process, by its number or "self", under the names of
 // [history.ResourceNames]: descriptors, those of shared memory among them, its mappings,
-// and resident memory. What cannot be read is left out.
+// and resident memory. A resource that cannot be read is left out.
 func Held(pid string) map[string]int64 {
 	held := map[string]int64{}
 	dir := filepath.Join("/proc", pid)
