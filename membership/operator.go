@@ -247,17 +247,15 @@ func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch u
 	if err := a.keptOut(node); err != nil {
 		return err
 	}
-	lease, err := control.CheckHolder(a.cfg.Trust, node, key, signed)
+	holder := control.End{UUID: node, Epoch: epoch, Incarnation: incarnation}
+	lease, err := control.CheckHolder(a.cfg.Trust, holder, key, signed)
 	if err != nil {
 		return err
-	}
-	if lease.Incarnation != incarnation || lease.Epoch != epoch {
-		return fmt.Errorf("its lease is of incarnation %s of start %d, not of incarnation %s of start %d", lease.Incarnation, lease.Epoch, incarnation, epoch)
 	}
 	if err := a.fenced(incarnation); err != nil {
 		return err
 	}
-	return a.outdated(control.End{UUID: node, Epoch: epoch, Incarnation: incarnation}, lease)
+	return a.outdated(holder, lease)
 }
 
 // An Audit is one event of the audit log. It holds no secret.

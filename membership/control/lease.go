@@ -85,20 +85,26 @@ func checkEnd(store *trust.Store, e End, key trust.Pin, signed []byte) (Lease, e
 	if e.Incarnation == (addr.Incarnation{}) && len(signed) == 0 {
 		return Lease{}, nil
 	}
-	l, err := CheckHolder(store, e.UUID, key, signed)
+	l, err := CheckHolder(store, e, key, signed)
 	if err != nil {
 		return Lease{}, Refusef(CodeIdentity, "incarnation %s of node %s: %v", e.Incarnation, e.UUID, err)
-	}
-	if l.Incarnation != e.Incarnation || l.Epoch != e.Epoch {
-		return Lease{}, Refusef(CodeIdentity, "node %s shows the lease of incarnation %s of start %d as that of incarnation %s of start %d",
-			e.UUID, l.Incarnation, l.Epoch, e.Incarnation, e.Epoch)
 	}
 	return l, nil
 }
 
-// CheckHolder verifies a lease and that it is that of the node with this UUID and
-// public key.
-func CheckHolder(store *trust.Store, node addr.UUID, key trust.Pin, signed []byte) (Lease, error) {
+// CheckHolder verifies a lease and that it is that of the incarnation of holder, and of the
+// public key of its node.
+func CheckHolder(store *trust.Store, holder End, key trust.Pin, signed []byte) (Lease, error) {
+	l, err := leaseOf(store, holder.UUID, key, signed)
+	if err == nil && (l.Incarnation != holder.Incarnation || l.Epoch != holder.Epoch) {
+		return Lease{}, fmt.Errorf("it shows the lease of incarnation %s of start %d, not of incarnation %s of start %d",
+			l.Incarnation, l.Epoch, holder.Incarnation, holder.Epoch)
+	}
+	return l, err
+}
+
+// leaseOf verifies a lease and that it is that of the node with this UUID and public key.
+func leaseOf(store *trust.Store, node addr.UUID, key trust.Pin, signed []byte) (Lease, error) {
 	l, err := VerifyLease(store, signed)
 	if err != nil {
 		return Lease{}, err
@@ -118,7 +124,7 @@ func proveJoin(store *trust.Store, key trust.Pin, m verdict.Join) (verdict.Join,
 		m.Previous, m.Term = addr.Incarnation{}, 0
 		return m, nil
 	}
-	l, err := CheckHolder(store, m.UUID, key, m.Lease)
+	l, err := leaseOf(store, m.UUID, key, m.Lease)
 	if err != nil {
 		return m, Refusef(CodeIdentity, "JOIN of node %s: %v", m.UUID, err)
 	}
@@ -131,13 +137,9 @@ func proveJoin(store *trust.Store, key trust.Pin, m verdict.Join) (verdict.Join,
 
 // proveResume is the same for a Resume, whose incarnation must be proved.
 func proveResume(store *trust.Store, key trust.Pin, m verdict.Resume) (verdict.Resume, error) {
-	l, err := CheckHolder(store, m.UUID, key, m.Lease)
+	l, err := CheckHolder(store, End{UUID: m.UUID, Epoch: m.Epoch, Incarnation: m.Incarnation}, key, m.Lease)
 	if err != nil {
 		return m, Refusef(CodeIdentity, "RESUME of incarnation %s of node %s: %v", m.Incarnation, m.UUID, err)
-	}
-	if l.Incarnation != m.Incarnation || l.Epoch != m.Epoch {
-		return m, Refusef(CodeIdentity, "RESUME of incarnation %s of start %d with the lease of incarnation %s of start %d",
-			m.Incarnation, m.Epoch, l.Incarnation, l.Epoch)
 	}
 	m.Term = min(m.Term, l.Term)
 	return m, nil
@@ -145,13 +147,13 @@ func proveResume(store *trust.Store, key trust.Pin, m verdict.Resume) (verdict.R
 
 // proveGrant checks at a node that a Grant is for itself, and signed.
 func proveGrant(store *trust.Store, self End, m verdict.Grant) error {
-	l, err := CheckHolder(store, self.UUID, store.Identity().Key, m.Lease)
+	self.Incarnation = m.Incarnation
+	l, err := CheckHolder(store, self, store.Identity().Key, m.Lease)
+	if err == nil && l.Term != m.Term {
+		err = fmt.Errorf("its lease was granted in term %d, not in term %d", l.Term, m.Term)
+	}
 	if err != nil {
 		return Refusef(CodeIdentity, "GRANT of incarnation %s: %v", m.Incarnation, err)
-	}
-	if l.Incarnation != m.Incarnation || l.Term != m.Term || l.Epoch != self.Epoch {
-		return Refusef(CodeIdentity, "GRANT of incarnation %s in term %d to start %d has the lease of incarnation %s in term %d to start %d",
-			m.Incarnation, m.Term, self.Epoch, l.Incarnation, l.Term, l.Epoch)
 	}
 	return nil
 }
