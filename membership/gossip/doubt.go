@@ -3,9 +3,6 @@ package gossip
 import (
 	"errors"
 	"fmt"
-	"slices"
-
-	"github.com/hashicorp/memberlist"
 )
 
 // A Doubt is one member's notice to all others that it hears nothing of a member that it watches.
@@ -19,8 +16,7 @@ type Doubt struct {
 const (
 	noticeDoubt = 2
 
-	// maxDoubts bounds those that were not taken yet, of which no two are the same; further ones
-	// are dropped.
+	// maxDoubts bounds the doubts that wait to be taken; further ones are dropped.
 	maxDoubts = 256
 )
 
@@ -47,11 +43,8 @@ func (g *Gossip) TellDoubt(about Key, to []Key) error {
 	b := Doubt{From: g.self, About: about}.append(nil)
 	var errs []error
 	for _, k := range to {
-		g.mu.Lock()
-		r := g.members.records[k]
-		g.mu.Unlock()
-		if r != nil && r.seen && k != about {
-			errs = append(errs, g.list.SendToAddress(memberlist.Address{Addr: r.member.Address.String(), Name: k.String()}, b))
+		if to, known := g.addressOf(k); known && k != about {
+			errs = append(errs, g.list.SendToAddress(to, b))
 		}
 	}
 	return errors.Join(errs...)
@@ -59,7 +52,7 @@ func (g *Gossip) TellDoubt(about Key, to []Key) error {
 
 // TakeDoubts returns the doubts since the last TakeDoubts, in the order in which they have come.
 // Both members are known; any member may have sent it.
-func (g *Gossip) TakeDoubts() []Doubt { return g.queue.takeDoubts() }
+func (g *Gossip) TakeDoubts() []Doubt { return takeNotices(g.queue, &g.queue.doubts) }
 
 // hearDoubt takes a doubt. One that is malformed, about this member, or of or about
 // a stranger is dropped.
@@ -72,25 +65,6 @@ func (g *Gossip) hearDoubt(b []byte) {
 	defer g.mu.Unlock()
 	from, about := g.members.records[d.From], g.members.records[d.About]
 	if !g.closed && d.About != g.self && from != nil && from.seen && about != nil {
-		g.queue.putDoubt(d)
+		putNotice(g.queue, &g.queue.doubts, maxDoubts, d)
 	}
-}
-
-// putDoubt adds a doubt, if it is new and there is room.
-func (q *queue) putDoubt(d Doubt) {
-	q.mu.Lock()
-	if len(q.doubts) < maxDoubts && !slices.Contains(q.doubts, d) {
-		q.doubts = append(q.doubts, d)
-	}
-	q.mu.Unlock()
-	q.rouse()
-}
-
-// takeDoubts returns all doubts, oldest first.
-func (q *queue) takeDoubts() []Doubt {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	out := q.doubts
-	q.doubts = nil
-	return out
 }

@@ -94,15 +94,12 @@ func parseLossReport(b []byte) (LossReport, error) {
 // SendLossReport tells member k, in packets that may be lost, that this member does not
 // hear it. Both share the secret; number is larger than in every report before with it. The error is that of the socket, or that k is not known.
 func (g *Gossip) SendLossReport(k Key, secret []byte, number uint64) error {
-	g.mu.Lock()
-	r := g.members.records[k]
-	g.mu.Unlock()
-	if r == nil || !r.seen {
+	to, known := g.addressOf(k)
+	if !known {
 		return fmt.Errorf("member %s is not known", k)
 	}
 	w := LossReport{From: g.self, To: k, Number: number}
 	w.proof = w.prove(secret)
-	to := memberlist.Address{Addr: r.member.Address.String(), Name: k.String()}
 	var errs []error
 	for range lossReportCopies {
 		errs = append(errs, g.list.SendToAddress(to, w.append(nil)))
@@ -110,10 +107,21 @@ func (g *Gossip) SendLossReport(k Key, secret []byte, number uint64) error {
 	return errors.Join(errs...)
 }
 
+// addressOf returns where a member is, if there was gossip about it.
+func (g *Gossip) addressOf(k Key) (a memberlist.Address, known bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.members.records[k]
+	if r == nil || !r.seen {
+		return a, false
+	}
+	return memberlist.Address{Addr: r.member.Address.String(), Name: k.String()}, true
+}
+
 // TakeLossReports returns the reports since the last call, in the order in which they have
 // come. They are addressed to this member, by members that are known; whether a report
 // is genuine the caller finds out by [LossReport.Proves].
-func (g *Gossip) TakeLossReports() []LossReport { return g.queue.takeLossReports() }
+func (g *Gossip) TakeLossReports() []LossReport { return takeNotices(g.queue, &g.queue.lossReports) }
 
 // hear takes a loss report or a doubt. One that is malformed, addressed to another
 // member or made by an unknown one is dropped.
@@ -129,6 +137,6 @@ func (g *Gossip) hear(b []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if r := g.members.records[w.From]; !g.closed && r != nil && r.seen {
-		g.queue.putLossReport(w)
+		putNotice(g.queue, &g.queue.lossReports, maxLossReports, w)
 	}
 }

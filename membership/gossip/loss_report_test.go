@@ -37,8 +37,10 @@ func TestLossReportsOfStrangersAreDropped(t *testing.T) {
 				t.Errorf("%s: taken for %+v", name, got)
 			}
 		}
-		for range maxLossReports + 1 {
-			delegate{g}.NotifyMsg(good)
+		for i := range uint64(maxLossReports + 1) {
+			w := LossReport{From: key(2, 1), To: key(1, 1), Number: i}.append(nil)
+			delegate{g}.NotifyMsg(w)
+			delegate{g}.NotifyMsg(w) // a copy
 		}
 		if got := g.TakeLossReports(); len(got) != maxLossReports || got[0].From != key(2, 1) {
 			t.Errorf("taken %d, want %d of %v", len(got), maxLossReports, key(2, 1))

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -84,22 +85,22 @@ func (q *queue) rouse() {
 	}
 }
 
-// putLossReport adds a report, if there is room.
-func (q *queue) putLossReport(w LossReport) {
+// putNotice adds a notice to one of q's lists, if it is new and fewer than most wait to be taken.
+func putNotice[T comparable](q *queue, list *[]T, most int, n T) {
 	q.mu.Lock()
-	if len(q.lossReports) < maxLossReports {
-		q.lossReports = append(q.lossReports, w)
+	if len(*list) < most && !slices.Contains(*list, n) {
+		*list = append(*list, n)
 	}
 	q.mu.Unlock()
 	q.rouse()
 }
 
-// takeLossReports returns all reports, oldest first.
-func (q *queue) takeLossReports() []LossReport {
+// takeNotices returns all notices in one of q's lists, oldest first.
+func takeNotices[T any](q *queue, list *[]T) []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	out := q.lossReports
-	q.lossReports = nil
+	out := *list
+	*list = nil
 	return out
 }
 
