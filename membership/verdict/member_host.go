@@ -126,7 +126,7 @@ func (m *Member) receive(now time.Time, in Received) {
 	if !m.up || in.Session != m.session {
 		return
 	}
-	if term, ok := termOf(in.Message); ok && !m.accept(now, term) {
+	if msg, ok := in.Message.(interface{ hostTerm() uint64 }); ok && !m.accept(now, msg.hostTerm()) {
 		return
 	}
 	m.heard = now
@@ -165,25 +165,6 @@ func (m *Member) hearAgain() {
 		p.reported = 0
 		m.send(Report{About: p.node.Incarnation, Evidence: LinkAlive})
 	}
-}
-
-// termOf returns the host's term of messages that carry it.
-func termOf(m Message) (uint64, bool) {
-	switch m := m.(type) {
-	case Grant:
-		return m.Term, true
-	case Refused:
-		return m.Term, true
-	case Table:
-		return m.Term, true
-	case Delta:
-		return m.Term, true
-	case RemovedIncarnation:
-		return m.Term, true
-	case Pong:
-		return m.Term, true
-	}
-	return 0, false
 }
 
 // accept reports whether the term may speak to us. A higher one than before is

@@ -246,3 +246,10 @@ func (Refused) message()            {}
 func (Table) message()              {}
 func (Delta) message()              {}
 func (RemovedIncarnation) message() {}
+
+func (m Grant) hostTerm() uint64              { return m.Term }
+func (m Refused) hostTerm() uint64            { return m.Term }
+func (m Table) hostTerm() uint64              { return m.Term }
+func (m Delta) hostTerm() uint64              { return m.Term }
+func (m RemovedIncarnation) hostTerm() uint64 { return m.Term }
+func (m Pong) hostTerm() uint64               { return m.Term }
