@@ -197,10 +197,7 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 	if err := d.room(all, now); err != nil {
 		return nil, err
 	}
-	u, err := state.NewUUID()
-	if err != nil {
-		return nil, err
-	}
+	u := state.NewUUID()
 	e := &Enrolment{UUID: u, Key: key, Name: name, Labels: token.Labels, Token: token.ID, Since: now}
 	all[u] = e
 	return e, nil

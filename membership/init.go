@@ -20,14 +20,9 @@ func Init(dir string, opts state.InitOptions, token trust.TokenOptions) (*state.
 	if opts.Now != nil {
 		now = opts.Now
 	}
-	var err error
-	if opts.Cluster, err = state.NewUUID(); err != nil {
-		return nil, trust.Token{}, err
-	}
+	opts.Cluster = state.NewUUID()
 	if opts.Node.IsZero() {
-		if opts.Node, err = state.NewUUID(); err != nil {
-			return nil, trust.Token{}, err
-		}
+		opts.Node = state.NewUUID()
 	}
 	secrets, t, err := newSecrets(opts.Cluster, opts.Node, token, now())
 	if err != nil {
@@ -57,10 +52,6 @@ func newSecrets(cluster, node addr.UUID, opts trust.TokenOptions, now time.Time)
 	if err != nil {
 		return nil, trust.Token{}, err
 	}
-	ring, err := trust.NewKeyring()
-	if err != nil {
-		return nil, trust.Token{}, err
-	}
 	tokens := trust.NewTokenStore()
 	t, err := tokens.Create(cluster, ca.Pin(), opts, now)
 	if err != nil {
@@ -69,7 +60,7 @@ func newSecrets(cluster, node addr.UUID, opts trust.TokenOptions, now time.Time)
 	return map[state.SecretName][]byte{
 		state.SecretAuthority:   authority,
 		state.SecretCredentials: credentials,
-		state.SecretKeyring:     ring.Encode(),
+		state.SecretKeyring:     trust.NewKeyring().Encode(),
 		state.SecretTokens:      tokens.Encode(),
 	}, t, nil
 }

@@ -128,10 +128,7 @@ func TestEnsureRefusesWhatDoesNotBelongTogether(t *testing.T) {
 }
 
 func TestEnsureWithAnOperatorsCA(t *testing.T) {
-	cluster, err := state.NewUUID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := state.NewUUID()
 	ca, err := trust.NewCA(cluster, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -61,10 +61,7 @@ func initState(c Config) (*state.State, string, error) {
 	if !id.Host {
 		return nil, "", problem("cert", c.TLS.Cert, "is not a host's certificate: its name does not end in /host", trust.ErrNotHost)
 	}
-	keys, err := trust.NewKeyring()
-	if err != nil {
-		return nil, "", err
-	}
+	keys := trust.NewKeyring()
 	s, err := state.Init(c.StateDir, state.InitOptions{
 		Cluster: id.Cluster, Node: id.Node, Name: c.Name,
 		Secrets: map[state.SecretName][]byte{state.SecretKeyring: keys.Encode()},

@@ -15,10 +15,7 @@ import (
 // operatorFiles has ca issue a certificate and writes an operator's files.
 func operatorFiles(t *testing.T, ca *trust.CA, host bool, validity time.Duration) TLSConfig {
 	t.Helper()
-	node, err := state.NewUUID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := state.NewUUID()
 	id := trust.Identity{Cluster: ca.Cluster(), Node: node, Host: host}
 	creds, err := trust.IssueCredentials(ca, id, time.Now(), validity)
 	if err != nil {
@@ -44,10 +41,7 @@ func operatorFiles(t *testing.T, ca *trust.CA, host bool, validity time.Duration
 
 // TestAnOperatorsOwnCA makes a cluster whose certificates come from elsewhere.
 func TestAnOperatorsOwnCA(t *testing.T) {
-	cluster, err := state.NewUUID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := state.NewUUID()
 	ca, err := trust.NewCA(cluster, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -100,10 +94,7 @@ func TestAnOperatorsOwnCA(t *testing.T) {
 }
 
 func TestKeyringsInFiles(t *testing.T) {
-	keys, err := trust.NewKeyring()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := trust.NewKeyring()
 	got, err := readKeyring(write(t, "keys", keyringText(keys)+"\n"))
 	if err != nil || string(got.Encode()) != string(keys.Encode()) {
 		t.Errorf("the keys do not survive their text: %v", err)

@@ -175,10 +175,7 @@ func (s *State) create(id Identity, secrets map[SecretName][]byte) error {
 	}
 	id.Created = s.now().UTC().Truncate(time.Second)
 	if id.Node.IsZero() {
-		var err error
-		if id.Node, err = NewUUID(); err != nil {
-			return err
-		}
+		id.Node = NewUUID()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,16 +223,12 @@ func isStateFile(name string) bool {
 }
 
 func (s *State) writeNewLocked(id Identity, secrets map[SecretName][]byte) error {
-	resetKey := make([]byte, resetKeyBytes)
-	if _, err := rand.Read(resetKey); err != nil {
-		return fmt.Errorf("make reset key: %w", err)
-	}
 	steps := []func() error{
 		func() error { return s.put(fileMarker, nil) },
 		func() error { return s.put(fileEpoch, encodeCounter(0)) },
 		func() error { return s.put(fileTerm, encodeCounter(0)) },
 		func() error { return s.put(fileMembers, encodeMembers(nil)) },
-		func() error { return s.putSecretLocked(SecretResetKey, resetKey) },
+		func() error { return s.putSecretLocked(SecretResetKey, newResetKey()) },
 		func() error { return s.putSecretsLocked(secrets) },
 		func() error { return s.newLeases(id.Role) },
 		func() error { return s.put(fileIdentity, id.encode()) },
@@ -264,8 +257,12 @@ func (s *State) removeMarker() error {
 	return nil
 }
 
-// resetKeyBytes is the length of QUIC's stateless reset key.
-const resetKeyBytes = 32
+// newResetKey makes a key of QUIC's stateless resets.
+func newResetKey() []byte {
+	key := make([]byte, 32)
+	rand.Read(key) // never fails
+	return key
+}
 
 // load reads every file of an existing directory.
 func (s *State) load(opts Options) error {
@@ -354,11 +351,7 @@ func replaceable(err error) bool {
 // renewResetKey replaces a lost reset key. It only costs the peers of the
 // previous start the quick news that this process has forgotten them.
 func (s *State) renewResetKey(reason error) error {
-	key := make([]byte, resetKeyBytes)
-	if _, err := rand.Read(key); err != nil {
-		return fmt.Errorf("make reset key: %w", err)
-	}
-	if err := s.putSecretLocked(SecretResetKey, key); err != nil {
+	if err := s.putSecretLocked(SecretResetKey, newResetKey()); err != nil {
 		return err
 	}
 	s.note("state file %s: %v: made a new key", s.path(string(SecretResetKey)), reason)

@@ -199,14 +199,11 @@ func checkName(name string) error {
 }
 
 // NewUUID returns a random UUID (version 4 of RFC 9562).
-func NewUUID() (addr.UUID, error) {
-	var u addr.UUID
-	if _, err := rand.Read(u[:]); err != nil {
-		return addr.UUID{}, fmt.Errorf("make UUID: %w", err)
-	}
+func NewUUID() (u addr.UUID) {
+	rand.Read(u[:]) // never fails
 	u[6] = u[6]&0x0f | 0x40
 	u[8] = u[8]&0x3f | 0x80
-	return u, nil
+	return u
 }
 
 // mustJSON encodes a value of ours, which cannot fail.

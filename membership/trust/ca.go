@@ -50,12 +50,8 @@ func NewCA(cluster addr.UUID, now time.Time) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make CA: %w", err)
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, fmt.Errorf("make CA: %w", err)
-	}
 	template := &x509.Certificate{
-		SerialNumber:          serial,
+		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{CommonName: "fabricd cluster CA"},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(CAValidity),
@@ -201,16 +197,12 @@ func requestKey(csr []byte) (crypto.PublicKey, error) {
 }
 
 func nodeTemplate(id Identity, now time.Time, validity time.Duration) (*x509.Certificate, error) {
-	serial, err := newSerial()
-	if err != nil {
-		return nil, err
-	}
 	uri, err := url.Parse(id.URI())
 	if err != nil {
 		return nil, err
 	}
 	return &x509.Certificate{
-		SerialNumber:          serial,
+		SerialNumber:          newSerial(),
 		NotBefore:             now.Add(-backdated(validity)),
 		NotAfter:              now.Add(validity),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
@@ -229,14 +221,12 @@ func backdated(validity time.Duration) time.Duration {
 }
 
 // newSerial returns a random positive serial number of 127 bits.
-func newSerial() (*big.Int, error) {
+func newSerial() *big.Int {
 	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return nil, err
-	}
+	rand.Read(b[:]) // never fails
 	b[0] &= 0x7f
 	b[15] |= 1 // never zero
-	return new(big.Int).SetBytes(b[:]), nil
+	return new(big.Int).SetBytes(b[:])
 }
 
 // ParseIssued parses a certificate that [CA.Issue] returned.

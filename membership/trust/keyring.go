@@ -36,20 +36,14 @@ var (
 )
 
 // NewKeyring returns a keyring with one random key of version 1.
-func NewKeyring() (Keyring, error) {
-	k, err := newGossipKey(1)
-	if err != nil {
-		return Keyring{}, err
-	}
-	return Keyring{keys: []GossipKey{k}}, nil
+func NewKeyring() Keyring {
+	return Keyring{keys: []GossipKey{newGossipKey(1)}}
 }
 
-func newGossipKey(version uint32) (GossipKey, error) {
+func newGossipKey(version uint32) GossipKey {
 	k := GossipKey{Version: version}
-	if _, err := rand.Read(k.Key[:]); err != nil {
-		return GossipKey{}, fmt.Errorf("make gossip key: %w", err)
-	}
-	return k, nil
+	rand.Read(k.Key[:]) // never fails
+	return k
 }
 
 // Next makes a random key whose version follows the newest one.
@@ -61,7 +55,7 @@ func (r Keyring) Next() (GossipKey, error) {
 	if newest == ^uint32(0) {
 		return GossipKey{}, errors.New("gossip key versions are used up")
 	}
-	return newGossipKey(newest + 1)
+	return newGossipKey(newest + 1), nil
 }
 
 // Primary returns the key that encrypts, or the zero key of an empty keyring.

@@ -111,10 +111,7 @@ func (s *TokenStore) Create(cluster addr.UUID, pin Pin, opts TokenOptions, now t
 	if err := CheckLabels(opts.Labels); err != nil {
 		return Token{}, fmt.Errorf("create token: %w", err)
 	}
-	t, err := newToken(cluster, pin)
-	if err != nil {
-		return Token{}, err
-	}
+	t := newToken(cluster, pin)
 	e := &tokenEntry{verifier: t.verifier()}
 	// Encode keeps whole seconds in UTC.
 	e.TokenRecord = TokenRecord{ID: t.ID, Label: strings.ToValidUTF8(opts.Label, "\uFFFD"), Created: now.UTC().Truncate(time.Second), MaxUses: opts.MaxUses, Labels: slices.Clone(opts.Labels)}
