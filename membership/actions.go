@@ -136,29 +136,19 @@ func (a *Agent) emit(e verdict.Event) {
 	if e.Detail != "" {
 		ev = ev.Str("detail", e.Detail)
 	}
-	ev.Msg(eventText(e.Kind))
+	ev.Msg(eventTexts[e.Kind])
 	a.events.put(e)
 	a.followEvent(e)
 }
 
-func eventText(k verdict.EventKind) string {
-	switch k {
-	case verdict.EventAdded:
-		return "node added"
-	case verdict.EventRemoved:
-		return "node removed"
-	case verdict.EventSelf:
-		return "this node has an ID"
-	case verdict.EventReset:
-		return "this node's incarnation was ended by the others"
-	case verdict.EventHost:
-		return "news of the host"
-	case verdict.EventUpdated:
-		return "node changed"
-	case verdict.EventLocal:
-		return "this node serves the applications of its machine in its last incarnation"
-	}
-	return "event"
+var eventTexts = map[verdict.EventKind]string{
+	verdict.EventAdded:   "node added",
+	verdict.EventRemoved: "node removed",
+	verdict.EventSelf:    "this node has an ID",
+	verdict.EventReset:   "this node's incarnation was ended by the others",
+	verdict.EventHost:    "news of the host",
+	verdict.EventUpdated: "node changed",
+	verdict.EventLocal:   "this node serves the applications of its machine in its last incarnation",
 }
 
 // followEvent updates gossip and lifelines after an event.

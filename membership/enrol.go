@@ -178,7 +178,7 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 	known := all.byKey(key)
 	switch {
 	case known != nil && known.IsBanned():
-		return known, control.Refusef(control.CodeBanned, "node %q is banned since %s", known.Name, known.Banned.UTC().Format(time.RFC3339))
+		return known, known.refusal()
 	case known != nil && now.Sub(known.issued) < time.Second:
 		return known, control.Refusef(control.CodeBusy, "node %q has just got a certificate", known.Name)
 	case known != nil: // the same node once more
@@ -208,7 +208,7 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 func (d *enroller) takeOver(e *Enrolment, key trust.Pin, token trust.TokenRecord) (*Enrolment, error) {
 	switch {
 	case e.IsBanned():
-		return e, control.Refusef(control.CodeBanned, "node %q is banned since %s", e.Name, e.Banned.UTC().Format(time.RFC3339))
+		return e, e.refusal()
 	case !e.NewKey:
 		return e, control.Refusef(control.CodeName, "the name %q is that of node %s, which has another key: choose another name, "+
 			"or have an operator say `fabricd nodes allow %s --new-key` or `fabricd nodes remove %s`", e.Name, e.UUID, e.Name, e.Name)
@@ -291,7 +291,7 @@ func (d *enroller) check(id trust.Identity, name string) error {
 	case id.Node == d.a.self.UUID || id.Host: // a host is not enrolled: the CA itself says that it is one
 		return nil
 	case e != nil && e.IsBanned():
-		return control.Refusef(control.CodeBanned, "node %q is banned since %s", e.Name, e.Banned.UTC().Format(time.RFC3339))
+		return e.refusal()
 	case e != nil && e.Key == id.Key:
 		return nil
 	case e == nil && d.issues:

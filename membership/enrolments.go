@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
 )
@@ -31,6 +32,11 @@ type Enrolment struct {
 	issued  time.Time // when it last got a certificate
 	renewed bool      // since the CA was changed last
 	named   time.Time // when it last changed its name
+}
+
+// refusal is the answer to a banned node.
+func (e *Enrolment) refusal() error {
+	return control.Refusef(control.CodeBanned, "node %q is banned since %s", e.Name, e.Banned.UTC().Format(time.RFC3339))
 }
 
 // IsBanned reports whether the identity is kept out.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -99,9 +100,9 @@ func (a *Agent) askForOtherHosts(ctx context.Context) error {
 		peer    control.End
 		address string
 	}
-	places := a.otherPlaces()
-	answers := make(chan answer, len(places))
-	for _, p := range places {
+	addresses := a.otherAddresses()
+	answers := make(chan answer, len(addresses))
+	for _, p := range addresses {
 		a.wg.Go(func() {
 			up, err := a.dialer.Lifeline(ctx, p, control.Target{}, nil)
 			if err != nil {
@@ -113,7 +114,7 @@ func (a *Agent) askForOtherHosts(ctx context.Context) error {
 		})
 	}
 	var held error
-	for range places {
+	for range addresses {
 		x := <-answers
 		if x.peer.Host && (x.peer.UUID != a.self.UUID || x.peer.Epoch != a.self.Epoch) {
 			held = fmt.Errorf("node 0 is held by host %s at %s, term %d: a cluster has one host",
@@ -124,18 +125,12 @@ func (a *Agent) askForOtherHosts(ctx context.Context) error {
 	return held
 }
 
-// otherPlaces returns the seeds but our own addresses.
-func (a *Agent) otherPlaces() []string {
-	own := make(map[string]bool)
-	for _, p := range a.cfg.Node.Addresses {
-		own[p] = true
-	}
-	var places []string
+// otherAddresses returns the seeds but our own addresses.
+func (a *Agent) otherAddresses() (list []string) {
 	for _, p := range a.cfg.Seeds {
-		if !own[p] {
-			own[p] = true
-			places = append(places, p)
+		if !slices.Contains(a.cfg.Node.Addresses, p) && !slices.Contains(list, p) {
+			list = append(list, p)
 		}
 	}
-	return places
+	return list
 }
