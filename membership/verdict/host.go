@@ -23,17 +23,11 @@ type Host struct {
 	nodes   []*hostNode // all incarnations, ascending by ID; the first is node 0
 	ended   map[addr.NodeID]*ending
 	version uint64 // of the table as members see it
-
-	news     []*hostNode // announced, and not sent yet
-	newsTold time.Time   // when the last ones were
+	changes changes
+	records records
 
 	sessions map[SessionID]*hostNode // the node at the other end
 	nonce    uint64                  // of the newest check
-
-	seq    uint64               // of the newest Persist
-	writes []write              // not confirmed yet, ascending by seq
-	dirty  map[addr.NodeID]bool // records whose write failed
-	retry  time.Time            // when to write them again
 
 	outage   outage    // the last time in which members may have been without this host
 	disputes []dispute // of it; ascending by the fields about and by
@@ -116,14 +110,6 @@ type ending struct {
 	owed        map[addr.NodeID]addr.Generation // lives that have not acknowledged yet
 }
 
-// A write is the work to do once a Persist is confirmed.
-type write struct {
-	seq  uint64
-	node *hostNode // its grant or removal was written; nil: other records
-	term uint64    // the next term, if that was written; else 0
-	ids  []addr.NodeID
-}
-
 // NewHost returns the host of a cluster. Leases that were active wait, for the
 // grace period, to be resumed. It fails if the configuration or a lease breaks
 // a rule of its type.
@@ -150,7 +136,7 @@ func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
 		table:    table,
 		ended:    make(map[addr.NodeID]*ending),
 		sessions: make(map[SessionID]*hostNode),
-		dirty:    make(map[addr.NodeID]bool),
+		records:  records{failed: make(map[addr.NodeID]bool)},
 		started:  now,
 		version:  1,
 	}
@@ -216,7 +202,7 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 			h.hears(now, n, LinkSilent)
 		}
 	}
-	h.tellNews(now)
+	h.sendChanges(now)
 	return h.out.take()
 }
 
@@ -265,7 +251,7 @@ func (h *Host) leave(now time.Time, n *hostNode, m Leave) {
 		h.remove(now, n, ReasonLeft)
 		return
 	}
-	h.tellNewsNow(now)
+	h.sendChangesNow(now)
 	h.version++
 	h.broadcast(nil, RemovedIncarnation{Term: h.term, Version: h.version, Incarnation: m.Incarnation, Reason: ReasonLeft})
 	h.stepDown("the host leaves")
@@ -390,7 +376,7 @@ func (h *Host) tick(now time.Time) {
 		h.decide(now)
 	}
 	h.tickEnded(now)
-	if len(h.dirty) > 0 && due(h.retry, now) {
+	if h.records.due(now) {
 		h.rewrite(now)
 	}
 }

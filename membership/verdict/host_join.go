@@ -158,7 +158,7 @@ func (h *Host) renew(term uint64) {
 
 // renewed begins node 0's incarnation of the new term.
 func (h *Host) renewed(now time.Time, term uint64) {
-	h.tellNewsNow(now)
+	h.sendChangesNow(now)
 	old := h.nodes[0]
 	h.renewing, h.term = false, term
 	h.table.raise(addr.Generation(term - 1))

@@ -274,7 +274,7 @@ func (h *Host) remove(now time.Time, n *hostNode, why Reason) {
 // removed sends the end of n to all, n included, and then grants the petition that
 // waited for it. The end is always sent before the next incarnation begins.
 func (h *Host) removed(now time.Time, n *hostNode) {
-	h.tellNewsNow(now)
+	h.sendChangesNow(now)
 	e := h.end(now, n, n.why)
 	h.drop(n)
 	verdict := RemovedIncarnation{Term: h.term, Incarnation: e.incarnation, Reason: e.reason}

@@ -19,39 +19,52 @@ func (h *Host) broadcast(except *hostNode, m Message) {
 	}
 }
 
-// newsEvery is the time between two changes of the table, the ends of incarnations aside, so
+// changesEvery is the time between two changes of the table, the ends of incarnations aside, so
 // that a storm of joins takes few messages. A change that comes alone is sent at once.
-const newsEvery = 50 * time.Millisecond
+const changesEvery = 50 * time.Millisecond
+
+// changes are the nodes whose entries in the table are new and not sent yet.
+type changes struct {
+	nodes []*hostNode
+	sent  time.Time // when the last ones were
+}
+
+func (c *changes) add(n *hostNode) {
+	if !slices.Contains(c.nodes, n) {
+		c.nodes = append(c.nodes, n)
+	}
+}
+
+// due returns when they may be sent.
+func (c *changes) due() time.Time { return c.sent.Add(changesEvery) }
 
 // announce makes n part of the table, or changes its entry. It is sent to all at the end
 // of a Step.
 func (h *Host) announce(n *hostNode) {
 	n.shown = true
-	if !slices.Contains(h.news, n) {
-		h.news = append(h.news, n)
+	h.changes.add(n)
+}
+
+// sendChanges sends all announced entries if changesEvery has passed since the last time.
+func (h *Host) sendChanges(now time.Time) {
+	if !now.Before(h.changes.due()) && !h.stopped {
+		h.sendChangesNow(now)
 	}
 }
 
-// tellNews sends all announced entries if newsEvery has passed since the last time.
-func (h *Host) tellNews(now time.Time) {
-	if len(h.news) > 0 && now.Sub(h.newsTold) >= newsEvery && !h.stopped {
-		h.tellNewsNow(now)
-	}
-}
-
-// tellNewsNow sends all announced entries. It comes before the end of any incarnation, so
+// sendChangesNow sends all announced entries. It comes before the end of any incarnation, so
 // that the beginning of every incarnation is sent, however short the incarnation was.
-func (h *Host) tellNewsNow(now time.Time) {
-	for part := range slices.Chunk(h.news, MaxNews) {
+func (h *Host) sendChangesNow(now time.Time) {
+	for part := range slices.Chunk(h.changes.nodes, MaxNews) {
 		h.version++
 		m := Delta{Term: h.term, Version: h.version}
 		for _, n := range part {
 			m.Entries = append(m.Entries, Entry{Node: n.node})
 		}
 		h.broadcast(nil, m)
-		h.newsTold = now
+		h.changes.sent = now
 	}
-	h.news = nil
+	h.changes.nodes = nil
 }
 
 // deliver gives n its incarnation, and the table to live by.
@@ -100,77 +113,6 @@ func (h *Host) entries(reader *hostNode) []Entry {
 	}
 	slices.SortFunc(all, func(a, b Entry) int { return cmp.Compare(a.Node.Incarnation.Node, b.Node.Incarnation.Node) })
 	return all
-}
-
-// persist asks for records to be written, and stores w until that is confirmed.
-func (h *Host) persist(w write, leases ...Lease) {
-	h.seq++
-	w.seq = h.seq
-	for _, l := range leases {
-		w.ids = append(w.ids, l.ID)
-		delete(h.dirty, l.ID)
-	}
-	h.writes = append(h.writes, w)
-	h.out.add(Persist{Seq: w.seq, Term: h.next, Cursor: h.table.cursor, Leases: leases})
-}
-
-// persisted goes on with everything that waited for the disk.
-func (h *Host) persisted(now time.Time, seq uint64) {
-	for len(h.writes) > 0 && h.writes[0].seq <= seq {
-		w := h.writes[0]
-		h.writes = h.writes[1:]
-		switch {
-		case w.term != 0:
-			h.renewed(now, w.term)
-		case w.node != nil && w.node.phase == granting:
-			if h.find(w.node.id()) == w.node { // else it was taken back meanwhile
-				h.granted(now, w.node)
-			}
-		case w.node != nil && w.node.phase == removing:
-			h.removed(now, w.node)
-		}
-	}
-}
-
-// persistFailed refuses a grant, which must not happen without the disk. A removal
-// happens all the same: the incarnation is over whether the disk is full or not. The
-// records are written again later. An incarnation that is wrongly active on disk until
-// then cannot come back, since the members that received its end never take it
-// back.
-func (h *Host) persistFailed(now time.Time, in PersistFailed) {
-	if !slices.ContainsFunc(h.writes, func(w write) bool { return w.seq == in.Seq }) {
-		return
-	}
-	h.persisted(now, in.Seq-1)
-	w := h.writes[0]
-	h.writes = h.writes[1:]
-	h.note("the lease table could not be written: %s", in.Text)
-	for _, id := range w.ids {
-		h.dirty[id] = true
-	}
-	if h.retry.IsZero() || due(h.retry, now) {
-		h.retry = now.Add(h.t.Stall)
-	}
-	switch {
-	case w.term != 0:
-		h.renewing = false
-	case w.node != nil && w.node.phase == granting:
-		h.ungrant(now, w.node, RefusedStorage, "the lease table cannot be written: "+in.Text)
-	case w.node != nil && w.node.phase == removing:
-		h.removed(now, w.node)
-	}
-}
-
-// rewrite writes the records again that could not be written.
-func (h *Host) rewrite(now time.Time) {
-	var leases []Lease
-	for _, l := range h.table.sorted() {
-		if h.dirty[l.ID] {
-			leases = append(leases, *l)
-		}
-	}
-	h.retry = now.Add(h.t.Stall)
-	h.persist(write{}, leases...)
 }
 
 // insert adds n to the nodes, in order.

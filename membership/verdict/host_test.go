@@ -65,7 +65,7 @@ func (b *bench) in(s SessionID, m Message) []Action { return b.step(Received{s, 
 const moment = 10 * time.Millisecond
 
 // sync confirms every write, and returns the actions that follow.
-func (b *bench) sync() []Action { return b.step(Persisted{b.h.seq}) }
+func (b *bench) sync() []Action { return b.step(Persisted{b.h.records.seq}) }
 
 // wait lets d pass, with a Tick whenever one is due and at the end, while the
 // sessions given are alive.
@@ -79,7 +79,7 @@ func (b *bench) wait(d time.Duration, alive ...SessionID) []Action {
 			b.in(s, Ping{})
 		}
 		all = append(all, b.step(Tick{})...)
-		if len(b.h.writes) > 0 {
+		if len(b.h.records.writes) > 0 {
 			all = append(all, b.sync()...)
 		}
 	}
@@ -146,9 +146,9 @@ func TestFullDiskRefusesJoinsButNotRemovals(t *testing.T) {
 	b := newBench(t)
 	incarnation := b.join(1, 1)
 	b.in(2, joinOf(2))
-	b.wantRefused(b.step(PersistFailed{b.h.seq, "no space"}), 2, RefusedStorage)
+	b.wantRefused(b.step(PersistFailed{b.h.records.seq, "no space"}), 2, RefusedStorage)
 	b.in(1, Leave{incarnation})
-	out := b.step(PersistFailed{b.h.seq, "no space"})
+	out := b.step(PersistFailed{b.h.records.seq, "no space"})
 	if r, ok := sent[RemovedIncarnation](out, LocalSession); !ok || r.Incarnation != incarnation || r.Reason != ReasonLeft {
 		t.Fatalf("a removal waits for a full disk: %+v", out)
 	}
@@ -558,7 +558,7 @@ func TestFailedWriteConfirmsThoseBefore(t *testing.T) {
 	b := newBench(t)
 	b.in(1, joinOf(1))
 	b.in(2, joinOf(2))
-	out := b.step(PersistFailed{b.h.seq, "no space"})
+	out := b.step(PersistFailed{b.h.records.seq, "no space"})
 	if _, ok := sent[Grant](out, 1); !ok {
 		t.Error("the write before the failed one is not confirmed")
 	}

@@ -45,13 +45,13 @@ func TestAJoinStormIsToldInAFewMessages(t *testing.T) {
 		out = append(out, b.sync()...)
 		out = append(out, b.wait(2*time.Millisecond)...)
 	}
-	out = append(out, b.wait(newsEvery)...)
+	out = append(out, b.wait(changesEvery)...)
 	told := toldOn(t, out, 1, version)
 	entries := 0
 	for _, m := range told {
 		entries += len(m.(Delta).Entries)
 	}
-	if most := int(joins*2*time.Millisecond/newsEvery) + 3; entries != joins || len(told) > most {
+	if most := int(joins*2*time.Millisecond/changesEvery) + 3; entries != joins || len(told) > most {
 		t.Errorf("%d joins are told in %d messages of %d entries, want at most %d", joins, len(told), entries, most)
 	}
 }

@@ -31,8 +31,8 @@ func (h *Host) Next() time.Time {
 			next.or(h.goodUntil(n))
 		}
 	}
-	if len(h.news) > 0 {
-		next.or(h.newsTold.Add(newsEvery))
+	if len(h.changes.nodes) > 0 {
+		next.or(h.changes.due())
 	}
 	if !h.settle.IsZero() {
 		next.or(h.settle)
@@ -44,8 +44,8 @@ func (h *Host) Next() time.Time {
 			next.or(e.since.Add(h.t.Quarantine))
 		}
 	}
-	if len(h.dirty) > 0 {
-		next.or(h.retry)
+	if len(h.records.failed) > 0 {
+		next.or(h.records.retry)
 	}
 	return next.Time
 }
