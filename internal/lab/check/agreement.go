@@ -19,29 +19,16 @@ import (
 type agreement struct {
 	judge
 	uuid map[addr.Incarnation]stamped[addr.UUID]
-	view map[history.Source]map[addr.NodeID]addr.Generation
-	last map[history.Source]int
-}
-
-func newAgreement(w *world) *agreement {
-	return &agreement{judge{w: w, j: Judgement{Name: "agreement", Rows: "I6", Claim: "everybody has the same map of IDs once it is quiet"}},
-		map[addr.Incarnation]stamped[addr.UUID]{}, map[history.Source]map[addr.NodeID]addr.Generation{}, map[history.Source]int{}}
 }
 
 func (m *agreement) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Event:
 		m.identity(i, r, b.Subject, b.UUID)
-		m.event(i, r, b)
 	case *history.View:
-		view := map[addr.NodeID]addr.Generation{}
 		for _, x := range b.Live {
 			m.identity(i, r, x.Incarnation, x.UUID)
-			if x.Incarnation != b.Observer {
-				view[x.Incarnation.Node] = x.Incarnation.Generation
-			}
 		}
-		m.view[r.Source], m.last[r.Source] = view, i
 	}
 }
 
@@ -60,30 +47,6 @@ func (m *agreement) identity(i int, r *history.Record, l addr.Incarnation, uuid 
 	}
 }
 
-func (m *agreement) event(i int, r *history.Record, b *history.Event) {
-	view := m.view[r.Source]
-	if view == nil || b.What == history.EventReset {
-		view = map[addr.NodeID]addr.Generation{}
-		m.view[r.Source] = view
-	}
-	switch b.What {
-	case history.EventSelf:
-		s := m.w.sessions[r.Source]
-		if slices.ContainsFunc(s.self, func(x stamped[addr.Incarnation]) bool { return x.index == i }) { // another incarnation than before
-			clear(view)
-		}
-	case history.EventAdded:
-		view[b.Subject.Node] = b.Subject.Generation
-	case history.EventRemoved:
-		if view[b.Subject.Node] == b.Subject.Generation {
-			delete(view, b.Subject.Node)
-		}
-	default:
-		return
-	}
-	m.last[r.Source] = i
-}
-
 func (m *agreement) finish() {
 	end := m.w.finish()
 	quiet := m.w.lastEnd()
@@ -91,39 +54,38 @@ func (m *agreement) finish() {
 		return
 	}
 	want := map[addr.NodeID]addr.Generation{}
-	for slot := range m.w.slots {
-		if l := m.w.current(slot, end); l != nil && m.w.runs(slot, quiet, end) {
+	for _, s := range m.w.slots.list {
+		if l := m.w.current(s.id, end); l != nil && m.w.runs(s.id, quiet, end) {
 			want[l.incarnation.Node] = l.incarnation.Generation
 		}
 	}
-	for _, source := range inOrder(m.last) {
-		m.same(source, m.view[source], want, end)
+	for _, s := range m.w.sessions.list {
+		if s.liveAt >= 0 {
+			m.same(s, want, end)
+		}
 	}
 }
 
 // same holds one source to the map that everybody must have.
-func (m *agreement) same(source history.Source, view, want map[addr.NodeID]addr.Generation, end int64) {
-	own := m.w.current(source.Slot, end)
+func (m *agreement) same(s *session, want map[addr.NodeID]addr.Generation, end int64) {
+	own := m.w.current(s.source.Slot, end)
 	heal := end - m.w.within(m.w.bound.Heal)
-	if own == nil || own.born > heal || !m.w.alive(source, heal, end) || !m.w.runs(source.Slot, heal, end) {
+	if own == nil || own.born > heal || !m.w.alive(s.source, heal, end) || !m.w.runs(s.source.Slot, heal, end) {
 		return
 	}
-	s := m.w.sessions[source]
-	if s == nil || len(s.self) == 0 || s.self[len(s.self)-1].v != own.incarnation {
+	if len(s.self) == 0 || s.self[len(s.self)-1].v != own.incarnation {
 		return // it attached to no incarnation, or has not yet noticed that it has another
 	}
+	after, proof := time.Duration(end-m.w.lastEnd()), []int{s.liveAt}
 	for _, id := range slices.Sorted(maps.Keys(want)) {
-		generation := want[id]
 		if id != own.incarnation.Node {
-			m.unless(view[id] == generation, end, []int{m.last[source]}, "%s after the last fault, %s knows node %d as generation %d, but it is %d",
-				time.Duration(end-m.w.lastEnd()), source, id, view[id], generation)
+			m.unless(s.live[id] == want[id], end, proof, "%s after the last fault, %s knows node %d as generation %d, but it is %d",
+				after, s.source, id, s.live[id], want[id])
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(view)) {
-		generation := view[id]
+	for _, id := range slices.Sorted(maps.Keys(s.live)) {
 		if want[id] == 0 && id != own.incarnation.Node {
-			m.fail(end, []int{m.last[source]}, "%s after the last fault, %s knows %s, which nobody has",
-				time.Duration(end-m.w.lastEnd()), source, addr.Incarnation{Node: id, Generation: generation})
+			m.fail(end, proof, "%s after the last fault, %s knows %s, which nobody has", after, s.source, addr.Incarnation{Node: id, Generation: s.live[id]})
 		}
 	}
 }

@@ -113,7 +113,7 @@ func (w *world) lastEnd() int64 {
 			return never
 		}
 	}
-	for _, p := range w.procList {
+	for _, p := range w.procs.list {
 		if p.source.Role != history.RoleDaemon {
 			continue
 		}
@@ -164,7 +164,7 @@ func (w *world) stopped(p *proc, a, b int64) bool {
 // alive reports whether a process lives all the time from a to b, and does not stand still for longer
 // than must stay unnoticed. One that no record tells of incarnations as long as the run.
 func (w *world) alive(s history.Source, a, b int64) bool {
-	p := w.procs[s]
+	p := w.procs.get(s)
 	return p == nil || p.end > b && !w.stopped(p, a, b)
 }
 
@@ -197,10 +197,10 @@ func (w *world) current(slot int, at int64) *incarnation {
 // never: not. Events at other sources do not count: the two sides of a split give each other up.
 func (w *world) lossOf(source history.Source, l addr.Incarnation, began int64) int64 {
 	lost := int64(never)
-	if x := w.incarnations[l]; x != nil {
+	if x := w.incarnations.get(l); x != nil {
 		lost = x.gone
 	}
-	if s := w.sessions[source]; s != nil {
+	if s := w.sessions.get(source); s != nil {
 		for _, a := range s.ever(l) {
 			if a.cleared > began {
 				lost = min(lost, a.removed)

@@ -13,16 +13,12 @@ import (
 // It needs removed and reset events and fault records.
 type cause struct{ judge }
 
-func newCause(w *world) *cause {
-	return &cause{judge{w: w, j: Judgement{Name: "cause", Rows: "B3 B4", Claim: "no healthy incarnation is removed"}}}
-}
-
 func (m *cause) see(i int, r *history.Record) {
 	b, ok := r.Body.(*history.Event)
 	if !ok || b.What != history.EventRemoved && b.What != history.EventReset {
 		return
 	}
-	l := m.w.incarnations[b.Subject]
+	l := m.w.incarnations.get(b.Subject)
 	if l == nil || l.slot < 0 {
 		return // it never spoke: its slot is not known
 	}

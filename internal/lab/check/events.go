@@ -1,6 +1,8 @@
 package check
 
 import (
+	"cmp"
+
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
@@ -14,18 +16,19 @@ import (
 // told of every live peer again. It needs event and view records.
 type events struct {
 	judge
-	seen map[history.Source]*audience
+	seen table[history.Source, audience]
 }
 
 // An audience is one source as it is told of nodes.
 type audience struct {
 	self   addr.Incarnation
 	viewAt int64
-	nodes  map[addr.NodeID]*nodeTold
+	nodes  table[addr.NodeID, nodeTold]
 }
 
 // A nodeTold is a source's knowledge of one ID.
 type nodeTold struct {
+	id        addr.NodeID
 	live      addr.Generation // 0: none
 	liveAt    int             // record
 	byEvent   bool            // it was added, not only seen in a view
@@ -37,12 +40,6 @@ type nodeTold struct {
 	before addr.Generation
 	// forgiven is one of which that was told.
 	forgiven addr.Generation
-}
-
-func newEvents(w *world) *events {
-	return &events{judge{w: w, j: Judgement{Name: "events", Rows: "I5",
-		Claim: "each observer is notified of each incarnation: ADDED at most once, then REMOVED at most once, generations in order"}},
-		map[history.Source]*audience{}}
 }
 
 func (m *events) see(i int, r *history.Record) {
@@ -67,34 +64,18 @@ func (m *events) see(i int, r *history.Record) {
 	}
 }
 
-func (m *events) audience(s history.Source) *audience {
-	a := m.seen[s]
-	if a == nil {
-		a = &audience{nodes: map[addr.NodeID]*nodeTold{}}
-		m.seen[s] = a
-	}
-	return a
-}
+func (m *events) audience(s history.Source) *audience { return m.seen.of(s, audience{}) }
 
 // renew begins anew with another own incarnation, of which an application asks again for the nodes.
 func (a *audience) renew(self addr.Incarnation) {
 	a.self, a.viewAt = self, 0
-	for id, n := range a.nodes {
-		before := n.live
-		if before == 0 {
-			before = n.before
-		}
-		a.nodes[id] = &nodeTold{removedAt: -1, liveAt: n.liveAt, before: before}
+	for _, n := range a.nodes.list {
+		*n = nodeTold{id: n.id, removedAt: -1, liveAt: n.liveAt, before: cmp.Or(n.live, n.before)}
 	}
 }
 
 func (a *audience) node(id addr.NodeID) *nodeTold {
-	n := a.nodes[id]
-	if n == nil {
-		n = &nodeTold{liveAt: -1, removedAt: -1}
-		a.nodes[id] = n
-	}
-	return n
+	return a.nodes.of(id, nodeTold{id: id, liveAt: -1, removedAt: -1})
 }
 
 // view replaces the knowledge from events. Lives that it has are known without having been added;
@@ -117,8 +98,8 @@ func (m *events) view(i int, r *history.Record, b *history.View) {
 		}
 		n.highest = max(n.highest, l.Generation)
 	}
-	for id, n := range a.nodes {
-		if !has[id] {
+	for _, n := range a.nodes.list {
+		if !has[n.id] {
 			n.live = 0
 		}
 	}

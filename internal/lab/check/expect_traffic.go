@@ -62,7 +62,7 @@ func (x *expecter) traffic(e *scenario.ExpectTraffic) {
 func (x *expecter) stream(all map[history.ConnEnd]*stream, end history.ConnEnd, ids []int, at int64) *stream {
 	s, known := all[end]
 	if !known {
-		if c := x.w.conns[end.Conn]; c != nil {
+		if c := x.w.conns.get(end.Conn); c != nil {
 			if a, b := x.w.slotsOf(c); slices.Contains(ids, a) && slices.Contains(ids, b) {
 				s = &stream{last: at}
 			}

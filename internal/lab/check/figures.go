@@ -16,7 +16,7 @@ func (g gatherer) add(of string, v int64) { g[of] = append(g[of], v) }
 
 // figures makes the figures of a run.
 func figures(w *world, names []scenario.FigureName) []Figure {
-	f := &figureMaker{w: w, all: map[scenario.FigureName]gatherer{}, gaps: map[history.ConnEnd]*flow{}, seconds: map[int64]int64{}, heard: map[telling]bool{}}
+	f := &figureMaker{w: w, all: map[scenario.FigureName]gatherer{}, seconds: map[int64]int64{}, heard: map[telling]bool{}}
 	for _, n := range names {
 		f.all[n] = gatherer{}
 	}
@@ -90,11 +90,17 @@ func NewFigure(name scenario.FigureName, of string, samples []int64) Figure {
 	return f
 }
 
+// A gap is the longest time without bytes at a receiving end, and when the last of them came.
+type gap struct {
+	conn          uint64
+	longest, last int64
+}
+
 // A figureMaker goes through the records once more.
 type figureMaker struct {
 	w       *world
 	all     map[scenario.FigureName]gatherer
-	gaps    map[history.ConnEnd]*flow
+	gaps    table[history.ConnEnd, gap]
 	seconds map[int64]int64  // bytes received, by second
 	heard   map[telling]bool // of additions
 }
@@ -142,11 +148,11 @@ type telling struct {
 // expectation removed does. Where nothing was done to the slot itself, a fault of the observer, or
 // of the host, counts.
 func (f *figureMaker) removed() {
-	for slot := range f.w.slots {
-		for _, s := range f.w.sessionList {
-			if s.source.Role == history.RoleApp && s.source.Slot != slot {
-				for _, lost := range f.w.losses(slot, s) {
-					f.told(slot, s.source.Slot, lost)
+	for _, of := range f.w.slots.list {
+		for _, s := range f.w.sessions.list {
+			if s.source.Role == history.RoleApp && s.source.Slot != of.id {
+				for _, lost := range f.w.losses(of.id, s) {
+					f.told(of.id, s.source.Slot, lost)
 				}
 			}
 		}
@@ -229,7 +235,7 @@ func (f *figureMaker) failed(r *history.Record, b *history.Return) {
 // fault explains resets long behind it, when a node that was thought lost begins anew, or when a
 // run ends; that is no time to an error.
 func (w *world) spared(nonce uint64, x *fault, at int64) bool {
-	c := w.conns[nonce]
+	c := w.conns.get(nonce)
 	if c == nil {
 		return false
 	}
@@ -238,7 +244,7 @@ func (w *world) spared(nonce uint64, x *fault, at int64) bool {
 		return true
 	}
 	return slices.ContainsFunc(c.ends[:], func(e connEnd) bool {
-		l := w.incarnations[e.local]
+		l := w.incarnations.get(e.local)
 		living := l != nil && l.gone > e.closed+w.order() // else it closed because its fabricd was lost
 		return living && e.how == history.HowClose && e.closed <= at+w.order()
 	})
@@ -246,7 +252,7 @@ func (w *world) spared(nonce uint64, x *fault, at int64) bool {
 
 // toldAt returns when a source was told of the end of an incarnation; never: it was not.
 func (f *figureMaker) toldAt(s history.Source, l addr.Incarnation) int64 {
-	if x := f.w.sessions[s]; x != nil && x.known[l] != nil {
+	if x := f.w.sessions.get(s); x != nil && x.known[l] != nil {
 		return x.known[l].removed
 	}
 	return never
@@ -254,24 +260,18 @@ func (f *figureMaker) toldAt(s history.Source, l addr.Incarnation) int64 {
 
 func (f *figureMaker) received(r *history.Record, b *history.Received) {
 	f.seconds[r.At/1e9] += b.To - b.From
-	g := f.gaps[b.ConnEnd]
-	if g == nil {
-		g = &flow{lastReceived: r.At}
-		f.gaps[b.ConnEnd] = g
-	}
-	if gap := r.At - g.lastReceived; gap > g.longest {
-		g.longest = gap
-	}
-	g.lastReceived = r.At
+	g := f.gaps.of(b.ConnEnd, gap{conn: b.Conn, last: r.At})
+	g.longest = max(g.longest, r.At-g.last)
+	g.last = r.At
 }
 
 func (f *figureMaker) finish() {
-	for end, g := range f.gaps {
-		c := f.w.conns[end.Conn]
+	for _, g := range f.gaps.list {
+		c := f.w.conns.get(g.conn)
 		if c == nil || g.longest == 0 {
 			continue
 		}
-		if a, b := f.w.slotsOf(c); a >= 0 && b >= 0 && !f.w.touchedBy(a, b, g.lastReceived) {
+		if a, b := f.w.slotsOf(c); a >= 0 && b >= 0 && !f.w.touchedBy(a, b, g.last) {
 			f.add(scenario.Stalls, "", g.longest)
 		}
 	}
@@ -322,7 +322,7 @@ func (f *figureMaker) recovery() {
 // connection opened after a time.
 func connectsSince(w *world, from int64) map[[2]int]int64 {
 	first := map[[2]int]int64{}
-	for _, c := range w.connList {
+	for _, c := range w.conns.list {
 		e := c.ends[0]
 		if e.opened == never || e.opened < from {
 			continue

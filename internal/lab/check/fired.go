@@ -6,10 +6,6 @@ import "github.com/fabricd/fabricd/internal/lab/history"
 // without an error and with a count above zero.
 type fired struct{ judge }
 
-func newFired(w *world) *fired {
-	return &fired{judge{w: w, j: Judgement{Name: "fired", Rows: "I16", Claim: "every fault was put in place, did something and was taken back"}}}
-}
-
 func (m *fired) see(i int, r *history.Record) {
 	if b, ok := r.Body.(*history.FaultEnd); ok {
 		if f := m.w.faultOf[b.ID]; f == nil || f.endIndex != i {

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -19,40 +20,25 @@ import (
 //
 // Standing still oneself does not count, and a call of a process that was ended
 // has ended. It needs call and return records.
-type hang struct {
-	judge
-	open map[callKey]int
-}
-
-func newHang(w *world) *hang {
-	return &hang{judge{w: w, j: Judgement{Name: "no-hang", Rows: "I4",
-		Claim: "no call outlives its deadline, or the detection of a loss, by more than a second"}}, map[callKey]int{}}
-}
+type hang struct{ judge }
 
 func (m *hang) see(i int, r *history.Record) {
-	switch b := r.Body.(type) {
-	case *history.Call:
-		m.open[callKey{r.Source, b.ID}] = i
-	case *history.Return:
-		key := callKey{r.Source, b.ID}
-		began, known := m.open[key]
-		if !known {
-			began = -1
-		}
-		delete(m.open, key)
-		limit, why := m.limit(&b.Call, r.Source, r.At)
-		m.unless(r.At <= limit, r.At, []int{began, i}, "%s of %s took %s%s", b.Name, r.Source, time.Duration(r.At-b.Began), why)
-		m.late(b.Began, limit, r.At)
+	b, ok := r.Body.(*history.Return)
+	if !ok {
+		return
 	}
+	limit, why := m.limit(&b.Call, r.Source, r.At)
+	m.unless(r.At <= limit, r.At, []int{m.w.callOf[i], i}, "%s of %s took %s%s", b.Name, r.Source, time.Duration(r.At-b.Began), why)
+	m.late(b.Began, limit, r.At)
 }
 
 func (m *hang) finish() {
-	for _, key := range inOrder(m.open) {
-		i := m.open[key]
+	for _, key := range inOrder(m.w.hanging) {
+		i := m.w.hanging[key]
 		r := m.w.records[i]
 		call := r.Body.(*history.Call)
 		end := m.w.finish()
-		if p := m.w.procs[key.source]; p != nil && p.end != never {
+		if p := m.w.procs.get(key.source); p != nil && p.end != never {
 			continue
 		}
 		limit, why := m.limit(call, key.source, end)
@@ -99,18 +85,16 @@ func (m *hang) limit(c *history.Call, source history.Source, at int64) (limit in
 // ownIncarnation returns the incarnation that a call was made by: that of its connection, else
 // the one that the source had said to have.
 func (m *hang) ownIncarnation(c *history.Call, source history.Source) *incarnation {
-	if x := m.w.conns[c.Conn]; x != nil && c.Side != "" {
-		if e := x.ends[sideIndex(c.Side)]; e.opened != never {
-			return m.w.incarnations[e.local]
-		}
+	if e := m.w.connEnd(history.ConnEnd{Conn: c.Conn, Side: c.Side}); c.Side != "" && e.opened != never {
+		return m.w.incarnations.get(e.local)
 	}
-	s := m.w.sessions[source]
+	s := m.w.sessions.get(source)
 	if s == nil {
 		return nil
 	}
-	for i := len(s.self) - 1; i >= 0; i-- {
-		if s.self[i].at <= c.Began {
-			return m.w.incarnations[s.self[i].v]
+	for _, own := range slices.Backward(s.self) {
+		if own.at <= c.Began {
+			return m.w.incarnations.get(own.v)
 		}
 	}
 	return nil

@@ -27,16 +27,12 @@ type claim struct {
 	index       int
 }
 
-func newHolder(w *world) *holder {
-	return &holder{judge{w: w, j: Judgement{Name: "one-holder", Rows: "I6", Claim: "no node ID is held by two live generations"}}, map[addr.NodeID][]claim{}}
-}
-
 func (m *holder) see(i int, r *history.Record) {
 	b, ok := r.Body.(*history.Event)
 	if !ok || b.What != history.EventSelf {
 		return
 	}
-	l := m.w.incarnations[b.Subject]
+	l := m.w.incarnations.get(b.Subject)
 	claims := m.held[b.Subject.Node]
 	for _, c := range claims {
 		if c.incarnation == l && c.slot == r.Source.Slot {

@@ -2,7 +2,6 @@ package check
 
 import (
 	"slices"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
@@ -14,12 +13,8 @@ import (
 // It needs opened and closed records of both ends, and fault records.
 type isolation struct{ judge }
 
-func newIsolation(w *world) *isolation {
-	return &isolation{judge{w: w, j: Judgement{Name: "isolation", Rows: "I14", Claim: "connections that no fault touches are not reset"}}}
-}
-
 func (m *isolation) finish() {
-	for _, c := range m.w.connList {
+	for _, c := range m.w.conns.list {
 		a, b := m.w.slotsOf(c)
 		if a < 0 || b < 0 {
 			continue
@@ -35,15 +30,10 @@ func (m *isolation) end(c *conn, side, a, b int) {
 	if e.opened == never {
 		return
 	}
-	if e.closed == never || e.how == history.HowClose || e.how == history.HowEOF {
-		m.good()
-		return
-	}
-	// The peer's end may have been closed, or its process ended, a moment before
-	// or after this end noticed.
-	near := e.closed + m.w.order() + int64(time.Second)
+	// A process may have ended a moment before or after this end noticed.
+	near := m.w.soonAfter(e.closed)
 	switch {
-	case e.how == "ECONNRESET" && other.closed <= near && (other.how == history.HowClose || other.how == history.HowEOF),
+	case m.w.unharmed(c, side),
 		m.processEnded(e.source, near), m.processEnded(other.source, near),
 		m.daemonEnded(a, near, e.opened), m.daemonEnded(b, near, e.opened),
 		m.w.resettable(a, b, e.closed) != nil:
@@ -55,7 +45,7 @@ func (m *isolation) end(c *conn, side, a, b int) {
 }
 
 func (m *isolation) processEnded(s history.Source, at int64) bool {
-	p := m.w.procs[s]
+	p := m.w.procs.get(s)
 	return p != nil && p.end <= at
 }
 

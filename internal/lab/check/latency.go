@@ -40,7 +40,7 @@ func (w *world) waits() (all []wait) {
 			all = append(all, wait{fenceWait, r.Source.Slot, slot, b.Began, r.At - b.Began})
 		}
 	}
-	for _, c := range w.connList {
+	for _, c := range w.conns.list {
 		client, server := &c.ends[0], &c.ends[1]
 		if client.opened == never || server.opened == never || client.opened > w.finish() {
 			continue

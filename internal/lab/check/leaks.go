@@ -24,10 +24,6 @@ type slotRole struct {
 	role history.Role
 }
 
-func newLeaks(w *world) *leaks {
-	return &leaks{judge{w: w, j: Judgement{Name: "leaks", Rows: "I12", Claim: "everything is released in the end"}}, map[history.Source]int{}, map[slotRole]int{}}
-}
-
 // exact are the resources of which nothing may be left.
 var exact = []string{"ports", "endpoints", "conns", "windows", "memfds"}
 

@@ -97,9 +97,9 @@ func (w *world) ails(f *fault, slot int) bool { return w.ailed(f)[slot] }
 func (w *world) ailed(f *fault) map[int]bool {
 	if f.ailed == nil {
 		f.ailed = map[int]bool{}
-		for slot := range w.slots {
-			if w.isOf(f, slot) {
-				f.ailed[slot] = true
+		for _, s := range w.slots.list {
+			if w.isOf(f, s.id) {
+				f.ailed[s.id] = true
 			}
 		}
 	}
@@ -108,19 +108,16 @@ func (w *world) ailed(f *fault) map[int]bool {
 
 // isOf reports whether a fault is of a slot itself: of the node as a whole, or a cut
 // from the host that leaves the host another slot.
-func (w *world) isOf(f *fault, slot int) bool {
-	if f.onNode(slot) {
+func (w *world) isOf(f *fault, id int) bool {
+	if f.onNode(id) {
 		return true
 	}
-	if slot == host || !f.onWay(slot, host) {
+	if id == host || !f.onWay(id, host) {
 		return false
 	}
-	for other := range w.slots {
-		if other != host && other != slot && !f.onWay(other, host) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.slots.list, func(other *slot) bool {
+		return other.id != host && other.id != id && !f.onWay(other.id, host)
+	})
 }
 
 // ownFault returns the fault by which an observer was told of the end of an incarnation that
@@ -160,9 +157,9 @@ func (w *world) ailing(observer, slot int, a, b int64) bool {
 // notice collects the ends of incarnations that observers were told of, and by which fault of
 // their own.
 func (w *world) notice() {
-	for _, s := range w.sessionList {
+	for _, s := range w.sessions.list {
 		for id := range s.known {
-			l := w.incarnations[id]
+			l := w.incarnations.get(id)
 			for _, a := range s.ever(id) {
 				if a.removed != never {
 					a.own = w.ownFault(l, s.source.Slot, a)

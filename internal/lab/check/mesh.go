@@ -13,15 +13,15 @@ import (
 func meshSince(w *world, ids []int, from int64) (int64, bool) {
 	end := w.finish()
 	current := map[int]addr.Incarnation{}
-	for slot := range w.slots {
-		if l := w.current(slot, end); l != nil && w.runs(slot, end, end) && (ids == nil || slices.Contains(ids, slot)) {
-			current[slot] = l.incarnation
+	for _, s := range w.slots.list {
+		if l := w.current(s.id, end); l != nil && w.runs(s.id, end, end) && (ids == nil || slices.Contains(ids, s.id)) {
+			current[s.id] = l.incarnation
 		}
 	}
 	complete := from
-	for source, s := range w.sessions {
-		own, wanted := current[source.Slot]
-		if !wanted || source.Role != history.RoleApp || !w.alive(source, end, end) || len(s.self) == 0 {
+	for _, s := range w.sessions.list {
+		own, wanted := current[s.source.Slot]
+		if !wanted || s.source.Role != history.RoleApp || !w.alive(s.source, end, end) || len(s.self) == 0 {
 			continue
 		}
 		last := s.self[len(s.self)-1]
@@ -30,7 +30,7 @@ func meshSince(w *world, ids []int, from int64) (int64, bool) {
 		}
 		complete = max(complete, last.at)
 		for slot, l := range current {
-			if slot == source.Slot {
+			if slot == s.source.Slot {
 				continue
 			}
 			a := s.known[l]

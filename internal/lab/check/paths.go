@@ -22,11 +22,6 @@ const (
 	pathTime  = 3_000_000_000 // ns
 )
 
-func newPaths(w *world) *paths {
-	return &paths{judge: judge{w: w, j: Judgement{Name: "paths", Claim: "daemons without --enable-faults: connections go over to paths"}},
-		sent: map[history.ConnEnd]int64{}, look: -1}
-}
-
 func (m *paths) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Paths:
@@ -39,15 +34,10 @@ func (m *paths) see(i int, r *history.Record) {
 		case !enough:
 			m.sent[b.ConnEnd] = r.At
 		case r.At-at >= pathTime:
-			m.used = m.used || m.far(b.Conn)
+			end := m.w.connEnd(history.ConnEnd{Conn: b.Conn, Side: history.Client})
+			m.used = m.used || end.local.Node != end.remote.Node
 		}
 	}
-}
-
-// far reports whether a connection is between two nodes.
-func (m *paths) far(nonce uint64) bool {
-	c := m.w.conns[nonce]
-	return c != nil && c.ends[0].local.Node != c.ends[0].remote.Node
 }
 
 func (m *paths) finish() {

@@ -7,43 +7,29 @@ import "github.com/fabricd/fabricd/internal/lab/history"
 // byte, none before it was offered. The bytes that send has accepted are contiguous too.
 //
 // It needs offered (or sent) and received records.
-type prefix struct {
-	judge
-	flows map[history.ConnEnd]*flow // by the sending end
-}
+type prefix struct{ judge }
 
 // A flow is one direction of a connection.
 type flow struct {
 	offered, sent, received       int64
 	offeredAt, sentAt, receivedAt int // records
-	lastReceived, longest         int64
 }
 
-func newPrefix(w *world) *prefix {
-	return &prefix{judge{w: w, j: Judgement{Name: "prefix", Rows: "I1",
-		Claim: "received bytes are a prefix of the sent ones: none lost inside, twice, out of order, changed, or of another connection"}},
-		map[history.ConnEnd]*flow{}}
-}
-
-func (m *prefix) flow(e history.ConnEnd) *flow {
-	f := m.flows[e]
-	if f == nil {
-		f = &flow{offeredAt: -1, sentAt: -1, receivedAt: -1}
-		m.flows[e] = f
-	}
-	return f
+// flow returns what was read of the direction from an end.
+func (w *world) flow(e history.ConnEnd) *flow {
+	return w.flows.of(e, flow{offeredAt: -1, sentAt: -1, receivedAt: -1})
 }
 
 func (m *prefix) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Offered:
-		f := m.flow(b.ConnEnd)
+		f := m.w.flow(b.ConnEnd)
 		m.unless(b.From <= f.offered, r.At, []int{f.offeredAt, i}, "connection %d: the %s offers from %d, but had offered only up to %d", b.Conn, b.Side, b.From, f.offered)
 		if b.To > f.offered {
 			f.offered, f.offeredAt = b.To, i
 		}
 	case *history.Sent:
-		f := m.flow(b.ConnEnd)
+		f := m.w.flow(b.ConnEnd)
 		m.unless(b.From == f.sent, r.At, []int{f.sentAt, i}, "connection %d: the %s has sent from %d, after %d", b.Conn, b.Side, b.From, f.sent)
 		if f.offeredAt >= 0 {
 			m.unless(b.To <= f.offered, r.At, []int{f.offeredAt, i}, "connection %d: the %s has sent up to %d, but had offered only up to %d", b.Conn, b.Side, b.To, f.offered)
@@ -59,7 +45,7 @@ func (m *prefix) see(i int, r *history.Record) {
 
 func (m *prefix) received(i int, r *history.Record, b *history.Received) {
 	from := b.Other()
-	f := m.flow(from)
+	f := m.w.flow(from)
 	proof := []int{f.receivedAt, f.offeredAt, i}
 	switch {
 	case b.Bad != nil:

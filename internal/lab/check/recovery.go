@@ -18,11 +18,6 @@ type recovery struct {
 	tried  map[[2]int]int   // first try after quiet: its record
 }
 
-func newRecovery(w *world) *recovery {
-	return &recovery{judge{w: w, j: Judgement{Name: "recovery", Rows: "I13", Claim: "new connections work soon after the last fault"}},
-		w.lastEnd(), map[[2]int]int64{}, map[[2]int]int{}}
-}
-
 func (m *recovery) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Opened:

@@ -18,31 +18,24 @@ import (
 // It needs removed events, and calls and connections that name their peer.
 type resetAll struct {
 	judge
-	removed map[told]stamped[addr.Incarnation]   // since the source has its incarnation, which v is
-	all     map[told][]stamped[addr.Incarnation] // ever
-	known   map[told]bool                        // since the source has its incarnation
-	renewed map[history.Source]int64             // since when it has that, if it had an earlier one
-	self    map[history.Source]addr.Incarnation  // whose incarnation a source last had
-	open    map[callKey]int                      // calls under way: their records
+	sources table[history.Source, notified]
 }
 
-// A told is a notice: its source and the incarnation.
-type told struct {
-	source      history.Source
-	incarnation addr.Incarnation
+// A notified is a source as it is notified of ends of incarnations.
+type notified struct {
+	self    addr.Incarnation                                 // that it last had
+	renewed int64                                            // since when it has that, if it had an earlier one; else 0
+	removed map[addr.Incarnation]stamped[addr.Incarnation]   // since it has its incarnation, which v is
+	all     map[addr.Incarnation][]stamped[addr.Incarnation] // ever
+	known   map[addr.Incarnation]bool                        // since it has its incarnation
 }
 
-// A callKey is one call.
-type callKey struct {
-	source history.Source
-	id     uint64
-}
-
-func newResetAll(w *world) *resetAll {
-	return &resetAll{judge{w: w, j: Judgement{Name: "reset-all", Rows: "I3",
-		Claim: "NODE_REMOVED comes only after every operation to that incarnation has failed, and nothing to it succeeds afterwards"}},
-		map[told]stamped[addr.Incarnation]{}, map[told][]stamped[addr.Incarnation]{}, map[told]bool{}, map[history.Source]int64{},
-		map[history.Source]addr.Incarnation{}, map[callKey]int{}}
+func (m *resetAll) of(s history.Source) *notified {
+	if n := m.sources.get(s); n != nil {
+		return n
+	}
+	return m.sources.of(s, notified{removed: map[addr.Incarnation]stamped[addr.Incarnation]{},
+		all: map[addr.Incarnation][]stamped[addr.Incarnation]{}, known: map[addr.Incarnation]bool{}})
 }
 
 // endTime is how long after the event an end of a connection may still look
@@ -56,95 +49,75 @@ var lossErrnos = []string{"ECONNRESET", "ENODEV", "ENOTCONN", "EBADF", "ECANCELE
 var localCalls = []string{"close", "unregister", "recv", "munmap", "poll", "connect", "accept", "bind", "listen", "attach", "open"}
 
 func (m *resetAll) see(i int, r *history.Record) {
+	n := m.of(r.Source)
 	switch b := r.Body.(type) {
 	case *history.Event:
-		m.event(i, r, b)
+		m.event(i, r, b, n)
 	case *history.View:
 		for _, member := range b.Live {
-			m.known[told{r.Source, member.Incarnation}] = true
+			n.known[member.Incarnation] = true
 		}
-	case *history.Call:
-		m.open[callKey{r.Source, b.ID}] = i
 	case *history.Return:
-		m.returned(i, r, b)
+		m.returned(i, r, b, n)
 	case *history.Opened:
-		m.incarnations(r.Source, b.Local)
-		if b.Local == m.self[r.Source] {
-			m.known[told{r.Source, b.Remote}] = true
+		n.forgetBefore(b.Local)
+		if b.Local == n.self {
+			n.known[b.Remote] = true
 		}
-		if e, ok := m.removed[told{r.Source, b.Remote}]; ok {
+		if e, ok := n.removed[b.Remote]; ok {
 			m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s has a new connection to %s, of whose end it was notified", r.Source, b.Remote)
 		}
 	case *history.Sent:
-		m.sent(i, r, b)
+		if e, ok := n.removed[m.w.connEnd(b.ConnEnd).remote]; ok && b.From < b.To {
+			m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s sends on connection %d to an incarnation of whose end it was notified", r.Source, b.Conn)
+		}
 	}
 }
 
-func (m *resetAll) event(i int, r *history.Record, b *history.Event) {
+func (m *resetAll) event(i int, r *history.Record, b *history.Event, n *notified) {
 	switch b.What {
 	case history.EventAdded:
-		m.known[told{r.Source, b.Subject}] = true
+		n.known[b.Subject] = true
 	case history.EventRemoved:
-		key := told{r.Source, b.Subject}
-		if m.ofIncarnationBefore(r, key) {
+		// A removal may have been under way when the node got the incarnation that it has: an
+		// application sees that for itself, and may hear only then of an end before. It has not met
+		// the removed node in its new incarnation.
+		if n.renewed > 0 && r.Source.Role == history.RoleApp && !n.known[b.Subject] && r.At <= n.renewed+m.w.within(endTime) {
 			return
 		}
 		now := stamped[addr.Incarnation]{at: r.At, index: i, v: b.Observer}
-		m.all[key] = append(m.all[key], now)
-		if _, twice := m.removed[key]; !twice {
-			m.removed[key] = now
+		n.all[b.Subject] = append(n.all[b.Subject], now)
+		if _, twice := n.removed[b.Subject]; !twice {
+			n.removed[b.Subject] = now
 		}
 	case history.EventReset, history.EventSelf:
 		// Its own connections have all ended, and to its next incarnation everybody is
 		// new, also whom it gave up while it was cut off.
-		if b.What == history.EventReset || m.self[r.Source] != b.Subject {
-			maps.DeleteFunc(m.removed, func(k told, _ stamped[addr.Incarnation]) bool { return k.source == r.Source })
-			maps.DeleteFunc(m.known, func(k told, _ bool) bool { return k.source == r.Source })
-			if m.self[r.Source] != (addr.Incarnation{}) {
-				m.renewed[r.Source] = r.At
+		if b.What == history.EventReset || n.self != b.Subject {
+			clear(n.removed)
+			clear(n.known)
+			if n.self != (addr.Incarnation{}) {
+				n.renewed = r.At
 			}
 		}
-		m.self[r.Source] = b.Subject
+		n.self = b.Subject
 	}
 }
 
-// ofIncarnationBefore reports whether a removal was under way when the node got the incarnation that it has: an
-// application sees that for itself, and may hear only then of an end before. It has not met the
-// removed node in its new incarnation.
-func (m *resetAll) ofIncarnationBefore(r *history.Record, key told) bool {
-	since, renewed := m.renewed[r.Source]
-	return renewed && r.Source.Role == history.RoleApp && !m.known[key] && r.At <= since+m.w.within(endTime)
-}
-
-// incarnations forgets the removals that a source was told while its node had an earlier incarnation than l. Its
-// listeners outlive that: a connection may be the first that it hears of the next one.
-func (m *resetAll) incarnations(source history.Source, l addr.Incarnation) {
-	maps.DeleteFunc(m.removed, func(k told, e stamped[addr.Incarnation]) bool {
-		return k.source == source && e.v.Node == l.Node && e.v.Generation < l.Generation
+// forgetBefore forgets the removals that a source was notified of while its node had an earlier
+// incarnation than l. Its listeners outlive that: a connection may be the first sign of the next one.
+func (n *notified) forgetBefore(l addr.Incarnation) {
+	maps.DeleteFunc(n.removed, func(_ addr.Incarnation, e stamped[addr.Incarnation]) bool {
+		return e.v.Node == l.Node && e.v.Generation < l.Generation
 	})
 }
 
-func (m *resetAll) sent(i int, r *history.Record, b *history.Sent) {
-	end := m.w.conns[b.Conn]
-	if end == nil || b.From == b.To {
-		return
-	}
-	if e, ok := m.removed[told{r.Source, end.ends[sideIndex(b.Side)].remote}]; ok {
-		m.unless(r.At <= e.at+m.w.order(), r.At, []int{e.index, i}, "%s sends on connection %d to an incarnation of whose end it was notified", r.Source, b.Conn)
-	}
-}
-
-func (m *resetAll) returned(i int, r *history.Record, b *history.Return) {
-	began, known := m.open[callKey{r.Source, b.ID}]
-	if !known {
-		began = -1
-	}
-	delete(m.open, callKey{r.Source, b.ID})
-	e, lost := m.removed[told{r.Source, b.Peer}]
+func (m *resetAll) returned(i int, r *history.Record, b *history.Return, n *notified) {
+	e, lost := n.removed[b.Peer]
 	if !lost || b.Peer == (addr.Incarnation{}) {
 		return
 	}
-	proof := []int{began, e.index, i}
+	proof := []int{m.w.callOf[i], e.index, i}
 	timedOut := b.Status == "ETIMEDOUT" && b.Deadline != 0 && b.Deadline <= r.At
 	switch {
 	case b.Began < e.at && r.At > e.at+m.w.order():
@@ -160,17 +133,17 @@ func (m *resetAll) returned(i int, r *history.Record, b *history.Return) {
 }
 
 func (m *resetAll) finish() {
-	for _, key := range inOrder(m.open) {
-		i := m.open[key]
+	for _, key := range inOrder(m.w.hanging) {
+		i := m.w.hanging[key]
 		r := m.w.records[i]
 		call := r.Body.(*history.Call)
-		if e, lost := m.removed[told{key.source, call.Peer}]; lost && call.Began < e.at {
+		if e, lost := m.of(key.source).removed[call.Peer]; lost && call.Began < e.at {
 			late := e.at + m.w.within(endTime)
 			m.unless(!m.w.alive(key.source, call.Began, late) || m.w.finish() <= late, e.at, []int{i, e.index},
 				"%s of %s towards %s never ended, although NODE_REMOVED was delivered", call.Name, key.source, call.Peer)
 		}
 	}
-	for _, c := range m.w.connList {
+	for _, c := range m.w.conns.list {
 		for side := range c.ends {
 			m.end(c, &c.ends[side])
 		}
@@ -179,7 +152,7 @@ func (m *resetAll) finish() {
 
 // end holds the end of a connection to the end of its peer's incarnation.
 func (m *resetAll) end(c *conn, e *connEnd) {
-	all := m.all[told{e.source, e.remote}]
+	all := m.of(e.source).all[e.remote]
 	next := slices.IndexFunc(all, func(r stamped[addr.Incarnation]) bool { return e.opened <= r.at })
 	if e.opened == never || next < 0 {
 		return

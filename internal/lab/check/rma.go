@@ -10,7 +10,6 @@ import "github.com/fabricd/fabricd/internal/lab/history"
 // It needs rma, rma_done and scan records.
 type rma struct {
 	judge
-	last map[history.ConnEnd]stamped[uint64]
 	done map[opKey]int
 }
 
@@ -20,26 +19,18 @@ type opKey struct {
 	op  uint64
 }
 
-func newRMA(w *world) *rma {
-	return &rma{judge{w: w, j: Judgement{Name: "rma", Rows: "I8", Claim: "a transfer that succeeded is whole, and none writes outside its range"}},
-		map[history.ConnEnd]stamped[uint64]{}, map[opKey]int{}}
-}
-
 func (m *rma) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.RMA:
-		last := m.last[b.ConnEnd]
+		last := m.w.begun[b.ConnEnd]
 		m.unless(b.Op == last.v+1, r.At, []int{indexOf(last), i}, "connection %d: the %s begins operation %d after %d", b.Conn, b.Side, b.Op, last.v)
-		m.last[b.ConnEnd] = stamped[uint64]{r.At, i, max(b.Op, last.v)}
+		m.w.begun[b.ConnEnd] = stamped[uint64]{r.At, i, max(b.Op, last.v)}
 	case *history.RMADone:
 		key := opKey{b.ConnEnd, b.Op}
-		before, twice := m.done[key]
-		if !twice {
-			before = -1
-		}
+		before := recordOf(m.done, key)
 		m.done[key] = i
-		last := m.last[b.ConnEnd]
-		m.unless(!twice, r.At, []int{before, i}, "connection %d: operation %d of the %s has ended twice", b.Conn, b.Op, b.Side)
+		last := m.w.begun[b.ConnEnd]
+		m.unless(before < 0, r.At, []int{before, i}, "connection %d: operation %d of the %s has ended twice", b.Conn, b.Op, b.Side)
 		m.unless(b.Op <= last.v, r.At, []int{indexOf(last), i}, "connection %d: operation %d of the %s has ended before it began", b.Conn, b.Op, b.Side)
 		m.unless(b.Bad == nil || b.Status != "", r.At, []int{i}, "connection %d: operation %d of the %s has read wrong bytes", b.Conn, b.Op, b.Side)
 	case *history.Scan:

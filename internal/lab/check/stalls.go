@@ -21,7 +21,7 @@ import (
 // that wait, and fault records.
 type stalls struct {
 	judge
-	undelivered map[history.ConnEnd]*undelivered // by the sending end
+	undelivered table[history.ConnEnd, undelivered] // by the sending end
 }
 
 // tellLate is how long after its first byte a record of bytes may be written: so
@@ -33,11 +33,6 @@ type undelivered struct {
 	sent, received int64
 	since          int64 // since when nothing of it has arrived; never: nothing is under way
 	index          int   // of the record that says so
-}
-
-func newStalls(w *world) *stalls {
-	return &stalls{judge{w: w, j: Judgement{Name: "stalls", Rows: "I14",
-		Claim: "connections that no fault touches do not stand still for longer than " + w.bound.Stall.String() + " (simulation)"}}, map[history.ConnEnd]*undelivered{}}
 }
 
 func (m *stalls) see(i int, r *history.Record) {
@@ -62,12 +57,7 @@ func (m *stalls) see(i int, r *history.Record) {
 }
 
 func (m *stalls) of(end history.ConnEnd) *undelivered {
-	d := m.undelivered[end]
-	if d == nil {
-		d = &undelivered{since: never}
-		m.undelivered[end] = d
-	}
-	return d
+	return m.undelivered.of(end, undelivered{since: never})
 }
 
 // arrives judges for how long nothing has arrived at a time. Record i says that
@@ -81,7 +71,7 @@ func (m *stalls) arrives(end history.ConnEnd, d *undelivered, at int64, i int) {
 
 // stood judges that the stream of a sending end stood still.
 func (m *stalls) stood(end history.ConnEnd, x interval, proof []int) {
-	c := m.w.conns[end.Conn]
+	c := m.w.conns.get(end.Conn)
 	if c == nil {
 		return
 	}
@@ -102,10 +92,10 @@ func (m *stalls) finish() {
 		return
 	}
 	waits := m.w.standstills()
-	for _, c := range m.w.connList {
+	for _, c := range m.w.conns.list {
 		for _, side := range []history.Side{history.Client, history.Server} {
 			end := history.ConnEnd{Conn: c.nonce, Side: side}
-			if d := m.undelivered[end]; d != nil && d.since != never {
+			if d := m.undelivered.get(end); d != nil && d.since != never {
 				until := min(c.ends[0].closed, c.ends[1].closed, m.w.finish())
 				m.arrives(end, d, max(until, d.since), -1)
 			}

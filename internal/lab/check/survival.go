@@ -11,10 +11,6 @@ type survival struct {
 	asked map[history.Source]int
 }
 
-func newSurvival(w *world) *survival {
-	return &survival{judge{w: w, j: Judgement{Name: "survival", Rows: "I15", Claim: "no daemon ends by itself or breaks its own invariants"}}, map[history.Source]int{}}
-}
-
 func (m *survival) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Logged:

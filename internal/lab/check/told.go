@@ -17,17 +17,13 @@ import (
 // It needs process records of daemons, and event and view records.
 type toldAll struct{ judge }
 
-func newTold(w *world) *toldAll {
-	return &toldAll{judge{w: w, j: Judgement{Name: "told", Rows: "I5", Claim: "every survivor is notified of every incarnation whose process has ended"}}}
-}
-
 // hostGrace is the time that a host that is away adds to the time of detection.
 const hostGrace = 12 * time.Second
 
 func (m *toldAll) finish() {
-	for _, l := range m.w.incarnationList {
+	for _, l := range m.w.incarnations.list {
 		if l.killed {
-			for _, s := range m.w.sessionList {
+			for _, s := range m.w.sessions.list {
 				m.survivor(l, s)
 			}
 		}
@@ -75,7 +71,7 @@ func (m *toldAll) able(s *session, l *incarnation, lost, late int64) bool {
 	if a := s.known[l.incarnation]; a.cleared <= late {
 		return false
 	}
-	if !m.w.alive(s.source, lost, late) || m.w.slots[slot] == nil || len(m.w.slots[slot].daemons) > 0 && !m.w.runs(slot, lost, late) {
+	if !m.w.alive(s.source, lost, late) || m.w.slots.get(slot) == nil || len(m.w.at(slot).daemons) > 0 && !m.w.runs(slot, lost, late) {
 		return false
 	}
 	for _, f := range m.w.faults {

@@ -9,10 +9,6 @@ type whole struct {
 	seen map[history.Source]bool
 }
 
-func newWhole(w *world) *whole {
-	return &whole{judge{w: w, j: Judgement{Name: "whole", Claim: "the history begins, ends and is complete"}}, map[history.Source]bool{}}
-}
-
 func (m *whole) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Begin:

@@ -14,25 +14,19 @@ type windows struct {
 	begun map[uint64]int
 }
 
-func newWindows(w *world) *windows {
-	return &windows{judge{w: w, j: Judgement{Name: "windows", Rows: "I10", Claim: "a window that is gone takes no new operation"}}, map[opKey]int{}, map[uint64]int{}}
-}
-
 func (m *windows) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Window:
-		first, twice := m.begun[b.ID]
-		if !twice {
-			first = -1
-		}
-		m.unless(!twice, r.At, []int{first, i}, "window %d is registered twice", b.ID)
+		first := recordOf(m.begun, b.ID)
+		m.unless(first < 0, r.At, []int{first, i}, "window %d is registered twice", b.ID)
 		m.begun[b.ID] = i
 	case *history.RMA:
-		x := m.w.windows[b.Window]
+		x := m.w.windows.get(b.Window)
 		if b.Window == 0 || x == nil {
 			return
 		}
-		if x.gone+m.w.order() < r.At && x.gone != never && m.inOrder(x, r.At) {
+		own := m.w.connEnd(x.ConnEnd) // it owned the window, and must not have been cut off
+		if x.gone != never && x.gone+m.w.order() < r.At && (own.closed > r.At || own.orderly()) {
 			m.stale[opKey{b.ConnEnd, b.Op}] = i
 		} else {
 			m.good()
@@ -42,14 +36,4 @@ func (m *windows) see(i int, r *history.Record) {
 			m.unless(b.Status != "", r.At, []int{began, i}, "connection %d: operation %d of the %s succeeds on a window that was gone", b.Conn, b.Op, b.Side)
 		}
 	}
-}
-
-// inOrder reports whether the end that owned a window had not been cut off.
-func (m *windows) inOrder(x *window, at int64) bool {
-	c := m.w.conns[x.Conn]
-	if c == nil {
-		return true
-	}
-	own := c.ends[sideIndex(x.Side)]
-	return own.closed > at || own.how == history.HowClose || own.how == history.HowEOF
 }

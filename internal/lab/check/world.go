@@ -31,18 +31,18 @@ type world struct {
 
 	faults       []*fault // in the order of their begin
 	faultOf      map[int]*fault
-	procs        map[history.Source]*proc
-	slots        map[int]*slot
-	incarnations map[addr.Incarnation]*incarnation
-	conns        map[uint64]*conn
-	windows      map[uint64]*window
-	sessions     map[history.Source]*session
+	procs        table[history.Source, proc]
+	slots        table[int, slot]
+	incarnations table[addr.Incarnation, incarnation]
+	conns        table[uint64, conn]
+	windows      table[uint64, window]
+	sessions     table[history.Source, session]
+	callOf       map[int]int     // the record of the call of a return, by its own
+	hanging      map[callKey]int // calls that never returned: their records
 
-	// The values of the maps in the order of their first record.
-	procList        []*proc
-	incarnationList []*incarnation
-	connList        []*conn
-	sessionList     []*session
+	// How far the machines have read: prefix and rma keep these.
+	flows table[history.ConnEnd, flow]        // by the sending end
+	begun map[history.ConnEnd]stamped[uint64] // highest operation, by its initiator
 }
 
 // A fault is one of the run.
@@ -74,6 +74,7 @@ type interval struct{ from, to int64 }
 
 // A slot is one machine.
 type slot struct {
+	id           int
 	daemons      []*proc        // in the order of their start
 	incarnations []*incarnation // in the order in which they began
 	apps         []*proc
@@ -83,7 +84,6 @@ type slot struct {
 type incarnation struct {
 	incarnation addr.Incarnation
 	slot        int // -1: it never spoke
-	uuid        addr.UUID
 	born        int64
 	gone        int64 // its process ended, it was reset, or the slot has another incarnation
 	killed      bool  // its process ended
@@ -98,6 +98,12 @@ type conn struct {
 	ends  [2]connEnd // client, server
 }
 
+// A callKey is one call.
+type callKey struct {
+	source history.Source
+	id     uint64
+}
+
 // A connEnd is one end of a connection.
 type connEnd struct {
 	source        history.Source
@@ -108,6 +114,22 @@ type connEnd struct {
 	closeIndex    int
 	how           string
 }
+
+// unknownEnd is an end that no record tells of.
+var unknownEnd = connEnd{opened: never, closed: never, openIndex: -1, closeIndex: -1}
+
+// orderly reports whether the end was closed in order, by its own application or the other one.
+func (e *connEnd) orderly() bool { return e.how == history.HowClose || e.how == history.HowEOF }
+
+// unharmed reports whether one end of a connection is open, or has ended because an application
+// closed it. The other end may have been closed a moment after this one noticed.
+func (w *world) unharmed(c *conn, side int) bool {
+	e, other := &c.ends[side], &c.ends[1-side]
+	return e.closed == never || e.orderly() || e.how == "ECONNRESET" && other.closed <= w.soonAfter(e.closed) && other.orderly()
+}
+
+// soonAfter is until when the reason for something at a time may be seen.
+func (w *world) soonAfter(at int64) int64 { return at + w.order() + int64(time.Second) }
 
 // A window is registered memory.
 type window struct {
@@ -123,6 +145,9 @@ type session struct {
 	// past are known peers that ended with an incarnation of the source, of incarnations that
 	// it knows again.
 	past map[addr.Incarnation][]*knownPeer
+	// live are the generations that it knows last, of other nodes, and the record that says so.
+	live   map[addr.NodeID]addr.Generation
+	liveAt int // -1: it never said
 }
 
 // A stamped is a value and since when it holds.
@@ -160,8 +185,7 @@ func sideIndex(s history.Side) int {
 // newWorld makes the world of a history.
 func newWorld(records []history.Record) *world {
 	w := &world{records: records, beginAt: -1, endAt: -1, settled: never,
-		faultOf: map[int]*fault{}, procs: map[history.Source]*proc{}, slots: map[int]*slot{}, incarnations: map[addr.Incarnation]*incarnation{},
-		conns: map[uint64]*conn{}, windows: map[uint64]*window{}, sessions: map[history.Source]*session{}}
+		faultOf: map[int]*fault{}, callOf: map[int]int{}, hanging: map[callKey]int{}, begun: map[history.ConnEnd]stamped[uint64]{}}
 	for i := range records {
 		w.take(i, &records[i])
 	}
@@ -206,6 +230,12 @@ func (w *world) take(i int, r *history.Record) {
 		w.event(i, r, b)
 	case *history.View:
 		w.view(i, r, b)
+	case *history.Call:
+		w.hanging[callKey{r.Source, b.ID}] = i
+	case *history.Return:
+		key := callKey{r.Source, b.ID}
+		w.callOf[i] = recordOf(w.hanging, key)
+		delete(w.hanging, key)
 	case *history.Opened:
 		w.opened(i, r, b)
 	case *history.Closed:
@@ -216,29 +246,20 @@ func (w *world) take(i int, r *history.Record) {
 			}
 		}
 	case *history.Window:
-		if w.windows[b.ID] == nil {
-			w.windows[b.ID] = &window{Window: b, gone: never}
-		}
+		w.windows.of(b.ID, window{b, never})
 	case *history.WindowGone:
-		if x := w.windows[b.ID]; x != nil {
+		if x := w.windows.get(b.ID); x != nil {
 			x.gone = min(x.gone, r.At)
 		}
 	}
 }
 
 // slot returns a slot.
-func (w *world) slot(id int) *slot {
-	s := w.slots[id]
-	if s == nil {
-		s = &slot{}
-		w.slots[id] = s
-	}
-	return s
-}
+func (w *world) slot(id int) *slot { return w.slots.of(id, slot{id: id}) }
 
 // at returns a slot to read, an empty one if no record tells of it.
 func (w *world) at(id int) *slot {
-	if s := w.slots[id]; s != nil {
+	if s := w.slots.get(id); s != nil {
 		return s
 	}
 	return &slot{}
@@ -246,12 +267,9 @@ func (w *world) at(id int) *slot {
 
 // process follows a process.
 func (w *world) process(i int, at int64, b *history.Process) {
-	p := w.procs[b.Target]
-	if p == nil {
-		p = &proc{source: b.Target, start: at, end: never, endIndex: -1, asked: never}
-		w.procs[b.Target] = p
-		w.procList = append(w.procList, p)
-		s := w.slot(b.Target.Slot)
+	known := len(w.procs.list)
+	p := w.procs.of(b.Target, proc{source: b.Target, start: at, end: never, endIndex: -1, asked: never})
+	if s := w.slot(b.Target.Slot); len(w.procs.list) > known {
 		if b.Target.Role == history.RoleDaemon {
 			s.daemons = append(s.daemons, p)
 		} else {
@@ -288,24 +306,16 @@ func (w *world) goneBy(l *incarnation, at int64, index int, killed bool) {
 
 // incarnation returns an incarnation; it is born when it is first mentioned.
 func (w *world) incarnation(l addr.Incarnation, at int64) *incarnation {
-	x := w.incarnations[l]
-	if x == nil {
-		x = &incarnation{incarnation: l, slot: -1, born: at, gone: never, why: -1}
-		w.incarnations[l] = x
-		w.incarnationList = append(w.incarnationList, x)
-	}
-	return x
+	return w.incarnations.of(l, incarnation{incarnation: l, slot: -1, born: at, gone: never, why: -1})
 }
 
 // session returns the session of a source.
 func (w *world) session(s history.Source) *session {
-	x := w.sessions[s]
-	if x == nil {
-		x = &session{source: s, known: map[addr.Incarnation]*knownPeer{}, past: map[addr.Incarnation][]*knownPeer{}}
-		w.sessions[s] = x
-		w.sessionList = append(w.sessionList, x)
+	if x := w.sessions.get(s); x != nil {
+		return x
 	}
-	return x
+	return w.sessions.of(s, session{source: s, known: map[addr.Incarnation]*knownPeer{}, past: map[addr.Incarnation][]*knownPeer{},
+		live: map[addr.NodeID]addr.Generation{}, liveAt: -1})
 }
 
 // event follows the events that a source is told.
@@ -313,7 +323,8 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 	s := w.session(r.Source)
 	switch b.What {
 	case history.EventSelf:
-		w.self(i, r, b.Subject, b.UUID)
+		w.self(i, r, b.Subject)
+		s.liveAt = i
 	case history.EventReset:
 		l := w.incarnation(b.Subject, r.At)
 		w.goneBy(l, r.At, i, false)
@@ -321,6 +332,7 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 	case history.EventAdded:
 		w.incarnation(b.Subject, r.At)
 		s.learn(b.Subject, r.At, i)
+		s.live[b.Subject.Node], s.liveAt = b.Subject.Generation, i
 	case history.EventRemoved:
 		w.incarnation(b.Subject, r.At)
 		a := s.known[b.Subject]
@@ -330,20 +342,20 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 		if a.removed == never {
 			a.removed, a.index = r.At, i
 		}
+		if s.liveAt = i; s.live[b.Subject.Node] == b.Subject.Generation {
+			delete(s.live, b.Subject.Node)
+		}
 	}
 }
 
 // self gives the slot of a source an incarnation.
-func (w *world) self(i int, r *history.Record, subject addr.Incarnation, uuid addr.UUID) {
+func (w *world) self(i int, r *history.Record, subject addr.Incarnation) {
 	s := w.session(r.Source)
 	if n := len(s.self); n == 0 || s.self[n-1].v != subject {
 		s.self = append(s.self, stamped[addr.Incarnation]{r.At, i, subject})
 		s.forget(r.At)
 	}
 	l := w.incarnation(subject, r.At)
-	if l.uuid.IsZero() {
-		l.uuid = uuid
-	}
 	if l.slot >= 0 {
 		return
 	}
@@ -358,13 +370,13 @@ func (w *world) self(i int, r *history.Record, subject addr.Incarnation, uuid ad
 // view follows the knowledge that a source gets by asking.
 func (w *world) view(i int, r *history.Record, b *history.View) {
 	s := w.session(r.Source)
+	clear(s.live)
+	s.liveAt = i
 	for _, m := range b.Live {
-		l := w.incarnation(m.Incarnation, r.At)
-		if l.uuid.IsZero() {
-			l.uuid = m.UUID
-		}
+		w.incarnation(m.Incarnation, r.At)
 		if m.Incarnation != b.Observer {
 			s.learn(m.Incarnation, r.At, i)
+			s.live[m.Incarnation.Node] = m.Incarnation.Generation
 		}
 	}
 }
@@ -392,6 +404,7 @@ func (s *session) ever(l addr.Incarnation) []*knownPeer {
 
 // forget ends a source's knowledge, with its own incarnation.
 func (s *session) forget(at int64) {
+	clear(s.live)
 	for _, a := range s.known {
 		if a.cleared == never {
 			a.cleared = at
@@ -399,15 +412,17 @@ func (s *session) forget(at int64) {
 	}
 }
 
-// endOf returns one end of a connection.
-func (w *world) endOf(e history.ConnEnd) *connEnd {
-	c := w.conns[e.Conn]
-	if c == nil {
-		none := connEnd{opened: never, closed: never, openIndex: -1, closeIndex: -1}
-		c = &conn{nonce: e.Conn, ends: [2]connEnd{none, none}}
-		w.conns[e.Conn] = c
-		w.connList = append(w.connList, c)
+// connEnd returns one end of a connection to read.
+func (w *world) connEnd(e history.ConnEnd) connEnd {
+	if c := w.conns.get(e.Conn); c != nil {
+		return c.ends[sideIndex(e.Side)]
 	}
+	return unknownEnd
+}
+
+// endOf returns one end of a connection to write.
+func (w *world) endOf(e history.ConnEnd) *connEnd {
+	c := w.conns.of(e.Conn, conn{e.Conn, [2]connEnd{unknownEnd, unknownEnd}})
 	return &c.ends[sideIndex(e.Side)]
 }
 
@@ -420,7 +435,7 @@ func (w *world) opened(i int, r *history.Record, b *history.Opened) {
 
 // slotOf returns the slot of an incarnation, -1 if it is not known.
 func (w *world) slotOf(l addr.Incarnation) int {
-	if x := w.incarnations[l]; x != nil {
+	if x := w.incarnations.get(l); x != nil {
 		return x.slot
 	}
 	return -1
@@ -450,4 +465,12 @@ func (w *world) order() int64 { return int64(w.slack.Order) }
 // inOrder returns the keys of a map to records in the order of these.
 func inOrder[K comparable](all map[K]int) []K {
 	return slices.SortedFunc(maps.Keys(all), func(a, b K) int { return cmp.Compare(all[a], all[b]) })
+}
+
+// recordOf returns the record that a map has for a key, -1 if it has none.
+func recordOf[K comparable](all map[K]int, key K) int {
+	if i, known := all[key]; known {
+		return i
+	}
+	return -1
 }
