@@ -17,13 +17,23 @@ import (
 // and All are then enforced there, and those on Messages and RMA here. Without,
 // as for a provider that has no packets, all are enforced on streams and datagrams.
 func (l *Layer) Provider(inner transport.Provider, packets bool) transport.Provider {
-	return &provider{inner, l, packets}
+	p := &provider{Provider: inner, layer: l, below: packets}
+	p.ctx, p.close = context.WithCancelCause(context.Background())
+	return p
 }
 
 type provider struct {
 	transport.Provider
 	layer *Layer
 	below bool
+	ctx   context.Context // ends with Close
+	close context.CancelCauseFunc
+}
+
+// Close is that of transport.Provider. It ends dials that a rule holds up.
+func (p *provider) Close() error {
+	p.close(transport.ErrClosed)
+	return p.Provider.Close()
 }
 
 // dialTimeout bounds a Dial across a cut, as that of a real provider would end.
@@ -53,6 +63,9 @@ func (p *provider) approach(ctx context.Context, w *party) error {
 		}
 		return nil
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(p.ctx, func() { end(context.Cause(p.ctx)) })()
 	limit, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	err := p.layer.approach(limit, w)

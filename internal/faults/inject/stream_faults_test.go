@@ -455,6 +455,22 @@ func TestDialsOfLinks(t *testing.T) {
 	})
 }
 
+// TestCloseEndsDialsAcrossACut closes a provider while a cut holds one of its dials up.
+func TestCloseEndsDialsAcrossACut(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		l := openLab(t)
+		add(t, l.layers[0], faults.Rule{On: faults.Link, Cut: true})
+		dialed := make(chan error, 1)
+		go func() { _, err := l.p[0].Dial(context.Background(), "b"); dialed <- err }()
+		synctest.Wait()
+		start := time.Now()
+		l.p[0].Close()
+		if err := <-dialed; !errors.Is(err, transport.ErrClosed) || time.Since(start) != 0 {
+			t.Errorf("the dial returned %v after %v", err, time.Since(start))
+		}
+	})
+}
+
 // TestCloseOfALinkAcrossACut ends one side during a cut: the other one hears of
 // it when the cut ends, and calls here fail at once.
 func TestCloseOfALinkAcrossACut(t *testing.T) {
