@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Fate is the decision about one packet, or one piece of a stream.
-type Fate struct {
+// A Decision is what happens to one packet, or one piece of a stream.
+type Decision struct {
 	Drop  bool          // it vanishes; nothing below matters then
 	Delay time.Duration // until it may go on
 
@@ -19,20 +19,20 @@ type Fate struct {
 	At      uint32
 	Mask    byte
 
-	// Deeds says which faults did this.
-	Deeds Deeds
+	// Effects says which faults did this.
+	Effects Effects
 }
 
-// Deeds is a set of faults that befell something.
-type Deeds uint16
+// Effects is the set of faults that a decision applies.
+type Effects uint16
 
-// The deeds.
+// The effects.
 const (
-	Dropped    Deeds = 1 << iota // by Drop
-	Stopped                      // dropped by Cut, HalfOpen or BlockUDP
-	Oversize                     // dropped by MTU
-	Overflowed                   // dropped by Rate: its buffer was full
-	Delayed                      // by Delay or Jitter
+	Dropped    Effects = 1 << iota // by Drop
+	Stopped                        // dropped by Cut, HalfOpen or BlockUDP
+	Oversize                       // dropped by MTU
+	Overflowed                     // dropped by Rate: its buffer was full
+	Delayed                        // by Delay or Jitter
 	Duplicated
 	Reordered
 	Corrupted
@@ -51,11 +51,11 @@ type Seen struct {
 	Meter *Meter
 }
 
-// Then returns the fate of a packet that first meets f and then g.
-func (f Fate) Then(g Fate) Fate {
-	f.Deeds |= g.Deeds
+// Then returns the decision about a packet to which first f and then g applies.
+func (f Decision) Then(g Decision) Decision {
+	f.Effects |= g.Effects
 	if f.Drop || g.Drop {
-		return Fate{Drop: true, Deeds: f.Deeds}
+		return Decision{Drop: true, Effects: f.Effects}
 	}
 	if g.Twice && !f.Twice {
 		f.Twice, f.Later = true, f.Delay+g.Later
@@ -84,10 +84,10 @@ const (
 )
 
 // Decide returns the rule's decision about one packet or piece.
-func (s *Seen) Decide(w Way, size int) Fate {
+func (s *Seen) Decide(w Way, size int) Decision {
 	acts, next := s.Rule.Acts(s.Age)
 	if !acts {
-		return Fate{}
+		return Decision{}
 	}
 	if w.Carrier == Stream {
 		return s.piece(w, size)
@@ -95,31 +95,31 @@ func (s *Seen) Decide(w Way, size int) Fate {
 	return s.packet(w, size, next)
 }
 
-func (s *Seen) packet(w Way, size int, next time.Duration) Fate {
+func (s *Seen) packet(w Way, size int, next time.Duration) Decision {
 	r, d := s.Rule, draws{s.Seed, w, s.N}
 	switch {
 	case r.Cut, r.HalfOpen, r.BlockUDP:
-		return Fate{Drop: true, Deeds: Stopped}
+		return Decision{Drop: true, Effects: Stopped}
 	case r.MTU > 0 && size > r.MTU:
-		return Fate{Drop: true, Deeds: Oversize}
+		return Decision{Drop: true, Effects: Oversize}
 	case d.happens(forDrop, r.Drop):
-		return Fate{Drop: true, Deeds: Dropped}
+		return Decision{Drop: true, Effects: Dropped}
 	}
-	var f Fate
+	var f Decision
 	if r.Hold {
-		f.Delay, f.Deeds = next-s.Age, Held
+		f.Delay, f.Effects = next-s.Age, Held
 	}
 	if r.Rate > 0 {
 		wait, room := s.Meter.Pass(s.Age, size, r.Rate, r.buffer())
 		if !room {
-			return Fate{Drop: true, Deeds: Overflowed}
+			return Decision{Drop: true, Effects: Overflowed}
 		}
 		f.wait(wait, Limited)
 	}
 	f.wait(d.flight(forJitter, r), Delayed)
 	if d.happens(forDuplicate, r.Duplicate) {
 		f.Twice, f.Later = true, f.Delay-d.flight(forJitter, r)+d.flight(forCopy, r)
-		f.Deeds |= Duplicated
+		f.Effects |= Duplicated
 	}
 	if d.happens(forReorder, r.Reorder) {
 		f.wait(1+time.Duration(d.unit(forSpan)*float64(ReorderSpan-1)), Reordered)
@@ -130,16 +130,16 @@ func (s *Seen) packet(w Way, size int, next time.Duration) Fate {
 	return f
 }
 
-func (f *Fate) wait(d time.Duration, why Deeds) {
+func (f *Decision) wait(d time.Duration, why Effects) {
 	if d > 0 {
 		f.Delay += d
-		f.Deeds |= why
+		f.Effects |= why
 	}
 }
 
-func (f *Fate) corrupt(bits uint64) {
+func (f *Decision) corrupt(bits uint64) {
 	f.Corrupt, f.At, f.Mask = true, uint32(bits>>8), byte(bits)|1
-	f.Deeds |= Corrupted
+	f.Effects |= Corrupted
 }
 
 const (
@@ -154,9 +154,9 @@ const (
 )
 
 // piece is packet for a stream.
-func (s *Seen) piece(w Way, size int) Fate {
+func (s *Seen) piece(w Way, size int) Decision {
 	r, d := s.Rule, draws{s.Seed, w, s.N}
-	var f Fate
+	var f Decision
 	if r.Rate > 0 {
 		wait, _ := s.Meter.Pass(s.Age, size, r.Rate, math.MaxInt64)
 		f.wait(wait, Limited)

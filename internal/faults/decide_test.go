@@ -22,9 +22,9 @@ func genWay(t *rapid.T) Way {
 	}
 }
 
-// decideAll is the fate of size bytes under rules that all cover w, in this order.
-func decideAll(rules []Seen, w Way, size int) Fate {
-	var total Fate
+// decideAll is the decision about size bytes under rules that all cover w, in this order.
+func decideAll(rules []Seen, w Way, size int) Decision {
+	var total Decision
 	for i := range rules {
 		total = total.Then(rules[i].Decide(w, size))
 		if total.Drop {
@@ -55,10 +55,10 @@ func TestDecideIsAFunction(t *testing.T) {
 			t.Fatalf("a piece of a stream is dropped: %+v", x)
 		}
 		if x.Delay < 0 || x.Later < 0 || x.Corrupt && x.Mask == 0 {
-			t.Fatalf("impossible fate %+v", x)
+			t.Fatalf("impossible decision %+v", x)
 		}
-		if reflect.DeepEqual(x, Fate{}) != (x.Deeds == 0) {
-			t.Fatalf("fate %+v and its deeds do not agree", x)
+		if reflect.DeepEqual(x, Decision{}) != (x.Effects == 0) {
+			t.Fatalf("decision %+v and its effects do not agree", x)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestProbabilitiesHold(t *testing.T) {
 					if f.Twice {
 						twice++
 					}
-					if f.Deeds&Reordered != 0 {
+					if f.Effects&Reordered != 0 {
 						reordered++
 					}
 					if f.Corrupt {
@@ -214,7 +214,7 @@ func TestOnlyWhatIsTooLongIsDropped(t *testing.T) {
 	r := Rule{On: Link, MTU: 1200}
 	for _, size := range []int{1, 1199, 1200, 1201, 65535} {
 		f := (&Seen{Rule: &r, Seed: 1}).Decide(Way{1, 2, Link, Packets}, size)
-		if f.Drop != (size > 1200) || f.Drop && f.Deeds != Oversize {
+		if f.Drop != (size > 1200) || f.Drop && f.Effects != Oversize {
 			t.Errorf("%d bytes: %+v", size, f)
 		}
 	}

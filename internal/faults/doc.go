@@ -45,7 +45,7 @@
 //
 // # The schedule is repeatable
 //
-// The fate of a packet follows from the rule's seed, the directed link, the carrier and how many
-// packets the rule has seen there before. The same rule gives the n-th packet the same fate in
+// The decision about a packet follows from the rule's seed, the directed link, the carrier and how many
+// packets the rule has seen there before. The same rule makes the same decision about the n-th packet in
 // every run, although that packet's contents may differ.
 package faults

@@ -228,14 +228,14 @@ func (e *entry) concerns(w Way, m Meeting) bool {
 	return e.rule.enforced(m.Sending) && e.rule.Covers(w)
 }
 
-// Decide returns the fate of a packet or of a piece of a stream, of size bytes, and counts it. Gate
+// Decide returns the decision about a packet or a piece of a stream, of size bytes, and counts it. Gate
 // decides whether a stream may go on at all.
-func (p *Plane) Decide(m Meeting, size int) Fate {
+func (p *Plane) Decide(m Meeting, size int) Decision {
 	w := p.way(m)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
-	var total Fate
+	var total Decision
 	for _, e := range p.rules {
 		if age := now - e.added; e.concerns(w, m) {
 			if acts, _ := e.rule.Acts(age); !acts {
@@ -245,7 +245,7 @@ func (p *Plane) Decide(m Meeting, size int) Fate {
 			s := Seen{Rule: &e.rule, Seed: e.seed, N: t.seen, Age: age, Meter: &t.meter}
 			t.seen++
 			f := s.Decide(w, size)
-			e.counts.add(f.Deeds, size)
+			e.counts.add(f.Effects, size)
 			if total = total.Then(f); total.Drop {
 				break
 			}

@@ -45,11 +45,11 @@ type Counters struct {
 	Reset      uint64 `json:"reset"`   // connections ended by reset
 }
 
-// An effect is one of the counts, with the deeds that it is of, and its name.
+// An effect is one of the counts, with its name and the effects that add to it.
 type effect struct {
-	deeds Deeds
-	name  string
-	count *uint64
+	effects Effects
+	name    string
+	count   *uint64
 }
 
 // effects are the counts of effects, in the order of their names.
@@ -63,11 +63,11 @@ func (c *Counters) effects() [11]effect {
 }
 
 // add counts the effects of a rule on size bytes.
-func (c *Counters) add(d Deeds, size int) {
+func (c *Counters) add(d Effects, size int) {
 	c.Seen++
 	c.Bytes += uint64(size)
 	for _, x := range c.effects() {
-		if d&x.deeds != 0 {
+		if d&x.effects != 0 {
 			*x.count++
 		}
 	}

@@ -23,11 +23,11 @@ type DialFunc func(ctx context.Context, address string) (net.Conn, error)
 // Close never waits.
 type Conn struct {
 	net.Conn // the connection below
-	party    party
+	peer     peer
 	layer    *Layer
-	peer     atomic.Pointer[addr.UUID] // proved by the user; nil: not yet
-	out      outHalf
-	in       inHalf
+	proved   atomic.Pointer[addr.UUID] // by the user: the node at the other end; nil: not yet
+	out      sendDirection
+	in       recvDirection
 
 	once   sync.Once
 	gone   chan struct{} // closed when the connection below is closed
@@ -39,16 +39,16 @@ type Conn struct {
 // newConn wraps c; peers returns the nodes that may be at the other end while none is identified.
 func (l *Layer) newConn(c net.Conn, on faults.Traffic, peers func() []addr.NodeID) *Conn {
 	w := &Conn{Conn: c, layer: l, gone: make(chan struct{})}
-	w.party.layer = l
-	w.party.setTraffic(on)
-	w.party.peers = func() []addr.NodeID {
-		if node := w.peer.Load(); node != nil {
+	w.peer.layer = l
+	w.peer.setTraffic(on)
+	w.peer.peers = func() []addr.NodeID {
+		if node := w.proved.Load(); node != nil {
 			return []addr.NodeID{l.plane.Names.Node(*node)}
 		}
 		return peers()
 	}
-	w.out = outHalf{who: &w.party, to: c, stop: w.gone, onEnd: w.end, onFail: w.explain}
-	w.in = inHalf{who: &w.party, from: c, stop: w.gone, onFail: w.explain}
+	w.out = sendDirection{peer: &w.peer, to: c, stop: w.gone, onEnd: w.end, onFail: w.explain}
+	w.in = recvDirection{peer: &w.peer, from: c, stop: w.gone, onFail: w.explain}
 	if !l.add(w) {
 		w.end()
 	}
@@ -57,9 +57,9 @@ func (l *Layer) newConn(c net.Conn, on faults.Traffic, peers func() []addr.NodeI
 
 // Identified says which node is proved to be at the other end.
 func (c *Conn) Identified(node addr.UUID) {
-	c.peer.Store(&node)
-	if !c.party.idle() {
-		c.obey(c.party.gate(true, true), true)
+	c.proved.Store(&node)
+	if !c.peer.idle() {
+		c.obey(c.peer.gate(true, true), true)
 	}
 }
 
@@ -76,8 +76,8 @@ func (c *Conn) obey(g faults.Gate, fresh bool) bool {
 // sever ends the connection as a reset does.
 func (c *Conn) sever() {
 	c.reset.Store(true)
-	c.out.line.fail(syscall.ECONNRESET)
-	c.in.line.fail(syscall.ECONNRESET)
+	c.out.queue.fail(syscall.ECONNRESET)
+	c.in.queue.fail(syscall.ECONNRESET)
 	if l, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
 		_ = l.SetLinger(0) // a TCP connection ends with a reset then
 	}
@@ -99,11 +99,11 @@ func (c *Conn) explain(err error) error {
 }
 
 func (c *Conn) poke() {
-	if !c.party.idle() && c.party.gate(true, false).Reset {
-		c.obey(c.party.gate(true, true), false)
+	if !c.peer.idle() && c.peer.gate(true, false).Reset {
+		c.obey(c.peer.gate(true, true), false)
 	}
-	c.out.line.changed.fire()
-	c.in.line.changed.fire()
+	c.out.queue.changed.fire()
+	c.in.queue.changed.fire()
 	c.wake.fire()
 }
 
@@ -113,8 +113,8 @@ func (c *Conn) abort() { c.end() }
 func (c *Conn) end() {
 	c.once.Do(func() {
 		close(c.gone)
-		c.out.line.fail(net.ErrClosed)
-		c.in.line.fail(net.ErrClosed)
+		c.out.queue.fail(net.ErrClosed)
+		c.in.queue.fail(net.ErrClosed)
 		_ = c.Conn.Close() // the error is the peer's loss
 		c.layer.remove(c)
 	})
@@ -148,7 +148,7 @@ func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	waits := c.out.mode.isPumped() || !c.party.idle() && c.party.gate(true, false).Stopped
+	waits := c.out.mode.isPumped() || !c.peer.idle() && c.peer.gate(true, false).Stopped
 	if !waits || !c.layer.linger(c.linger) {
 		c.end()
 	}
@@ -159,13 +159,13 @@ func (c *Conn) Close() error {
 func (c *Conn) linger() {
 	defer c.end()
 	ended := c.discard()
-	c.out.line.finish(errFlushed)
+	c.out.queue.finish(errFlushed)
 	timer := time.NewTimer(lingerTime)
 	defer timer.Stop()
 	for {
 		wake := c.wake.wait()
 		drained := !c.out.mode.isPumped() || isClosed(c.out.mode.stopped)
-		if drained && !c.party.gate(true, false).Stopped {
+		if drained && !c.peer.gate(true, false).Stopped {
 			return
 		}
 		var flushed <-chan struct{}
@@ -190,7 +190,7 @@ func (c *Conn) linger() {
 // errFlushed ends the pump of a connection that lingers.
 const errFlushed sentinel = "flushed"
 
-// discard makes the reading half drop arriving bytes. It returns a channel that is closed when the
+// discard makes the receiving direction drop arriving bytes. It returns a channel that is closed when the
 // peer has ended the connection.
 func (c *Conn) discard() <-chan struct{} {
 	c.in.interrupt(net.ErrClosed)
@@ -216,7 +216,7 @@ func isClosed(ch <-chan struct{}) bool {
 // the rules add to a round trip.
 func (l *Layer) Dial(dial DialFunc, on faults.Traffic) DialFunc {
 	return func(ctx context.Context, address string) (net.Conn, error) {
-		w := &party{layer: l, peers: func() []addr.NodeID { return []addr.NodeID{l.plane.Names.Place(address)} }}
+		w := &peer{layer: l, peers: func() []addr.NodeID { return []addr.NodeID{l.plane.Names.Place(address)} }}
 		w.setTraffic(on)
 		if err := l.approach(ctx, w); err != nil {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: place(address), Err: err}
@@ -236,7 +236,7 @@ func (p place) Network() string { return "tcp" }
 func (p place) String() string  { return string(p) }
 
 // approach waits as long as the way to a peer takes, there and back.
-func (l *Layer) approach(ctx context.Context, w *party) error {
+func (l *Layer) approach(ctx context.Context, w *peer) error {
 	if l.ctx.Err() != nil {
 		return net.ErrClosed
 	}
@@ -314,10 +314,10 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // refused ends a new connection that a rule refuses, and reports whether it did.
 func (c *Conn) refused() bool {
-	if c.party.idle() || !c.obey(c.party.gate(true, false), true) {
+	if c.peer.idle() || !c.obey(c.peer.gate(true, false), true) {
 		return false
 	}
-	c.party.gate(true, true) // counts
+	c.peer.gate(true, true) // counts
 	return true
 }
 

@@ -99,7 +99,7 @@ func roundTrip(near, far net.Conn, limit time.Duration) (time.Duration, error) {
 
 // TestConnIsANetConn runs the standard library's conformance tests for
 // connections on wrapped ones: without rules, and with rules that make every
-// byte pass the lines.
+// byte pass the queues.
 func TestConnIsANetConn(t *testing.T) {
 	for name, rules := range map[string][]faults.Rule{
 		"no rules":   nil,

@@ -119,7 +119,7 @@ func (l *Layer) spawn(f func()) bool {
 
 // awaitOpen waits until w may send again. It reports false if stop is closed, or
 // the Layer, before.
-func (l *Layer) awaitOpen(w *party, stop <-chan struct{}) bool {
+func (l *Layer) awaitOpen(w *peer, stop <-chan struct{}) bool {
 	n := &waiter{}
 	if !l.add(n) {
 		return false

@@ -15,7 +15,7 @@ import (
 // If inner is a *net.UDPConn on Linux, or made of one by quic.ReceiveOffload, the result has all
 // that QUIC uses to be fast. It closes inner.
 func (l *Layer) PacketConn(inner net.PacketConn, on faults.Traffic) net.PacketConn {
-	c := &packetConn{PacketConn: inner, layer: l, on: on, later: newLater(l, laterPackets)}
+	c := &packetConn{PacketConn: inner, layer: l, on: on, queue: newPacketQueue(l, queuedPackets)}
 	return fastConn(c)
 }
 
@@ -24,7 +24,7 @@ type packetConn struct {
 	net.PacketConn
 	layer *Layer
 	on    faults.Traffic
-	later *later
+	queue *packetQueue
 
 	mu     sync.Mutex // guards the fields below
 	inbox  []*arrived // were delayed and are due
@@ -44,8 +44,8 @@ type arrived struct {
 // inboxLimit bounds the packets that are due and not read.
 const inboxLimit = 8192
 
-// decide returns the fate of a packet of size bytes to or from a peer.
-func (c *packetConn) decide(peer net.Addr, sending bool, size int) faults.Fate {
+// decide returns the decision of a packet of size bytes to or from a peer.
+func (c *packetConn) decide(peer net.Addr, sending bool, size int) faults.Decision {
 	var at netip.AddrPort
 	if udp, ok := peer.(*net.UDPAddr); ok && udp != nil {
 		at = udp.AddrPort()
@@ -65,11 +65,11 @@ func (c *packetConn) WriteTo(p []byte, to net.Addr) (int, error) {
 	return c.emit(p, c.decide(to, true, len(p)), func(p []byte) (int, error) { return c.PacketConn.WriteTo(p, to) })
 }
 
-// untouched reports whether a packet of this fate goes as it is, now and once.
-func untouched(f faults.Fate) bool { return !f.Drop && !f.Corrupt && !f.Twice && f.Delay == 0 }
+// untouched reports whether a packet of this decision goes as it is, now and once.
+func untouched(f faults.Decision) bool { return !f.Drop && !f.Corrupt && !f.Twice && f.Delay == 0 }
 
 // emit sends one packet now, later, twice or never.
-func (c *packetConn) emit(p []byte, f faults.Fate, send func([]byte) (int, error)) (int, error) {
+func (c *packetConn) emit(p []byte, f faults.Decision, send func([]byte) (int, error)) (int, error) {
 	if f.Drop {
 		return len(p), nil
 	}
@@ -80,19 +80,19 @@ func (c *packetConn) emit(p []byte, f faults.Fate, send func([]byte) (int, error
 		corrupt(p, f)
 	}
 	lost := func() { _, _ = send(p) } // UDP: an error is a lost packet
-	flush := f.Deeds&faults.Held == 0
+	flush := f.Effects&faults.Held == 0
 	if f.Twice {
-		c.later.add(f.Later, len(p), flush, lost)
+		c.queue.add(f.Later, len(p), flush, lost)
 	}
 	if f.Delay > 0 {
-		c.later.add(f.Delay, len(p), flush, lost)
+		c.queue.add(f.Delay, len(p), flush, lost)
 		return len(p), nil
 	}
 	return send(p)
 }
 
 // corrupt changes one byte of p.
-func corrupt(p []byte, f faults.Fate) {
+func corrupt(p []byte, f faults.Decision) {
 	if len(p) > 0 {
 		p[int(f.At)%len(p)] ^= f.Mask
 	}
@@ -141,7 +141,7 @@ func (c *packetConn) admit(a *arrived) bool {
 // postpone lets a copy of a arrive after wait.
 func (c *packetConn) postpone(wait time.Duration, a *arrived) {
 	again := &arrived{data: append([]byte(nil), a.data...), oob: append([]byte(nil), a.oob...), flags: a.flags, from: a.from}
-	c.later.add(wait, len(a.data), false, func() { c.arrive(again) })
+	c.queue.add(wait, len(a.data), false, func() { c.arrive(again) })
 }
 
 // arrive makes a readable and wakes the reader.
@@ -224,6 +224,6 @@ func (c *packetConn) Close() error {
 	c.mu.Lock()
 	c.closed, c.inbox = true, nil
 	c.mu.Unlock()
-	c.later.stop()
+	c.queue.stop()
 	return c.PacketConn.Close()
 }

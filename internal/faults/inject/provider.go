@@ -42,7 +42,7 @@ const dialTimeout = 2 * time.Second
 // Dial is that of transport.Provider. Across a cut it hangs, across a half-open
 // link it is refused.
 func (p *provider) Dial(ctx context.Context, address string) (transport.Session, error) {
-	w := &party{layer: p.layer, peers: func() []addr.NodeID { return []addr.NodeID{p.layer.plane.Names.Place(address)} }}
+	w := &peer{layer: p.layer, peers: func() []addr.NodeID { return []addr.NodeID{p.layer.plane.Names.Place(address)} }}
 	w.setTraffic(faults.Link)
 	if err := p.approach(ctx, w); err != nil {
 		return nil, fmt.Errorf("%s: dial %s: %w", p.Name(), address, err)
@@ -56,7 +56,7 @@ func (p *provider) Dial(ctx context.Context, address string) (transport.Session,
 
 // approach waits until a session may be opened. Where packets are cut, the provider below waits by
 // itself.
-func (p *provider) approach(ctx context.Context, w *party) error {
+func (p *provider) approach(ctx context.Context, w *peer) error {
 	if p.below {
 		if w.gate(true, true).Refused {
 			return syscall.ECONNREFUSED
@@ -83,13 +83,13 @@ func (p *provider) Accept(ctx context.Context) (transport.Session, error) {
 			return nil, err
 		}
 		s := p.session(inner)
-		if s.party.idle() {
+		if s.peer.idle() {
 			return s, nil
 		}
 		if g := s.linkGate(); !g.Refused && !g.Reset {
 			return s, nil
 		}
-		s.party.gate(true, true)
+		s.peer.gate(true, true)
 		s.end(&transport.CloseError{Code: transport.CodeOK, Reason: "refused by a fault"})
 		inner.Close(transport.CodeOK, "refused by a fault")
 	}

@@ -17,8 +17,8 @@ type session struct {
 	inner    transport.Session
 	provider *provider
 	layer    *Layer
-	party    party
-	later    *later
+	peer     peer
+	queue    *packetQueue
 	inbox    chan []byte // datagrams that have arrived; nil with packets below
 
 	ctx    context.Context // ends with done
@@ -31,18 +31,18 @@ type session struct {
 
 // Bounds of the datagrams of one session that wait.
 const (
-	inboxDatagrams = 128 // until they are received
-	laterDatagrams = 256 // that a rule delays
+	inboxDatagrams  = 128 // until they are received
+	queuedDatagrams = 256 // that a rule delays
 )
 
 func (p *provider) session(inner transport.Session) *session {
 	s := &session{inner: inner, provider: p, layer: p.layer, streams: make(map[stream]struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	node := inner.Peer().Node
-	s.party.layer, s.party.below = p.layer, p.below
-	s.party.peers = func() []addr.NodeID { return []addr.NodeID{p.layer.plane.Names.Node(node)} }
-	s.party.setTraffic(faults.Link)
-	s.later = newLater(p.layer, laterDatagrams)
+	s.peer.layer, s.peer.below = p.layer, p.below
+	s.peer.peers = func() []addr.NodeID { return []addr.NodeID{p.layer.plane.Names.Node(node)} }
+	s.peer.setTraffic(faults.Link)
+	s.queue = newPacketQueue(p.layer, queuedDatagrams)
 	if !p.layer.add(s) {
 		s.abort()
 		return s
@@ -57,7 +57,7 @@ func (p *provider) session(inner transport.Session) *session {
 
 // linkGate returns the decision about the whole link, at whichever layer it is enforced.
 func (s *session) linkGate() faults.Gate {
-	w := party{layer: s.layer, peers: s.party.peers}
+	w := peer{layer: s.layer, peers: s.peer.peers}
 	w.setTraffic(faults.Link)
 	return w.gate(true, false)
 }
@@ -65,14 +65,14 @@ func (s *session) linkGate() faults.Gate {
 // follow ends the session here when it has ended below and the rules let that be
 // seen.
 func (s *session) follow() {
-	defer s.later.stop()
+	defer s.queue.stop()
 	defer s.layer.remove(s)
 	select {
 	case <-s.inner.Done():
 	case <-s.ctx.Done():
 		return
 	}
-	if s.layer.awaitOpen(&s.party, s.ctx.Done()) {
+	if s.layer.awaitOpen(&s.peer, s.ctx.Done()) {
 		s.end(s.inner.Err())
 	}
 }
@@ -116,10 +116,10 @@ func (s *session) release(l stream) {
 }
 
 func (s *session) poke() {
-	if s.party.idle() || s.Err() != nil || !s.linkGate().Reset {
+	if s.peer.idle() || s.Err() != nil || !s.linkGate().Reset {
 		return
 	}
-	w := party{layer: s.layer, peers: s.party.peers}
+	w := peer{layer: s.layer, peers: s.peer.peers}
 	w.setTraffic(faults.Link)
 	w.gate(true, true)
 	s.end(&transport.CloseError{Reset: true})
@@ -148,7 +148,7 @@ func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error
 	defer cancel()
 	inner, err := s.inner.AcceptStream(ctx)
 	if err != nil {
-		if s.party.gate(false, false).Stopped && s.inner.Err() != nil {
+		if s.peer.gate(false, false).Stopped && s.inner.Err() != nil {
 			<-ctx.Done() // the end below is not to be seen yet
 		}
 		return nil, s.explain(err)
@@ -176,7 +176,7 @@ func (s *session) SendDatagram(p []byte) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	if s.inbox == nil || s.party.idle() || len(p) > transport.MaxDatagram {
+	if s.inbox == nil || s.peer.idle() || len(p) > transport.MaxDatagram {
 		return s.inner.SendDatagram(p)
 	}
 	f := s.datagram(true, len(p))
@@ -186,10 +186,10 @@ func (s *session) SendDatagram(p []byte) error {
 	own := append([]byte(nil), p...)
 	send := func() { _ = s.inner.SendDatagram(own) } // an error is a lost datagram
 	if f.Twice {
-		s.later.add(f.Later, len(own), true, send)
+		s.queue.add(f.Later, len(own), true, send)
 	}
 	if f.Delay > 0 {
-		s.later.add(f.Delay, len(own), true, send)
+		s.queue.add(f.Delay, len(own), true, send)
 		return nil
 	}
 	return s.inner.SendDatagram(p)
@@ -198,11 +198,11 @@ func (s *session) SendDatagram(p []byte) error {
 // datagram decides about a datagram. One that is corrupted is lost: in a packet
 // it would not pass its checksum. Without packets below it is part of a stream, of
 // which a cut in one direction stops both: soon nothing is acknowledged.
-func (s *session) datagram(sending bool, size int) faults.Fate {
-	m := s.party.meeting(s.party.peers()[0], sending)
+func (s *session) datagram(sending bool, size int) faults.Decision {
+	m := s.peer.meeting(s.peer.peers()[0], sending)
 	m.Carrier = faults.Packets
 	f := s.layer.plane.Decide(m, size)
-	f.Drop = f.Drop || f.Corrupt || s.party.gate(sending, true).Stopped
+	f.Drop = f.Drop || f.Corrupt || s.peer.gate(sending, true).Stopped
 	return f
 }
 
@@ -213,7 +213,7 @@ func (s *session) receive() {
 		if err != nil {
 			return
 		}
-		if s.party.idle() {
+		if s.peer.idle() {
 			s.arrive(p)
 			continue
 		}
@@ -223,10 +223,10 @@ func (s *session) receive() {
 		}
 		if f.Twice {
 			again := append([]byte(nil), p...)
-			s.later.add(f.Later, len(p), false, func() { s.arrive(again) })
+			s.queue.add(f.Later, len(p), false, func() { s.arrive(again) })
 		}
 		if f.Delay > 0 {
-			s.later.add(f.Delay, len(p), false, func() { s.arrive(p) })
+			s.queue.add(f.Delay, len(p), false, func() { s.arrive(p) })
 			continue
 		}
 		s.arrive(p)
@@ -269,7 +269,7 @@ func (s *session) RemoteAddr() string { return s.inner.RemoteAddr() }
 // Heard implements transport.Session. While there are rules on the traffic above the provider,
 // bytes that came below them may not be seen here.
 func (s *session) Heard() uint64 {
-	if !s.provider.below && !s.party.idle() {
+	if !s.provider.below && !s.peer.idle() {
 		return 0
 	}
 	return s.inner.Heard()
@@ -288,7 +288,7 @@ func (s *session) Close(code uint64, reason string) error {
 		return nil
 	}
 	s.end(&transport.CloseError{Code: code, Reason: reason})
-	if s.party.gate(true, false).Stopped && s.layer.linger(func() { s.linger(code, reason) }) {
+	if s.peer.gate(true, false).Stopped && s.layer.linger(func() { s.linger(code, reason) }) {
 		return nil
 	}
 	return s.inner.Close(code, reason)
@@ -296,7 +296,7 @@ func (s *session) Close(code uint64, reason string) error {
 
 // linger closes the session below when the rules let the peer hear of it.
 func (s *session) linger(code uint64, reason string) {
-	s.layer.awaitOpen(&s.party, s.inner.Done())
+	s.layer.awaitOpen(&s.peer, s.inner.Done())
 	// An error can only say that it has ended already.
 	_ = s.inner.Close(code, reason)
 }

@@ -19,9 +19,9 @@ func trafficOf(first []byte) faults.Traffic {
 	return faults.Link
 }
 
-// streamParty returns the party of a stream of s, whose traffic is not known yet.
-func (s *session) streamParty(p *party) {
-	p.layer, p.below, p.peers = s.layer, s.party.below, s.party.peers
+// streamPeer returns the peer of a stream of s, whose traffic is not known yet.
+func (s *session) streamPeer(p *peer) {
+	p.layer, p.below, p.peers = s.layer, s.peer.below, s.peer.peers
 	p.setTraffic(faults.Link)
 }
 
@@ -29,15 +29,15 @@ func (s *session) streamParty(p *party) {
 type sendStream struct {
 	s     *session
 	inner transport.SendStream
-	party party
-	out   outHalf
+	peer  peer
+	out   sendDirection
 }
 
 func newSendStream(s *session, inner transport.SendStream) *sendStream {
 	l := &sendStream{s: s, inner: inner}
-	s.streamParty(&l.party)
-	l.out = outHalf{who: &l.party, to: inner, stop: s.ctx.Done(),
-		first:  func(p []byte) { l.party.setTraffic(trafficOf(p)) },
+	s.streamPeer(&l.peer)
+	l.out = sendDirection{peer: &l.peer, to: inner, stop: s.ctx.Done(),
+		first:  func(p []byte) { l.peer.setTraffic(trafficOf(p)) },
 		onEnd:  func() { _ = inner.Close(); s.release(l) }, // its only error is a stream that has ended
 		onFail: func(err error) error { return streamError(err, s.Err) },
 	}
@@ -62,7 +62,7 @@ func (l *sendStream) Close() error {
 
 // Cancel implements transport.SendStream. Bytes before a Close go on.
 func (l *sendStream) Cancel() {
-	if l.out.line.finished() {
+	if l.out.queue.finished() {
 		return
 	}
 	l.out.interrupt(transport.ErrStreamCanceled)
@@ -71,9 +71,9 @@ func (l *sendStream) Cancel() {
 }
 
 func (l *sendStream) poke() {
-	l.out.line.changed.fire()
-	if !l.party.idle() && l.party.gate(true, false).Reset {
-		l.party.gate(true, true)
+	l.out.queue.changed.fire()
+	if !l.peer.idle() && l.peer.gate(true, false).Reset {
+		l.peer.gate(true, true)
 		l.Cancel()
 	}
 }
@@ -90,15 +90,15 @@ func (l *sendStream) abort() {
 type recvStream struct {
 	s     *session
 	inner transport.RecvStream
-	party party
-	in    inHalf
+	peer  peer
+	in    recvDirection
 }
 
 func newRecvStream(s *session, inner transport.RecvStream) *recvStream {
 	l := &recvStream{s: s, inner: inner}
-	s.streamParty(&l.party)
-	l.in = inHalf{who: &l.party, from: inner, stop: s.ctx.Done(),
-		first:  func(p []byte) { l.party.setTraffic(trafficOf(p)) },
+	s.streamPeer(&l.peer)
+	l.in = recvDirection{peer: &l.peer, from: inner, stop: s.ctx.Done(),
+		first:  func(p []byte) { l.peer.setTraffic(trafficOf(p)) },
 		onFail: func(err error) error { return streamError(err, s.Err) },
 	}
 	s.adopt(l)
@@ -125,9 +125,9 @@ func (l *recvStream) Cancel() {
 }
 
 func (l *recvStream) poke() {
-	l.in.line.changed.fire()
-	if !l.party.idle() && l.party.gate(false, false).Reset {
-		l.party.gate(false, true)
+	l.in.queue.changed.fire()
+	if !l.peer.idle() && l.peer.gate(false, false).Reset {
+		l.peer.gate(false, true)
 		l.Cancel()
 	}
 }
@@ -144,11 +144,11 @@ func (l *recvStream) abort() {
 // does not wait. The end of the session says it too.
 func (s *session) pass(f func()) {
 	later := func() {
-		if s.layer.awaitOpen(&s.party, s.ctx.Done()) {
+		if s.layer.awaitOpen(&s.peer, s.ctx.Done()) {
 			f()
 		}
 	}
-	if !s.party.gate(true, false).Stopped || !s.layer.linger(later) {
+	if !s.peer.gate(true, false).Stopped || !s.layer.linger(later) {
 		f()
 	}
 }

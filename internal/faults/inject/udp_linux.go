@@ -162,7 +162,7 @@ func (c *udpConn) writeRun(p []byte, size int, oob, rest []byte, to *net.UDPAddr
 }
 
 // emitOne sends one packet to which something happens.
-func (c *udpConn) emitOne(p []byte, f faults.Fate, rest []byte, to *net.UDPAddr) error {
+func (c *udpConn) emitOne(p []byte, f faults.Decision, rest []byte, to *net.UDPAddr) error {
 	rest = append([]byte(nil), rest...) // it may be sent later
 	_, err := c.emit(p, f, func(p []byte) (int, error) {
 		sent, _, err := c.udp.WriteMsgUDP(p, rest, to)

@@ -358,9 +358,9 @@ func TestQUICOverBadSockets(t *testing.T) {
 // as it was sent.
 func TestQUICMeetsEachFaultByItself(t *testing.T) {
 	kinds := []struct {
-		name  string
-		r     faults.Rule
-		deeds func(faults.Counters) uint64
+		name    string
+		r       faults.Rule
+		effects func(faults.Counters) uint64
 	}{
 		{"drop", faults.Rule{Drop: .05}, func(c faults.Counters) uint64 { return c.Dropped }},
 		{"duplicate", faults.Rule{Duplicate: .1}, func(c faults.Counters) uint64 { return c.Duplicated }},
@@ -375,13 +375,13 @@ func TestQUICMeetsEachFaultByItself(t *testing.T) {
 				r.On, r.At, r.Seed = on, faults.AtFrom, 3
 				layers, p := quicPair(t, 16, r)
 				s := connected(t, p)
-				for i := 0; i < 2 || i < 50 && (k.deeds(listed(t, layers[0])) == 0 || k.deeds(listed(t, layers[1])) == 0); i++ {
+				for i := 0; i < 2 || i < 50 && (k.effects(listed(t, layers[0])) == 0 || k.effects(listed(t, layers[1])) == 0); i++ {
 					exact(t, s[0], s[1], 128<<10)
 					exact(t, s[1], s[0], 128<<10)
 				}
 				for i, l := range layers {
 					c := listed(t, l)
-					if n := k.deeds(c); n == 0 || n >= c.Seen || n != c.Fired() {
+					if n := k.effects(c); n == 0 || n >= c.Seen || n != c.Fired() {
 						t.Errorf("node %d: %+v, want nothing but %s, of some packets", i+1, c, k.name)
 					}
 				}

@@ -28,7 +28,7 @@ type Action struct {
 	At    Duration // from the beginning of the run
 	// Until is when it is undone. 0: it is instant, or lasts to the end.
 	Until Duration
-	// Seed is for choices that stay random inside the action: the fate of packets.
+	// Seed is for choices that stay random inside the action: the decisions about packets.
 	Seed uint64
 	Do
 }

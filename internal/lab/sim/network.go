@@ -112,14 +112,14 @@ func (n *network) remove(r *rule) {
 
 // cross sends one packet of size bytes on its way. The rules decide as in the fault plane of
 // a node; the other end drops a corrupted packet.
-func (p *path) cross(now time.Duration, size int) faults.Fate {
-	f := faults.Fate{Delay: p.base + time.Duration(p.rng.Int64N(int64(p.base/3)+1))}
+func (p *path) cross(now time.Duration, size int) faults.Decision {
+	f := faults.Decision{Delay: p.base + time.Duration(p.rng.Int64N(int64(p.base/3)+1))}
 	apart := false // it may be overtaken
 	for _, r := range p.rules {
 		g := r.decide(p.way, now, size)
-		apart = apart || g.Deeds&faults.Reordered != 0 || g.Deeds&faults.Delayed != 0 && r.Jitter > 0
+		apart = apart || g.Effects&faults.Reordered != 0 || g.Effects&faults.Delayed != 0 && r.Jitter > 0
 		if f = f.Then(g); f.Drop || f.Corrupt {
-			return faults.Fate{Drop: true}
+			return faults.Decision{Drop: true}
 		}
 	}
 	// Without a fault packets of one path do not overtake each other.
@@ -131,12 +131,12 @@ func (p *path) cross(now time.Duration, size int) faults.Fate {
 	return f
 }
 
-func (b *bound) decide(w faults.Way, now time.Duration, size int) faults.Fate {
+func (b *bound) decide(w faults.Way, now time.Duration, size int) faults.Decision {
 	w.Carrier = faults.Packets
 	s := faults.Seen{Rule: &b.like, Seed: b.Seed, N: b.seen, Age: now - b.since, Meter: &b.meter}
 	b.seen++
 	f := s.Decide(w, size)
-	if f.Deeds != 0 {
+	if f.Effects != 0 {
 		b.fired++
 	}
 	return f

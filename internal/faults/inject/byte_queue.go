@@ -13,19 +13,19 @@ type chunk struct {
 	due  time.Time
 }
 
-// lineLimit bounds the bytes that wait in a line. A writer of more waits.
-const lineLimit = 1 << 20
+// byteQueueLimit bounds the bytes that wait in a byteQueue. A writer of more waits.
+const byteQueueLimit = 1 << 20
 
-// pushes counts the pushes of all lines. A few nanoseconds of it go into each due time, so that
+// pushes counts the pushes of all byteQueues. A few nanoseconds of it go into each due time, so that
 // pieces sent at one instant of virtual time on several streams arrive in order.
 var pushes atomic.Uint64
 
 // tieSpan bounds the time that pushes adds, in nanoseconds.
 const tieSpan = 1 << 14
 
-// A line is the bytes of one direction of a stream that a rule keeps waiting, in
-// order. The zero line is empty.
-type line struct {
+// A byteQueue is the bytes of one direction of a stream that a rule keeps waiting, in
+// order. The zero byteQueue is empty.
+type byteQueue struct {
 	changed broadcast // fires at every change, and when the rules change
 
 	mu       sync.Mutex // guards the fields below
@@ -38,7 +38,7 @@ type line struct {
 
 // push adds a copy of p, due after wait and not before the chunks that are there. It waits for
 // room, until the deadline if bound, or until stop.
-func (l *line) push(p []byte, wait time.Duration, bound bool, stop <-chan struct{}) error {
+func (l *byteQueue) push(p []byte, wait time.Duration, bound bool, stop <-chan struct{}) error {
 	for {
 		changed := l.changed.wait()
 		l.mu.Lock()
@@ -55,7 +55,7 @@ func (l *line) push(p []byte, wait time.Duration, bound bool, stop <-chan struct
 
 // tryPush is push without waiting; errFull says that it would wait, until the
 // time returned. mu is held.
-func (l *line) tryPush(p []byte, wait time.Duration, bound bool, now time.Time) (time.Time, error) {
+func (l *byteQueue) tryPush(p []byte, wait time.Duration, bound bool, now time.Time) (time.Time, error) {
 	switch {
 	case l.broken != nil:
 		return time.Time{}, l.broken
@@ -63,7 +63,7 @@ func (l *line) tryPush(p []byte, wait time.Duration, bound bool, now time.Time) 
 		return time.Time{}, errFinished
 	case bound && passed(l.deadline, now):
 		return time.Time{}, os.ErrDeadlineExceeded
-	case l.size > 0 && l.size+len(p) > lineLimit:
+	case l.size > 0 && l.size+len(p) > byteQueueLimit:
 		if bound {
 			return l.deadline, errFull
 		}
@@ -81,7 +81,7 @@ func (l *line) tryPush(p []byte, wait time.Duration, bound bool, now time.Time) 
 
 // pop returns at most limit bytes that are due, when open says that they may pass. Afterwards it
 // returns the error of finish. It waits until the deadline if bound, or until stop.
-func (l *line) pop(limit int, open func() bool, bound bool, stop <-chan struct{}) ([]byte, error) {
+func (l *byteQueue) pop(limit int, open func() bool, bound bool, stop <-chan struct{}) ([]byte, error) {
 	for {
 		changed := l.changed.wait()
 		l.mu.Lock()
@@ -97,7 +97,7 @@ func (l *line) pop(limit int, open func() bool, bound bool, stop <-chan struct{}
 }
 
 // tryPop is pop without waiting. mu is held.
-func (l *line) tryPop(limit int, open func() bool, bound bool, now time.Time) (p []byte, until time.Time, err error) {
+func (l *byteQueue) tryPop(limit int, open func() bool, bound bool, now time.Time) (p []byte, until time.Time, err error) {
 	if bound {
 		until = l.deadline
 	}
@@ -125,7 +125,7 @@ func (l *line) tryPop(limit int, open func() bool, bound bool, now time.Time) (p
 }
 
 // finish sets the error behind the waiting bytes. The first call counts.
-func (l *line) finish(err error) {
+func (l *byteQueue) finish(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end == nil {
@@ -135,7 +135,7 @@ func (l *line) finish(err error) {
 }
 
 // fail drops the waiting bytes: every call returns err from now on. The first call counts.
-func (l *line) fail(err error) {
+func (l *byteQueue) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.broken == nil {
@@ -145,14 +145,14 @@ func (l *line) fail(err error) {
 }
 
 // finished reports whether finish was called.
-func (l *line) finished() bool {
+func (l *byteQueue) finished() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.end != nil
 }
 
 // refusal returns why nothing can be added any more.
-func (l *line) refusal() error {
+func (l *byteQueue) refusal() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.broken == nil && l.end != nil {
@@ -162,13 +162,13 @@ func (l *line) refusal() error {
 }
 
 // failure returns the error of fail.
-func (l *line) failure() error {
+func (l *byteQueue) failure() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.broken
 }
 
-func (l *line) setDeadline(t time.Time) {
+func (l *byteQueue) setDeadline(t time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deadline = t
@@ -183,7 +183,7 @@ func (s sentinel) Error() string { return string(s) }
 const (
 	errFull    sentinel = "wait"
 	errStopped sentinel = "stopped"
-	// errFinished answers a push to a line that was finished.
+	// errFinished answers a push to a byteQueue that was finished.
 	errFinished sentinel = "finished"
 )
 

@@ -9,13 +9,13 @@ import (
 // Bounds of the packets that wait in one socket or session. Further ones are
 // dropped, as a full buffer drops them.
 const (
-	laterPackets = 16384
-	laterBytes   = 64 << 20
+	queuedPackets = 16384
+	queuedBytes   = 64 << 20
 )
 
-// A later holds packets until they are due. One goroutine, which starts with the
+// A packetQueue holds packets until they are due. One goroutine, which starts with the
 // first packet, lets them go in order of time.
-type later struct {
+type packetQueue struct {
 	layer *Layer
 	limit int // packets that wait at once
 
@@ -34,19 +34,19 @@ type delayed struct {
 	due     time.Time
 	order   uint64
 	size    int
-	flush   bool // goes at once when the later stops, instead of being lost
+	flush   bool // goes at once when the queue stops, instead of being lost
 	release func()
 }
 
-func newLater(l *Layer, limit int) *later {
-	return &later{layer: l, limit: limit, changed: make(chan struct{}, 1), done: make(chan struct{})}
+func newPacketQueue(l *Layer, limit int) *packetQueue {
+	return &packetQueue{layer: l, limit: limit, changed: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // add calls f after wait, for a packet of size bytes, unless there is no room.
-func (q *later) add(wait time.Duration, size int, flush bool, f func()) {
+func (q *packetQueue) add(wait time.Duration, size int, flush bool, f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.stopped || len(q.queue) >= q.limit || q.size+size > laterBytes {
+	if q.stopped || len(q.queue) >= q.limit || q.size+size > queuedBytes {
 		return
 	}
 	if !q.running {
@@ -65,7 +65,7 @@ func (q *later) add(wait time.Duration, size int, flush bool, f func()) {
 }
 
 // stop sends the packets that are to be flushed, forgets the rest, and waits for the goroutine.
-func (q *later) stop() {
+func (q *packetQueue) stop() {
 	q.mu.Lock()
 	q.stopped = true
 	running := q.running
@@ -80,7 +80,7 @@ func (q *later) stop() {
 	<-q.done
 }
 
-func (q *later) run() {
+func (q *packetQueue) run() {
 	defer close(q.done)
 	for {
 		p, until, ended := q.next(time.Now())
@@ -98,7 +98,7 @@ func (q *later) run() {
 }
 
 // next returns the packet that is due at now, or when one is.
-func (q *later) next(now time.Time) (p *delayed, until time.Time, ended bool) {
+func (q *packetQueue) next(now time.Time) (p *delayed, until time.Time, ended bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.queue) > 0 {

@@ -15,20 +15,20 @@ const (
 	rulePiece = 16 << 10
 )
 
-// A sink is where an outHalf writes.
+// A sink is where an sendDirection writes.
 type sink interface {
 	io.Writer
 	SetWriteDeadline(time.Time) error
 }
 
-// A source is where an inHalf reads.
+// A source is where an recvDirection reads.
 type source interface {
 	io.Reader
 	SetReadDeadline(time.Time) error
 }
 
-// A mode is how a half works: directly, or, once a rule has made something
-// wait, through its line and a pump.
+// A mode is how a direction works: directly, or, once a rule has made something
+// wait, through its queue and a pump.
 type mode struct {
 	mu      sync.Mutex // guards pumped, and the deadline of the connection below
 	pumped  bool
@@ -41,9 +41,9 @@ func (m *mode) isPumped() bool {
 	return m.pumped
 }
 
-// An outHalf is the sending direction of a stream.
-type outHalf struct {
-	who     *party
+// An sendDirection is the sending direction of a stream.
+type sendDirection struct {
+	peer    *peer
 	to      sink
 	stop    <-chan struct{} // ends the pump
 	first   func([]byte)    // is shown the first bytes; nil: not needed
@@ -52,17 +52,17 @@ type outHalf struct {
 	writing sync.Mutex // held during a Write; guards shown
 	shown   bool
 	mode    mode
-	line    line
+	queue   byteQueue
 }
 
-// Write hands p over, to the stream below or to the line.
-func (h *outHalf) Write(p []byte) (n int, err error) {
+// Write hands p over, to the stream below or to the queue.
+func (h *sendDirection) Write(p []byte) (n int, err error) {
 	h.writing.Lock()
 	defer h.writing.Unlock()
 	h.show(p)
 	for {
 		size := idlePiece
-		if !h.who.idle() || h.mode.isPumped() {
+		if !h.peer.idle() || h.mode.isPumped() {
 			size = rulePiece
 		}
 		k, err := h.piece(p[n:min(n+size, len(p))])
@@ -73,7 +73,7 @@ func (h *outHalf) Write(p []byte) (n int, err error) {
 	}
 }
 
-func (h *outHalf) show(p []byte) {
+func (h *sendDirection) show(p []byte) {
 	if !h.shown && h.first != nil && len(p) > 0 {
 		h.first(p)
 		h.shown = true
@@ -81,7 +81,7 @@ func (h *outHalf) show(p []byte) {
 }
 
 // explain lets the owner replace an error by a better one.
-func (h *outHalf) explain(err error) error {
+func (h *sendDirection) explain(err error) error {
 	if err == nil || h.onFail == nil {
 		return err
 	}
@@ -89,11 +89,11 @@ func (h *outHalf) explain(err error) error {
 }
 
 // piece writes one piece. writing is held.
-func (h *outHalf) piece(p []byte) (int, error) {
-	if err := h.line.refusal(); err != nil {
+func (h *sendDirection) piece(p []byte) (int, error) {
+	if err := h.queue.refusal(); err != nil {
 		return 0, err
 	}
-	wait, stopped := h.who.judge(true, len(p))
+	wait, stopped := h.peer.judge(true, len(p))
 	if !h.mode.isPumped() {
 		if wait == 0 && !stopped {
 			return h.below(p)
@@ -102,17 +102,17 @@ func (h *outHalf) piece(p []byte) (int, error) {
 			return 0, errStopped
 		}
 	}
-	if err := h.line.push(p, wait, true, h.stop); err != nil {
+	if err := h.queue.push(p, wait, true, h.stop); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
 // below writes p to the stream below.
-func (h *outHalf) below(p []byte) (int, error) {
+func (h *sendDirection) below(p []byte) (int, error) {
 	n, err := h.to.Write(p)
 	if err != nil {
-		if failed := h.line.failure(); failed != nil {
+		if failed := h.queue.failure(); failed != nil {
 			err = failed
 		}
 	}
@@ -120,22 +120,22 @@ func (h *outHalf) below(p []byte) (int, error) {
 }
 
 // interrupt makes every write fail with err, also one that waits below.
-func (h *outHalf) interrupt(err error) {
-	h.line.fail(err)
+func (h *sendDirection) interrupt(err error) {
+	h.queue.fail(err)
 	h.mode.mu.Lock()
 	defer h.mode.mu.Unlock()
 	h.to.SetWriteDeadline(time.Unix(1, 0))
 }
 
 // try is Write of all or nothing without waiting. direct does that on the stream below.
-func (h *outHalf) try(p []byte, direct func([]byte) (bool, error)) (bool, error) {
+func (h *sendDirection) try(p []byte, direct func([]byte) (bool, error)) (bool, error) {
 	h.writing.Lock()
 	defer h.writing.Unlock()
 	h.show(p)
-	if err := h.line.refusal(); err != nil {
+	if err := h.queue.refusal(); err != nil {
 		return false, h.explain(err)
 	}
-	wait, stopped := h.who.judge(true, len(p))
+	wait, stopped := h.peer.judge(true, len(p))
 	if !h.mode.isPumped() {
 		if wait == 0 && !stopped {
 			return direct(p)
@@ -144,22 +144,22 @@ func (h *outHalf) try(p []byte, direct func([]byte) (bool, error)) (bool, error)
 			return false, h.explain(errStopped)
 		}
 	}
-	h.line.mu.Lock()
-	_, err := h.line.tryPush(p, wait, true, time.Now())
-	h.line.mu.Unlock()
+	h.queue.mu.Lock()
+	_, err := h.queue.tryPush(p, wait, true, time.Now())
+	h.queue.mu.Unlock()
 	if err == errFull {
 		return false, nil
 	}
 	return err == nil, h.explain(err)
 }
 
-// startPump makes everything from now on pass the line. It reports false if the
+// startPump makes everything from now on pass the queue. It reports false if the
 // Layer has ended. writing is held.
-func (h *outHalf) startPump() bool {
+func (h *sendDirection) startPump() bool {
 	h.mode.mu.Lock()
 	defer h.mode.mu.Unlock()
 	h.mode.stopped = make(chan struct{})
-	if !h.who.layer.spawn(h.pump) {
+	if !h.peer.layer.spawn(h.pump) {
 		return false
 	}
 	h.mode.pumped = true
@@ -168,11 +168,11 @@ func (h *outHalf) startPump() bool {
 }
 
 // pump writes the bytes that are due while the gate is open.
-func (h *outHalf) pump() {
+func (h *sendDirection) pump() {
 	defer close(h.mode.stopped)
-	open := func() bool { return !h.who.gate(true, false).Stopped }
+	open := func() bool { return !h.peer.gate(true, false).Stopped }
 	for {
-		p, err := h.line.pop(rulePiece, open, false, h.stop)
+		p, err := h.queue.pop(rulePiece, open, false, h.stop)
 		if err == io.EOF {
 			h.onEnd()
 		}
@@ -180,7 +180,7 @@ func (h *outHalf) pump() {
 			return
 		}
 		if _, err := h.to.Write(p); err != nil {
-			h.line.fail(err)
+			h.queue.fail(err)
 			return
 		}
 	}
@@ -188,31 +188,31 @@ func (h *outHalf) pump() {
 
 // finish has onEnd called after the written bytes. Without a pump it is called at once, unless the
 // gate is closed.
-func (h *outHalf) finish() {
+func (h *sendDirection) finish() {
 	h.writing.Lock()
 	defer h.writing.Unlock()
-	if h.line.finished() {
+	if h.queue.finished() {
 		return
 	}
-	h.line.finish(io.EOF)
-	if !h.mode.isPumped() && (!h.who.gate(true, false).Stopped || !h.startPump()) {
+	h.queue.finish(io.EOF)
+	if !h.mode.isPumped() && (!h.peer.gate(true, false).Stopped || !h.startPump()) {
 		h.onEnd()
 	}
 }
 
-func (h *outHalf) setDeadline(t time.Time) error {
-	h.line.setDeadline(t)
+func (h *sendDirection) setDeadline(t time.Time) error {
+	h.queue.setDeadline(t)
 	h.mode.mu.Lock()
 	defer h.mode.mu.Unlock()
-	if h.mode.pumped || h.line.failure() != nil {
+	if h.mode.pumped || h.queue.failure() != nil {
 		return nil
 	}
 	return h.to.SetWriteDeadline(t)
 }
 
-// An inHalf is the receiving direction of a stream.
-type inHalf struct {
-	who     *party
+// An recvDirection is the receiving direction of a stream.
+type recvDirection struct {
+	peer    *peer
 	from    source
 	stop    <-chan struct{} // ends the pump
 	first   func([]byte)
@@ -220,11 +220,11 @@ type inHalf struct {
 	reading sync.Mutex // held during a Read; guards shown
 	shown   bool
 	mode    mode
-	line    line
+	queue   byteQueue
 }
 
 // Read returns bytes that have arrived and may pass.
-func (h *inHalf) Read(p []byte) (int, error) {
+func (h *recvDirection) Read(p []byte) (int, error) {
 	h.reading.Lock()
 	defer h.reading.Unlock()
 	if !h.mode.isPumped() {
@@ -236,12 +236,12 @@ func (h *inHalf) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	open := func() bool { return !h.who.gate(false, false).Stopped }
-	data, err := h.line.pop(len(p), open, true, h.stop)
+	open := func() bool { return !h.peer.gate(false, false).Stopped }
+	data, err := h.queue.pop(len(p), open, true, h.stop)
 	return copy(p, data), h.explain(err)
 }
 
-func (h *inHalf) explain(err error) error {
+func (h *recvDirection) explain(err error) error {
 	if err == nil || h.onFail == nil {
 		return err
 	}
@@ -250,29 +250,29 @@ func (h *inHalf) explain(err error) error {
 
 // direct reads from the stream below. If the bytes may not pass yet it starts the pump and is not
 // done.
-func (h *inHalf) direct(p []byte) (n int, done bool, err error) {
-	if err := h.line.failure(); err != nil {
+func (h *recvDirection) direct(p []byte) (n int, done bool, err error) {
+	if err := h.queue.failure(); err != nil {
 		return 0, true, err
 	}
 	n, err = h.from.Read(p)
 	h.show(p[:n])
 	if err != nil {
-		if failed := h.line.failure(); failed != nil {
+		if failed := h.queue.failure(); failed != nil {
 			return n, true, failed
 		}
 	}
-	if h.who.idle() || n == 0 && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
+	if h.peer.idle() || n == 0 && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
 		return n, true, err
 	}
-	wait, stopped := h.who.judge(false, n)
+	wait, stopped := h.peer.judge(false, n)
 	if wait == 0 && !stopped {
 		return n, true, err
 	}
 	if n > 0 {
-		_ = h.line.push(p[:n], wait, false, h.stop) // the line is empty: there is room
+		_ = h.queue.push(p[:n], wait, false, h.stop) // the queue is empty: there is room
 	}
 	if err != nil {
-		h.line.finish(err)
+		h.queue.finish(err)
 	}
 	if !h.startPump(err == nil) {
 		return 0, true, errStopped
@@ -280,16 +280,16 @@ func (h *inHalf) direct(p []byte) (n int, done bool, err error) {
 	return 0, false, nil
 }
 
-func (h *inHalf) show(p []byte) {
+func (h *recvDirection) show(p []byte) {
 	if !h.shown && h.first != nil && len(p) > 0 {
 		h.first(p)
 		h.shown = true
 	}
 }
 
-// startPump makes everything from now on pass the line; more says that there
+// startPump makes everything from now on pass the queue; more says that there
 // may be more. reading is held.
-func (h *inHalf) startPump(more bool) bool {
+func (h *recvDirection) startPump(more bool) bool {
 	h.mode.mu.Lock()
 	defer h.mode.mu.Unlock()
 	h.mode.stopped = make(chan struct{})
@@ -297,7 +297,7 @@ func (h *inHalf) startPump(more bool) bool {
 	if !more {
 		pump = func() { close(h.mode.stopped) }
 	}
-	if !h.who.layer.spawn(pump) {
+	if !h.peer.layer.spawn(pump) {
 		return false
 	}
 	h.mode.pumped = true
@@ -305,33 +305,33 @@ func (h *inHalf) startPump(more bool) bool {
 	return true
 }
 
-// pump reads ahead, up to the limit of a line.
-func (h *inHalf) pump() {
+// pump reads ahead, up to the limit of a byteQueue.
+func (h *recvDirection) pump() {
 	defer close(h.mode.stopped)
 	buf := make([]byte, rulePiece)
 	for {
 		n, err := h.from.Read(buf)
 		if n > 0 {
-			wait, _ := h.who.judge(false, n)
-			if h.line.push(buf[:n], wait, false, h.stop) == errStopped {
+			wait, _ := h.peer.judge(false, n)
+			if h.queue.push(buf[:n], wait, false, h.stop) == errStopped {
 				return
 			}
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded) && h.line.failure() == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded) && h.queue.failure() == nil:
 			// The deadline was set for a reader that is not there any more.
 			h.from.SetReadDeadline(time.Time{})
 		default:
-			h.line.finish(err)
+			h.queue.finish(err)
 			return
 		}
 	}
 }
 
 // interrupt makes every read fail with err, also one that waits below.
-func (h *inHalf) interrupt(err error) {
-	h.line.fail(err)
+func (h *recvDirection) interrupt(err error) {
+	h.queue.fail(err)
 	h.mode.mu.Lock()
 	defer h.mode.mu.Unlock()
 	if !h.mode.pumped {
@@ -339,15 +339,15 @@ func (h *inHalf) interrupt(err error) {
 	}
 }
 
-func (h *inHalf) setDeadline(t time.Time) error {
-	h.line.setDeadline(t)
+func (h *recvDirection) setDeadline(t time.Time) error {
+	h.queue.setDeadline(t)
 	h.mode.mu.Lock()
 	defer h.mode.mu.Unlock()
-	if h.mode.pumped || h.line.failure() != nil {
+	if h.mode.pumped || h.queue.failure() != nil {
 		return nil
 	}
 	return h.from.SetReadDeadline(t)
 }
 
 // over reports whether err, which Read has returned, is the last word.
-func (h *inHalf) over(err error) bool { return !errors.Is(err, os.ErrDeadlineExceeded) }
+func (h *recvDirection) over(err error) bool { return !errors.Is(err, os.ErrDeadlineExceeded) }

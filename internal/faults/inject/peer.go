@@ -8,15 +8,15 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 )
 
-// A party is a stream as the Plane sees it: the possible peers and the traffic.
-type party struct {
+// A peer is a stream as the Plane sees it: the possible peers and the traffic.
+type peer struct {
 	layer *Layer
 	below bool // rules on Link and All are enforced on the packets below
 	peers func() []addr.NodeID
 	on    atomic.Int32 // index in faults.Planes
 }
 
-func (p *party) setTraffic(t faults.Traffic) {
+func (p *peer) setTraffic(t faults.Traffic) {
 	for i, u := range faults.Planes {
 		if t == u {
 			p.on.Store(int32(i))
@@ -24,15 +24,15 @@ func (p *party) setTraffic(t faults.Traffic) {
 	}
 }
 
-func (p *party) idle() bool { return p.layer.plane.Idle() }
+func (p *peer) idle() bool { return p.layer.plane.Idle() }
 
-func (p *party) meeting(peer addr.NodeID, sending bool) faults.Meeting {
+func (p *peer) meeting(peer addr.NodeID, sending bool) faults.Meeting {
 	return faults.Meeting{Peer: peer, On: faults.Planes[p.on.Load()], Carrier: faults.Stream, Sending: sending, Below: p.below}
 }
 
 // gate returns the decision about the stream. Where several nodes may be at the other end, a stream
 // that is forbidden to one of them is forbidden.
-func (p *party) gate(sending, count bool) (all faults.Gate) {
+func (p *peer) gate(sending, count bool) (all faults.Gate) {
 	if p.idle() {
 		return all
 	}
@@ -47,7 +47,7 @@ func (p *party) gate(sending, count bool) (all faults.Gate) {
 
 // judge returns whether a piece of the stream has to wait: for a time, or until
 // the gate opens.
-func (p *party) judge(sending bool, size int) (wait time.Duration, stopped bool) {
+func (p *peer) judge(sending bool, size int) (wait time.Duration, stopped bool) {
 	if p.idle() {
 		return 0, false
 	}
