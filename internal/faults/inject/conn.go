@@ -47,8 +47,9 @@ func (l *Layer) newConn(c net.Conn, on faults.Traffic, peers func() []addr.NodeI
 		}
 		return peers()
 	}
-	w.out = sendDirection{peer: &w.peer, to: c, stop: w.gone, onEnd: w.end, onFail: w.explain}
-	w.in = recvDirection{peer: &w.peer, from: c, stop: w.gone, onFail: w.explain}
+	w.out = sendDirection{to: c, onEnd: w.end,
+		direction: direction{sending: true, peer: &w.peer, setBelow: c.SetWriteDeadline, stop: w.gone, onFail: w.explain}}
+	w.in = recvDirection{from: c, direction: direction{peer: &w.peer, setBelow: c.SetReadDeadline, stop: w.gone, onFail: w.explain}}
 	if !l.add(w) {
 		w.end()
 	}
@@ -148,7 +149,7 @@ func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	waits := c.out.mode.isPumped() || !c.peer.idle() && c.peer.gate(true, false).Stopped
+	waits := c.out.isPumped() || !c.peer.idle() && c.peer.gate(true, false).Stopped
 	if !waits || !c.layer.linger(c.linger) {
 		c.end()
 	}
@@ -164,13 +165,13 @@ func (c *Conn) linger() {
 	defer timer.Stop()
 	for {
 		wake := c.wake.wait()
-		drained := !c.out.mode.isPumped() || isClosed(c.out.mode.stopped)
+		drained := !c.out.isPumped() || isClosed(c.out.ended)
 		if drained && !c.peer.gate(true, false).Stopped {
 			return
 		}
 		var flushed <-chan struct{}
 		if !drained {
-			flushed = c.out.mode.stopped
+			flushed = c.out.ended
 		}
 		select {
 		case <-wake:
@@ -194,12 +195,12 @@ const errFlushed sentinel = "flushed"
 // peer has ended the connection.
 func (c *Conn) discard() <-chan struct{} {
 	c.in.interrupt(net.ErrClosed)
-	c.in.reading.Lock() // the reader has left, or leaves at once
-	defer c.in.reading.Unlock()
-	if !c.in.mode.isPumped() && !c.in.startPump(true) {
+	c.in.using.Lock() // the reader has left, or leaves at once
+	defer c.in.using.Unlock()
+	if !c.in.isPumped() && !c.in.startPump(c.in.pump) {
 		return c.gone
 	}
-	return c.in.mode.stopped
+	return c.in.ended
 }
 
 func isClosed(ch <-chan struct{}) bool {

@@ -1,6 +1,8 @@
 package inject
 
 import (
+	"errors"
+	"os"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/faults"
@@ -19,29 +21,63 @@ func trafficOf(first []byte) faults.Traffic {
 	return faults.Link
 }
 
-// streamPeer returns the peer of a stream of s, whose traffic is not known yet.
-func (s *session) streamPeer(p *peer) {
-	p.layer, p.below, p.peers = s.layer, s.peer.below, s.peer.peers
-	p.setTraffic(faults.Link)
+// A linkStream is one end of a stream of a session, sending or receiving, under the rules.
+type linkStream struct {
+	s      *session
+	peer   peer
+	dir    *direction
+	cancel func() // of the stream below
+}
+
+// begin completes d, the direction of a stream whose traffic is not known yet, and registers it.
+func (l *linkStream) begin(s *session, d *direction, cancel func()) {
+	l.s, l.dir, l.cancel = s, d, cancel
+	l.peer.layer, l.peer.below, l.peer.peers = s.layer, s.peer.below, s.peer.peers
+	l.peer.setTraffic(faults.Link)
+	d.peer, d.stop = &l.peer, s.ctx.Done()
+	d.first = func(p []byte) { l.peer.setTraffic(trafficOf(p)) }
+	d.onFail = func(err error) error { return streamError(err, s.Err) }
+	s.adopt(l)
+}
+
+// Cancel implements transport.SendStream and RecvStream. Bytes before a Close go on.
+func (l *linkStream) Cancel() {
+	if l.dir.sending && l.dir.queue.finished() {
+		return
+	}
+	l.dir.interrupt(transport.ErrStreamCanceled)
+	l.s.pass(l.cancel)
+	l.s.release(l)
+}
+
+func (l *linkStream) poke() {
+	l.dir.queue.changed.fire()
+	if !l.peer.idle() && l.peer.gate(l.dir.sending, false).Reset {
+		l.peer.gate(l.dir.sending, true)
+		l.Cancel()
+	}
+}
+
+func (l *linkStream) abort() {
+	err := l.s.Err()
+	if err == nil {
+		err = transport.ErrClosed
+	}
+	l.dir.interrupt(err)
 }
 
 // A sendStream is the sending end of a stream under the rules.
 type sendStream struct {
-	s     *session
+	linkStream
 	inner transport.SendStream
-	peer  peer
 	out   sendDirection
 }
 
 func newSendStream(s *session, inner transport.SendStream) *sendStream {
-	l := &sendStream{s: s, inner: inner}
-	s.streamPeer(&l.peer)
-	l.out = sendDirection{peer: &l.peer, to: inner, stop: s.ctx.Done(),
-		first:  func(p []byte) { l.peer.setTraffic(trafficOf(p)) },
-		onEnd:  func() { _ = inner.Close(); s.release(l) }, // its only error is a stream that has ended
-		onFail: func(err error) error { return streamError(err, s.Err) },
-	}
-	s.adopt(l)
+	l := &sendStream{inner: inner}
+	l.out = sendDirection{to: inner, direction: direction{sending: true, setBelow: inner.SetWriteDeadline}}
+	l.out.onEnd = func() { _ = inner.Close(); s.release(&l.linkStream) } // its only error is a stream that has ended
+	l.begin(s, &l.out.direction, inner.Cancel)
 	return l
 }
 
@@ -60,85 +96,29 @@ func (l *sendStream) Close() error {
 	return nil
 }
 
-// Cancel implements transport.SendStream. Bytes before a Close go on.
-func (l *sendStream) Cancel() {
-	if l.out.queue.finished() {
-		return
-	}
-	l.out.interrupt(transport.ErrStreamCanceled)
-	l.s.pass(l.inner.Cancel)
-	l.s.release(l)
-}
-
-func (l *sendStream) poke() {
-	l.out.queue.changed.fire()
-	if !l.peer.idle() && l.peer.gate(true, false).Reset {
-		l.peer.gate(true, true)
-		l.Cancel()
-	}
-}
-
-func (l *sendStream) abort() {
-	err := l.s.Err()
-	if err == nil {
-		err = transport.ErrClosed
-	}
-	l.out.interrupt(err)
-}
-
 // A recvStream is the receiving end of a stream under the rules.
 type recvStream struct {
-	s     *session
-	inner transport.RecvStream
-	peer  peer
-	in    recvDirection
+	linkStream
+	in recvDirection
 }
 
 func newRecvStream(s *session, inner transport.RecvStream) *recvStream {
-	l := &recvStream{s: s, inner: inner}
-	s.streamPeer(&l.peer)
-	l.in = recvDirection{peer: &l.peer, from: inner, stop: s.ctx.Done(),
-		first:  func(p []byte) { l.peer.setTraffic(trafficOf(p)) },
-		onFail: func(err error) error { return streamError(err, s.Err) },
-	}
-	s.adopt(l)
+	l := &recvStream{in: recvDirection{from: inner, direction: direction{setBelow: inner.SetReadDeadline}}}
+	l.begin(s, &l.in.direction, inner.Cancel)
 	return l
 }
 
 // Read implements transport.RecvStream.
 func (l *recvStream) Read(p []byte) (int, error) {
 	n, err := l.in.Read(p)
-	if err != nil && l.in.over(err) {
-		l.s.release(l)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // the last word
+		l.s.release(&l.linkStream)
 	}
 	return n, err
 }
 
 // SetReadDeadline implements transport.RecvStream.
 func (l *recvStream) SetReadDeadline(t time.Time) error { return l.in.setDeadline(t) }
-
-// Cancel implements transport.RecvStream.
-func (l *recvStream) Cancel() {
-	l.in.interrupt(transport.ErrStreamCanceled)
-	l.s.pass(l.inner.Cancel)
-	l.s.release(l)
-}
-
-func (l *recvStream) poke() {
-	l.in.queue.changed.fire()
-	if !l.peer.idle() && l.peer.gate(false, false).Reset {
-		l.peer.gate(false, true)
-		l.Cancel()
-	}
-}
-
-func (l *recvStream) abort() {
-	err := l.s.Err()
-	if err == nil {
-		err = transport.ErrClosed
-	}
-	l.in.interrupt(err)
-}
 
 // pass calls f, which tells the peer something, when the rules let that pass. It
 // does not wait. The end of the session says it too.
