@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -125,26 +125,17 @@ var needsOf = map[Kind]needs{
 // stepFields are those that only a fault at a step has.
 var stepFields = []string{"within", "nth", "times", "probability", "seed"}
 
-// values returns the fields but kind and step that are set, with their values.
-func (f Fault) values() map[string]any {
-	all := map[string]any{
-		"for": f.For, "within": f.Within, "nth": f.Nth, "times": f.Times, "probability": f.Probability,
-		"seed": f.Seed, "offset": f.Offset, "disk": f.Disk, "delay": f.Delay, "free": f.Free, "port": f.Port,
-	}
-	zero := map[string]any{
-		"for": Duration(0), "within": Duration(0), "nth": 0, "times": 0, "probability": 0.0,
-		"seed": uint64(0), "offset": Duration(0), "disk": "", "delay": Duration(0), "free": 0, "port": uint16(0),
-	}
-	for name, v := range zero {
-		if all[name] == v {
-			delete(all, name)
+// fields yields all fields but kind and step, with their values, in the order in which problems are
+// reported.
+func (f Fault) fields(yield func(name string, value reflect.Value) bool) {
+	v := reflect.ValueOf(f)
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		if name != "kind" && name != "step" && !yield(name, v.Field(i)) {
+			return
 		}
 	}
-	return all
 }
-
-// fields are all but kind and step, in the order in which problems are told.
-var fields = []string{"for", "within", "nth", "times", "probability", "seed", "offset", "disk", "delay", "free", "port"}
 
 // Check returns the error in a fault, a *FieldError, or nil.
 func (f Fault) Check() error {
@@ -155,18 +146,18 @@ func (f Fault) Check() error {
 	if err := f.checkStep(need); err != nil {
 		return err
 	}
-	set := f.values()
-	for _, name := range fields {
-		value, is := set[name]
+	for name, value := range f.fields {
+		is := !value.IsZero()
+		valid, allowed := f.bounds(name)
 		must := slices.Contains(need.must, name)
 		may := must || slices.Contains(need.may, name) || f.Step != "" && slices.Contains(stepFields, name)
 		switch {
 		case must && !is:
-			return wrong(name, "", "a %s needs it: %s", f.Kind, f.allowed(name))
+			return wrong(name, "", "a %s needs it: %s", f.Kind, allowed)
 		case is && !may:
 			return wrong(name, value, "a %s does not take it%s", f.Kind, f.withoutStep(name))
-		case is && !f.valid(name):
-			return wrong(name, value, "want %s", f.allowed(name))
+		case is && !valid:
+			return wrong(name, value, "want %s", allowed)
 		}
 	}
 	return f.checkDelay()
@@ -196,7 +187,8 @@ func (f Fault) checkDelay() error {
 	switch {
 	case f.Kind != Disk:
 	case f.Disk == DiskSlow && f.Delay == 0:
-		return wrong("delay", "", "a slow disk needs it: %s", f.allowed("delay"))
+		_, allowed := f.bounds("delay")
+		return wrong("delay", "", "a slow disk needs it: %s", allowed)
 	case f.Disk != DiskSlow && f.Delay != 0:
 		return wrong("delay", f.Delay, "only a slow disk takes it")
 	}
@@ -219,63 +211,36 @@ func (f Fault) maxFor() time.Duration {
 	return MaxFor
 }
 
-// valid checks a field that is set.
-func (f Fault) valid(name string) bool {
-	between := func(d Duration, low, high time.Duration) bool {
-		return time.Duration(d) >= low && time.Duration(d) <= high
+// bounds reports whether the value of a field is valid, if it is set, and describes the valid values.
+func (f Fault) bounds(name string) (valid bool, allowed string) {
+	span := func(d Duration, low, high time.Duration) (bool, string) {
+		return time.Duration(d) >= low && time.Duration(d) <= high, fmt.Sprintf("a duration from %s to %s", Duration(low), Duration(high))
 	}
 	switch name {
 	case "for":
-		return between(f.For, MinFor, f.maxFor())
+		return span(f.For, MinFor, f.maxFor())
 	case "within":
-		return between(f.Within, MinFor, MaxFor)
+		return span(f.Within, MinFor, MaxFor)
 	case "nth":
-		return f.Nth >= 1 && f.Nth <= MaxCount
-	case "times":
-		return f.Times >= -1 && f.Times <= MaxCount && (f.Kind != Crash || f.Times == 1)
-	case "probability":
-		return f.Probability > 0 && f.Probability <= 1 && !math.IsNaN(f.Probability)
-	case "offset":
-		return between(f.Offset, -MaxOffset, MaxOffset)
-	case "disk":
-		return slices.Contains(diskModes, f.Disk)
-	case "delay":
-		return between(f.Delay, MinFor, MaxDelay)
-	case "free":
-		return f.Free >= 0 && f.Free <= MaxCount
-	}
-	return true
-}
-
-// allowed describes the valid values of a field.
-func (f Fault) allowed(name string) string {
-	span := func(low, high time.Duration) string {
-		return fmt.Sprintf("a duration from %s to %s", Duration(low), Duration(high))
-	}
-	switch name {
-	case "for":
-		return span(MinFor, f.maxFor())
-	case "within":
-		return span(MinFor, MaxFor)
-	case "nth":
-		return fmt.Sprintf("a number from 1 to %d", MaxCount)
+		return f.Nth >= 1 && f.Nth <= MaxCount, fmt.Sprintf("a number from 1 to %d", MaxCount)
 	case "times":
 		if f.Kind == Crash {
-			return "1: a node crashes once"
+			return f.Times == 1, "1: a node crashes once"
 		}
-		return fmt.Sprintf("a number from 1 to %d, or -1 for always", MaxCount)
+		return f.Times >= -1 && f.Times <= MaxCount, fmt.Sprintf("a number from 1 to %d, or -1 for always", MaxCount)
 	case "probability":
-		return "a number above 0 and up to 1"
+		return f.Probability > 0 && f.Probability <= 1, "a number above 0 and up to 1"
 	case "offset":
-		return span(-MaxOffset, MaxOffset) + ", not 0"
+		valid, allowed = span(f.Offset, -MaxOffset, MaxOffset)
+		return valid, allowed + ", not 0"
 	case "disk":
-		return list(diskModes)
+		return slices.Contains(diskModes, f.Disk), list(diskModes)
 	case "delay":
-		return span(MinFor, MaxDelay)
+		return span(f.Delay, MinFor, MaxDelay)
 	case "free":
-		return fmt.Sprintf("a number from 0 to %d", MaxCount)
+		return f.Free >= 0 && f.Free <= MaxCount, fmt.Sprintf("a number from 0 to %d", MaxCount)
 	}
-	return "another value"
+	return true, "another value"
 }
 
 // list writes "a, b or c".
@@ -316,9 +281,8 @@ func (f Fault) String() string {
 	if f.Step != "" {
 		words = append(words, "step="+f.Step)
 	}
-	set := f.values()
-	for _, name := range fields {
-		if v, is := set[name]; is {
+	for name, v := range f.fields {
+		if !v.IsZero() {
 			words = append(words, fmt.Sprintf("%s=%v", name, v))
 		}
 	}
