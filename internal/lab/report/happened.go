@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"html/template"
 	"math"
 	"slices"
 	"strings"
@@ -61,8 +62,9 @@ func shades(faults []faultEntry, zero, end int64, class string) []chart.Shade {
 	return all
 }
 
-// graph shows throughput, latency and errors over time.
-func (p *page) graph(g *graph) {
+// drawGraph shows throughput, latency and errors over time.
+func drawGraph(g *graph) template.HTML {
+	p := &picture{}
 	p.panel(g, "Throughput", "a second: bytes received in messages, and bytes of RMA operations that succeeded", []quantity{
 		{"messages", "no application received a byte", func(c *Curves, i int) float64 { return float64(c.Messages[i]) }},
 		{"RMA", "no RMA operation succeeded", func(c *Curves, i int) float64 { return float64(c.RMA[i]) }},
@@ -81,6 +83,7 @@ func (p *page) graph(g *graph) {
 		}, &chart.Panel{Height: 100, Label: durOf, Log: true})
 	}
 	p.errors(g)
+	return p.html()
 }
 
 // A quantity is one value of each step of the curves, NaN: none. Why says why there is
@@ -103,7 +106,7 @@ func durOf(v float64) string    { return dur(int64(v)) }
 
 // panel shows quantities of all runs: the colour is the run's, a dashed curve the second
 // quantity.
-func (p *page) panel(g *graph, title, about string, all []quantity, c *chart.Panel) {
+func (p *picture) panel(g *graph, title, about string, all []quantity, c *chart.Panel) {
 	some := false
 	for _, run := range g.runs {
 		x := run.curves.middles()
@@ -118,14 +121,14 @@ func (p *page) panel(g *graph, title, about string, all []quantity, c *chart.Pan
 	}
 	p.caption(g, title, about)
 	for k, q := range all {
-		p.f("<span><i class=\"k%s\"></i>%s</span>", raw(map[bool]string{true: " dash"}[k > 0]), q.name)
+		p.f("<span><i class=\"k%s\"></i>%s</span>", template.HTML(map[bool]string{true: " dash"}[k > 0]), q.name)
 	}
 	c.Hits = g.hits(all, c.Label)
-	p.picture(g, c, some, all[0].why)
+	p.end(g, c, some, all[0].why)
 }
 
 // caption begins a figure, with the names of the runs if there are several.
-func (p *page) caption(g *graph, title, about string) {
+func (p *picture) caption(g *graph, title, about string) {
 	p.f("<figure><figcaption>%s<span class=\"about\">%s</span>", title, about)
 	if len(g.runs) > 1 {
 		for _, run := range g.runs {
@@ -134,15 +137,15 @@ func (p *page) caption(g *graph, title, about string) {
 	}
 }
 
-// picture ends a figure: the panel, or why there is nothing to draw.
-func (p *page) picture(g *graph, c *chart.Panel, some bool, why string) {
+// end ends a figure: the panel, or why there is nothing to draw.
+func (p *picture) end(g *graph, c *chart.Panel, some bool, why string) {
 	p.f("</figcaption>")
 	if some {
 		c.X, c.Marks = g.x, g.marks
 		for _, run := range g.runs {
 			c.Shades = append(c.Shades, run.faults...)
 		}
-		p.f("\n%s", raw(c.SVG()))
+		p.f("\n%s", template.HTML(c.SVG()))
 	} else {
 		p.f("<p class=\"mute\">Nothing to show: %s.</p>", why)
 	}
@@ -188,7 +191,7 @@ func (c *Curves) middles() []float64 {
 const maxSeries = 4
 
 // errors shows how many calls failed: of one run by errno, of two in all.
-func (p *page) errors(g *graph) {
+func (p *picture) errors(g *graph) {
 	const title, why = "Errors", "no call failed and no connection was reset"
 	about := fmt.Sprintf("calls that failed and connections that were reset, in each %s", dur(g.runs[0].curves.Step))
 	if len(g.runs) > 1 {
@@ -221,7 +224,7 @@ func (p *page) errors(g *graph) {
 		c.Series = append(c.Series, chart.Series{Class: class, X: x, Y: y})
 	}
 	c.Hits = g.hits(all, countOf)
-	p.picture(g, c, len(all) > 0, why)
+	p.end(g, c, len(all) > 0, why)
 }
 
 // none is NaN for 0, which is not worth a line of text.
