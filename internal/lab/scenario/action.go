@@ -8,8 +8,8 @@ import (
 
 // A Link breaks directed links. Its fields are those of [faults.Rule].
 type Link struct {
-	From  NodeSet `yaml:"from" need:"true" doc:"sending slots"`
-	To    NodeSet `yaml:"to" need:"true" doc:"receiving slots"`
+	From  NodeSet `yaml:"from" need:"true" may:"others" doc:"sending slots"`
+	To    NodeSet `yaml:"to" need:"true" may:"others" doc:"receiving slots"`
 	Both  bool    `yaml:"both" doc:"the other direction too"`
 	Plane Plane   `yaml:"plane" doc:"which traffic; all if it is left out"`
 
@@ -57,8 +57,8 @@ type Partition struct {
 // A Path breaks the paths that connections between slots have when it begins, and not
 // their links: the packets of the sockets of these paths.
 type Path struct {
-	From NodeSet `yaml:"from" need:"true" doc:"slots"`
-	To   NodeSet `yaml:"to" need:"true" doc:"slots at the other ends"`
+	From NodeSet `yaml:"from" need:"true" may:"others" doc:"slots"`
+	To   NodeSet `yaml:"to" need:"true" may:"others" doc:"slots at the other ends"`
 	Of   PathOf  `yaml:"of" doc:"messages: those of applications with each other; rma: those of applications with the other node; both if it is left out"`
 	Do   PathDo  `yaml:"do" need:"true" doc:"cut: all their packets vanish, both ways; one-way: those of from do; full: those of more than 600 bytes; reset: the kernel answers them with a reset"`
 	For  Span    `yaml:"for" doc:"how long; to the end if it is left out"`
@@ -69,7 +69,6 @@ type PathOf string
 
 // The values of a PathOf.
 const (
-	PathOfBoth     PathOf = ""
 	PathOfMessages PathOf = "messages"
 	PathOfRMA      PathOf = "rma"
 )

@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/fabricd/fabricd/internal/faults"
@@ -207,38 +206,35 @@ var networkLabs = map[NetworkDo][]Lab{
 // step checks one line of the timeline.
 func (c *checker) step(at string, s *Step) {
 	c.times(at, s)
-	set := setFields(valueOf(&s.Do))
-	if len(set) != 1 {
-		c.bad(at, fmt.Sprint(set), "want exactly one action of %s", keysOf(reflect.TypeFor[Do]()))
+	at, ok := c.one(at, "action", valueOf(&s.Do), inStep)
+	if !ok {
 		return
 	}
 	switch {
 	case s.Link != nil:
-		c.link(at+".link", s.Link)
+		c.link(at, s.Link)
 	case s.Partition != nil:
-		c.partition(at+".partition", s.Partition)
+		c.partition(at, s.Partition)
 	case s.Path != nil:
-		c.ends(at+".path", s.Path.From, s.Path.To)
-		c.labs(at+".path", string(s.Path.Do), Netns)
+		c.ends(at, s.Path.From, s.Path.To)
+		c.labs(at, string(s.Path.Do), Netns)
 	case s.Network != nil:
-		c.targets(at+".network.node", s.Network.Node)
-		c.labs(at+".network.do", string(s.Network.Do), networkLabs[s.Network.Do]...)
+		c.labs(at+".do", string(s.Network.Do), networkLabs[s.Network.Do]...)
 	case s.Node != nil:
-		c.node(at+".node", s.Node)
+		c.node(at, s.Node)
 	case s.App != nil:
-		c.app(at+".app", s.App)
+		c.app(at, s.App)
 	case s.Fault != nil:
-		c.fault(at+".fault", s.Fault)
+		c.fault(at, s.Fault)
 	case s.CPU != nil:
-		c.cpu(at+".cpu", s.CPU)
+		c.cpu(at, s.CPU)
 	case s.Memory != nil:
-		c.targets(at+".memory.node", s.Memory.Node)
-		c.labs(at+".memory", "", Compose)
+		c.labs(at, "", Compose)
 	case s.Rotate != nil:
-		c.labs(at+".rotate", string(s.Rotate.What), Local, Netns, Compose)
+		c.labs(at, string(s.Rotate.What), Local, Netns, Compose)
 	}
 	if f := s.Do.span(); f.Set && f.From == 0 {
-		c.bad(at+"."+set[0]+".for", f.String(), "want more than 0s")
+		c.bad(at+".for", f.String(), "want more than 0s")
 	}
 }
 
@@ -269,9 +265,6 @@ func (c *checker) times(at string, s *Step) {
 // inStep is how a step may name slots.
 var inStep = setUse{selection: true, fresh: true}
 
-// targets checks the slots that an action is for.
-func (c *checker) targets(at string, set NodeSet) { c.set(at, set, inStep) }
-
 // labs refuses an action that a lab of the scenario cannot do.
 func (c *checker) labs(at, value string, can ...Lab) {
 	for _, l := range c.s.On {
@@ -283,10 +276,6 @@ func (c *checker) labs(at, value string, can ...Lab) {
 
 // ends checks the two sets of slots that something is between.
 func (c *checker) ends(at string, from, to NodeSet) {
-	use := inStep
-	use.others = true
-	c.set(at+".from", from, use)
-	c.set(at+".to", to, use)
 	if from.has(SetOthers) && to.has(SetOthers) {
 		c.bad(at+".to", SetOthers, "others on both sides says nothing")
 	}
@@ -340,7 +329,6 @@ func (c *checker) partition(at string, p *Partition) {
 }
 
 func (c *checker) node(at string, n *Node) {
-	c.targets(at+".id", n.ID)
 	switch n.Do {
 	case Start:
 		if n.For.Set {
@@ -372,7 +360,6 @@ func (c *checker) node(at string, n *Node) {
 }
 
 func (c *checker) app(at string, a *App) {
-	c.targets(at+".node", a.Node)
 	if a.Do == AppFlood {
 		c.labs(at+".do", string(a.Do), Local, Netns, Compose)
 	}
@@ -387,7 +374,6 @@ func (c *checker) app(at string, a *App) {
 }
 
 func (c *checker) cpu(at string, p *CPU) {
-	c.targets(at+".node", p.Node)
 	if p.Share == 0 && p.Hogs == 0 {
 		c.bad(at+".share", "", "want share, hogs or both")
 	}
@@ -400,7 +386,6 @@ func (c *checker) cpu(at string, p *CPU) {
 }
 
 func (c *checker) fault(at string, f *Fault) {
-	c.targets(at+".node", f.Node)
 	if err := f.Point(0).Check(); err != nil {
 		c.foreign(at, err)
 	}

@@ -10,43 +10,25 @@ import (
 // inExpect is how an expectation may name slots.
 var inExpect = setUse{selection: true}
 
-// withOthers is inExpect where others means the slots that no fault touches.
-var withOthers = setUse{selection: true, others: true}
-
 // expect checks one expectation.
 func (c *checker) expect(at string, e *Expect) {
-	set := setFields(valueOf(e))
-	if len(set) != 1 {
-		c.bad(at, fmt.Sprint(set), "want exactly one expectation of %s", keysOf(reflect.TypeFor[Expect]()))
+	at, ok := c.one(at, "expectation", valueOf(e), inExpect)
+	if !ok {
 		return
 	}
-	at += "." + set[0]
 	switch {
-	case e.Removed != nil:
-		c.set(at+".node", e.Removed.Node, inExpect)
-		c.set(at+".at", e.Removed.At, withOthers)
 	case e.Added != nil:
-		c.set(at+".node", e.Added.Node, inExpect)
-		c.set(at+".at", e.Added.At, withOthers)
 		c.after(at, e.Added.After, AfterStart, AfterLast)
-	case e.Errors != nil:
-		c.set(at+".to", e.Errors.To, inExpect)
-		c.set(at+".from", e.Errors.From, withOthers)
-	case e.Unharmed != nil:
-		c.set(at+".nodes", e.Unharmed.Nodes, withOthers)
 	case e.Removals != nil && e.Removals.Min > e.Removals.Max:
 		c.bad(at+".min", fmt.Sprint(e.Removals.Min), "is above max, %d", e.Removals.Max)
 	case e.Mesh != nil:
-		c.set(at+".nodes", e.Mesh.Nodes, withOthers)
 		c.after(at, e.Mesh.After, AfterLast, AfterBegin)
 	case e.Connects != nil:
-		c.set(at+".among", e.Connects.Among, withOthers)
 		c.after(at, e.Connects.After, AfterLast, AfterBegin)
 		if c.s.Workload.Connects == 0 {
 			c.bad(at, "", "the workload has no connects")
 		}
 	case e.Traffic != nil:
-		c.set(at+".among", e.Traffic.Among, withOthers)
 		if c.s.Workload.Messages == nil {
 			c.bad(at, "", "the workload has no messages")
 		}
@@ -54,12 +36,8 @@ func (c *checker) expect(at string, e *Expect) {
 			c.bad(at+".stall", "", "want stall, least or both")
 		}
 	case e.Latency != nil:
-		c.set(at+".among", e.Latency.Among, withOthers)
 		c.latency(at, e.Latency)
-	case e.Exits != nil:
-		c.set(at+".node", e.Exits.Node, inExpect)
 	case e.CPU != nil:
-		c.set(at+".nodes", e.CPU.Nodes, withOthers)
 		c.labs(at, "", Local, Netns, Compose)
 	}
 }
@@ -81,6 +59,25 @@ func (c *checker) after(at string, after After, allowed ...After) {
 		return
 	}
 	c.bad(at+".after", string(after), "want one of %s", strings.Join(list(allowed...), ", "))
+}
+
+// one checks that exactly one key of a union is set, and the sets of slots of its mapping, whose
+// place in the file it returns.
+func (c *checker) one(at, what string, union reflect.Value, use setUse) (string, bool) {
+	set := setFields(union)
+	if len(set) != 1 {
+		c.bad(at, fmt.Sprint(set), "want exactly one %s of %s", what, keysOf(union.Type()))
+		return at, false
+	}
+	at += "." + set[0]
+	mapping := theOne(union)
+	for _, f := range fieldsOf(mapping.Type()) {
+		if slots, ok := mapping.FieldByIndex(f.index).Interface().(NodeSet); ok {
+			use.others = f.others
+			c.set(at+"."+f.key, slots, use)
+		}
+	}
+	return at, true
 }
 
 func valueOf(v any) reflect.Value { return reflect.ValueOf(v).Elem() }

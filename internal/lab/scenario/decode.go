@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/fabricd/fabricd/internal/yamlbound"
 )
@@ -100,6 +101,14 @@ func (d *decoder) failure() error {
 // A place is where something is in the file.
 type place struct{ line, column int }
 
+// placeOf returns where a token is, if that is known.
+func placeOf(t *token.Token) (place, bool) {
+	if t == nil || t.Position == nil {
+		return place{}, false
+	}
+	return place{max(t.Position.Line, 1), max(t.Position.Column, 1)}, true
+}
+
 // A decoder turns YAML nodes into values and remembers where they were.
 type decoder struct {
 	file     string
@@ -141,9 +150,8 @@ func (d *decoder) syntax(err error) {
 	p := Problem{File: d.file, Field: "scenario", Allowed: "not YAML: " + oneLine(err.Error())}
 	if e, ok := errors.AsType[yaml.Error](err); ok {
 		p.Allowed = "not YAML: " + oneLine(e.GetMessage())
-		if t := e.GetToken(); t != nil && t.Position != nil {
-			p.Line, p.Column = max(t.Position.Line, 1), max(t.Position.Column, 1)
-			p.Value = shorten(t.Value)
+		if at, ok := placeOf(e.GetToken()); ok {
+			p.Line, p.Column, p.Value = at.line, at.column, shorten(e.GetToken().Value)
 		}
 	}
 	d.problems = append(d.problems, p)
@@ -152,9 +160,8 @@ func (d *decoder) syntax(err error) {
 // bad reports a problem at a node.
 func (d *decoder) bad(path string, n ast.Node, value, allowed string) {
 	p := Problem{File: d.file, Field: path, Value: shorten(value), Allowed: allowed}
-	if t := n.GetToken(); t != nil && t.Position != nil {
-		p.Line, p.Column = max(t.Position.Line, 1), max(t.Position.Column, 1)
-	}
+	at, _ := placeOf(n.GetToken())
+	p.Line, p.Column = at.line, at.column
 	d.problems = append(d.problems, p)
 }
 
@@ -177,8 +184,8 @@ func (d *decoder) locate(p *Problem) {
 
 // note remembers where the value of path is.
 func (d *decoder) note(path string, n ast.Node) {
-	if t := n.GetToken(); t != nil && t.Position != nil {
-		d.places[path] = place{t.Position.Line, t.Position.Column}
+	if at, ok := placeOf(n.GetToken()); ok {
+		d.places[path] = at
 	}
 }
 

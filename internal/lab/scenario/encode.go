@@ -108,12 +108,4 @@ func word(v reflect.Value) (string, bool) {
 }
 
 // isEmpty reports whether a value is that of a key that is left out.
-func isEmpty(v reflect.Value) bool {
-	switch x := v.Interface().(type) {
-	case Span:
-		return !x.Set
-	case Workload:
-		return x.Pairs.Shape == "" && x.Pairs.List == nil && x.Messages == nil && x.RMA == nil && x.Connects == 0 && x.Windows == 0 && !x.Waiters
-	}
-	return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0
-}
+func isEmpty(v reflect.Value) bool { return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 }

@@ -20,7 +20,7 @@ type Expect struct {
 // lives.
 type ExpectRemoved struct {
 	Node   NodeSet    `yaml:"node" need:"true" doc:"slots whose lives end"`
-	At     NodeSet    `yaml:"at" doc:"observers; if it is left out all slots that run, are not cut off, and are not in node"`
+	At     NodeSet    `yaml:"at" may:"others" doc:"observers; if it is left out all slots that run, are not cut off, and are not in node"`
 	Times  int        `yaml:"times" range:"0..1000000" doc:"how often each observer is notified, for each of the slots, in the whole run; not counted if it is left out"`
 	Within Duration   `yaml:"within" doc:"of the fault that ended the incarnation, and the lab's slack: see What times count from"`
 	P99    Duration   `yaml:"p99" doc:"of the fault, 99 times of 100, over all observers and lives; the lab's slack is not added"`
@@ -30,7 +30,7 @@ type ExpectRemoved struct {
 // An ExpectAdded expects that each observer is notified of the slots' new incarnations.
 type ExpectAdded struct {
 	Node   NodeSet  `yaml:"node" need:"true" doc:"slots that come back"`
-	At     NodeSet  `yaml:"at" doc:"observers; if it is left out all slots that run and are not in node"`
+	At     NodeSet  `yaml:"at" may:"others" doc:"observers; if it is left out all slots that run and are not in node"`
 	Times  int      `yaml:"times" range:"0..1000000" doc:"how often each observer is notified, for each of the slots; not counted if it is left out"`
 	Within Duration `yaml:"within" doc:"of the moment that after names"`
 	After  After    `yaml:"after" doc:"start: the slot's daemon serves again; last: the last fault ended; start if it is left out"`
@@ -39,7 +39,7 @@ type ExpectAdded struct {
 // An ExpectErrors expects that calls towards the slots end with an error.
 type ExpectErrors struct {
 	To     NodeSet  `yaml:"to" need:"true" doc:"slots that are lost"`
-	From   NodeSet  `yaml:"from" doc:"who calls; if it is left out all that are not in to"`
+	From   NodeSet  `yaml:"from" may:"others" doc:"who calls; if it is left out all that are not in to"`
 	Within Duration `yaml:"within" doc:"of the fault"`
 	P99    Duration `yaml:"p99" doc:"of the fault, 99 times of 100, over all calls; the lab's slack is not added"`
 	Status []Errno  `yaml:"status" doc:"allowed errnos; ECONNRESET and ENODEV if it is left out"`
@@ -47,7 +47,7 @@ type ExpectErrors struct {
 
 // An ExpectUnharmed expects that slots and the connections among them live on.
 type ExpectUnharmed struct {
-	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots; others: all that no fault touches"`
+	Nodes NodeSet `yaml:"nodes" need:"true" may:"others" doc:"slots; others: all that no fault touches"`
 }
 
 // An ExpectRemovals bounds the number of incarnations that end, by whatever.
@@ -58,7 +58,7 @@ type ExpectRemovals struct {
 
 // An ExpectMesh expects that every slot that runs knows the incarnation of every other.
 type ExpectMesh struct {
-	Nodes  NodeSet  `yaml:"nodes" doc:"slots; all that run if it is left out"`
+	Nodes  NodeSet  `yaml:"nodes" may:"others" doc:"slots; all that run if it is left out"`
 	Within Duration `yaml:"within" need:"true" doc:"of the moment that after names"`
 	After  After    `yaml:"after" doc:"last: the last fault ended; begin: the run began; last if it is left out"`
 }
@@ -66,14 +66,14 @@ type ExpectMesh struct {
 // An ExpectConnects expects that a new connection of each pair of the workload
 // opens.
 type ExpectConnects struct {
-	Among  NodeSet  `yaml:"among" doc:"slots; all that run if it is left out"`
+	Among  NodeSet  `yaml:"among" may:"others" doc:"slots; all that run if it is left out"`
 	Within Duration `yaml:"within" need:"true" doc:"of the moment that after names"`
 	After  After    `yaml:"after" doc:"as for mesh"`
 }
 
 // An ExpectTraffic expects that the messages of connections go on.
 type ExpectTraffic struct {
-	Among NodeSet  `yaml:"among" need:"true" doc:"slots; others: all that no fault touches"`
+	Among NodeSet  `yaml:"among" need:"true" may:"others" doc:"slots; others: all that no fault touches"`
 	Stall Duration `yaml:"stall" doc:"longest time without a byte on a connection"`
 	Least Percent  `yaml:"least" doc:"of the throughput before the first fault"`
 }
@@ -82,7 +82,7 @@ type ExpectTraffic struct {
 // It bounds two latencies, each by itself, from the first fault on: of fence waits,
 // and of the first message that the server of a connection sends.
 type ExpectLatency struct {
-	Among NodeSet  `yaml:"among" need:"true" doc:"slots; others: all that no fault touches"`
+	Among NodeSet  `yaml:"among" need:"true" may:"others" doc:"slots; others: all that no fault touches"`
 	P99   Duration `yaml:"p99" doc:"99th percentile at most, since the first fault, of fence waits and of first messages"`
 	Times int      `yaml:"times" range:"0..1000" doc:"so many times the 99th percentile before the first fault at most"`
 }
@@ -99,7 +99,7 @@ type ExpectExits struct {
 // time, not those that were started anew. Other processes of the machine do not
 // count, so that it holds on a busy one too.
 type ExpectCPU struct {
-	Nodes NodeSet `yaml:"nodes" need:"true" doc:"slots"`
+	Nodes NodeSet `yaml:"nodes" need:"true" may:"others" doc:"slots"`
 	Most  Percent `yaml:"most" need:"true" doc:"of one processor"`
 }
 

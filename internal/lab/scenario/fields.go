@@ -17,6 +17,7 @@ type field struct {
 	index    []int
 	typ      reflect.Type
 	need     bool
+	others   bool // a set of slots may name [SetOthers]
 	bounded  bool
 	min, max int64
 	doc      string
@@ -48,7 +49,7 @@ func fieldsOf(t reflect.Type) []field {
 }
 
 func newField(f reflect.StructField, key string) field {
-	out := field{key: key, index: f.Index, typ: f.Type, need: f.Tag.Get("need") == "true", doc: f.Tag.Get("doc")}
+	out := field{key: key, index: f.Index, typ: f.Type, need: f.Tag.Get("need") == "true", others: f.Tag.Get("may") == "others", doc: f.Tag.Get("doc")}
 	if from, to, ok := strings.Cut(f.Tag.Get("range"), ".."); ok {
 		out.bounded = true
 		out.min, _ = strconv.ParseInt(from, 10, 64) // the tags are checked by a test

@@ -232,7 +232,7 @@ func (d *Do) span() Span {
 
 // Lasts returns how long the action that is set lasts, nil if it does not say.
 func (d *Do) Lasts() *Span {
-	if f := d.fields().FieldByName("For"); f.IsValid() {
+	if f := theOne(valueOf(d)).FieldByName("For"); f.IsValid() {
 		return f.Addr().Interface().(*Span)
 	}
 	return nil
@@ -240,7 +240,7 @@ func (d *Do) Lasts() *Span {
 
 // sets returns the sets of slots of the action.
 func (d *Do) sets() (all []*NodeSet) {
-	for _, f := range d.fields().Fields() {
+	for _, f := range theOne(valueOf(d)).Fields() {
 		switch x := f.Addr().Interface().(type) {
 		case *NodeSet:
 			all = append(all, x)
@@ -253,9 +253,9 @@ func (d *Do) sets() (all []*NodeSet) {
 	return all
 }
 
-// fields returns the struct of the action that is set.
-func (d *Do) fields() reflect.Value {
-	for _, v := range valueOf(d).Fields() {
+// theOne returns the mapping of the key of a union that is set.
+func theOne(union reflect.Value) reflect.Value {
+	for _, v := range union.Fields() {
 		if !v.IsNil() {
 			return v.Elem()
 		}
