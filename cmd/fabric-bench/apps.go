@@ -94,7 +94,7 @@ func (b *bench) useApp(ctx context.Context, a appClient, source string) ([]readi
 	}
 	text, err := b.lab.output(ctx, time.Minute+10*time.Duration(seconds)*time.Second, 0, command...)
 	if err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, b.lab.tails())
+		return nil, fmt.Errorf("%w\n%s", err, b.lab.tails(5))
 	}
 	after, err := spentBy(helpers)
 	if err != nil {

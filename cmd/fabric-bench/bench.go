@@ -181,7 +181,7 @@ func orderCase(name string, s setup, carriers []string, w work, row rowSpec, all
 		next := w.order(carrier, c.sources[0], b.during(w.long))
 		m, err := b.lab.measure(ctx, carrier, next)
 		if err != nil {
-			return nil, fmt.Errorf("%w\n%s", errors.Join(err, ctx.Err()), b.lab.tails())
+			return nil, fmt.Errorf("%w\n%s", errors.Join(err, ctx.Err()), b.lab.tails(5))
 		}
 		readings := []reading{{m.figure(next.Kind), m.cpuEach(row.cpuUnit)}}
 		if allocs {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
@@ -43,9 +42,9 @@ func (l *lab) carrierOf(ctx context.Context, name string) (*carrier, error) {
 	listen := net.JoinHostPort(l.addrs[1], "0")
 	switch {
 	case name == carryFabric:
-		c.helpers = l.fabricds[:]
+		c.helpers = l.bothFabricds()
 	case onOneNode(name):
-		c.helpers, clientSide = l.fabricds[1:], 1
+		c.helpers, clientSide = l.bothFabricds()[1:], 1
 	case name == carryStunnel:
 		if _, err := tools.Find("stunnel"); err != nil {
 			return nil, err
@@ -53,7 +52,7 @@ func (l *lab) carrierOf(ctx context.Context, name string) (*carrier, error) {
 		listen = "127.0.0.1:0"
 	}
 	var err error
-	c.server, err = l.start(1, name+"-server", l.self, append(args, "--socket", l.socket(1), "--listen", listen)...)
+	c.server, err = l.start(1, name+"-server", l.self, append(args, "--socket", l.fabricds[1].socket(), "--listen", listen)...)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +65,7 @@ func (l *lab) carrierOf(ctx context.Context, name string) (*carrier, error) {
 			return nil, err
 		}
 	}
-	c.client, err = l.start(clientSide, name+"-client", l.self, append(args, "--socket", l.socket(clientSide), "--bind", l.addrs[0], "--dial", at)...)
+	c.client, err = l.start(clientSide, name+"-client", l.self, append(args, "--socket", l.fabricds[clientSide].socket(), "--bind", l.addrs[0], "--dial", at)...)
 	l.carriers[name] = c
 	return c, err
 }
@@ -168,7 +167,7 @@ func (l *lab) startTunnels(ctx context.Context, name, target string) (near strin
 	}
 	var ports [2]int
 	for i := range ports {
-		if ports[i], err = freePort(); err != nil {
+		if ports[i], err = tools.FreePort(); err != nil {
 			return "", nil, err
 		}
 	}
@@ -194,17 +193,15 @@ func (l *lab) startTunnels(ctx context.Context, name, target string) (near strin
 	return near, all, nil
 }
 
-// listensAt waits until the process's namespace has a socket that listens at a port. It reads the
-// kernel's table, since a connection would count in the measurement.
+// listensAt waits until the process's namespace has a socket that listens at a port.
 func (p *process) listensAt(ctx context.Context, port int) error {
-	ctx, cancel := context.WithTimeout(ctx, labStart)
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	return untilEvery(ctx, pollEvery, func() error {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", p.pid()))
-		if err == nil && !strings.Contains(string(text), fmt.Sprintf(":%04X 00000000:0000 0A", port)) {
-			err = fmt.Errorf("%s does not listen at port %d", p.name, port)
+		if !tools.Listens(strconv.Itoa(p.pid()), port) {
+			return fmt.Errorf("%s does not listen at port %d", p.name, port)
 		}
-		return err
+		return nil
 	})
 }
 

@@ -99,7 +99,7 @@ func (f *fleet) watch(ctx context.Context, during time.Duration) (cpu, mb figure
 	before := make([]time.Duration, len(f.daemons))
 	began := time.Now()
 	for i, d := range f.daemons {
-		if before[i], err = cpuTime(d.cmd.Process.Pid); err != nil {
+		if before[i], err = cpuTime(d.pid()); err != nil {
 			return absent, absent, err
 		}
 	}
@@ -107,8 +107,8 @@ func (f *fleet) watch(ctx context.Context, during time.Duration) (cpu, mb figure
 		return absent, absent, ctx.Err()
 	}
 	for i, d := range f.daemons {
-		used, err1 := cpuTime(d.cmd.Process.Pid)
-		rss, err2 := residentBytes(d.cmd.Process.Pid)
+		used, err1 := cpuTime(d.pid())
+		rss, err2 := residentBytes(d.pid())
 		if err := errors.Join(err1, err2); err != nil {
 			return absent, absent, fmt.Errorf("%s: %w", d.name, err)
 		}

@@ -110,7 +110,7 @@ type stamped struct {
 
 // man puts an observer at daemon i, once that sees all the others.
 func (g *trial) man(ctx context.Context, i int) error {
-	node, err := g.fleet.attach(ctx, g.fleet.daemons[i])
+	node, err := g.fleet.daemons[i].attach(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,9 +170,9 @@ func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
 // comeBack restarts the lost daemon v and waits until every survivor has seen its next incarnation.
 func (g *trial) comeBack(ctx context.Context, v int, incarnation fabric.Incarnation) error {
 	daemon := g.fleet.daemons[v]
-	daemon.kill()      // it may only be stopped
-	g.posts[v].close() // after kill, because it waits for its daemon
-	if err := g.fleet.start(daemon); err != nil {
+	daemon.end()       // it may only be stopped
+	g.posts[v].close() // then, because it waits for its daemon
+	if err := g.fleet.startDaemon(daemon); err != nil {
 		return err
 	}
 	next := incarnationAfter(incarnation)

@@ -149,7 +149,7 @@ func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading,
 	do := func(o order) (measured, error) { return b.lab.measure(ctx, source, o) }
 	opened, err := do(order{Kind: kindOpen, Size: 64, Count: n, During: time.Minute})
 	if err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, b.lab.tails())
+		return nil, fmt.Errorf("%w\n%s", err, b.lab.tails(5))
 	}
 	wait(ctx, during/2) // until the after-effects of opening are over
 	held, err := burdenOf(c)

@@ -40,7 +40,7 @@ func (a *appServers) server(ctx context.Context, name string) (*appServer, error
 	if s := a.running[name]; s != nil {
 		return s, nil
 	}
-	port, err := freePort()
+	port, err := tools.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -88,13 +88,13 @@ func (a *appServers) forward(s *appServer) (string, []*process, error) {
 		return "", nil, err
 	}
 	at, err := l.gateway(0, s.name, "forward", "127.0.0.1:0", s.name)
-	return at, l.fabricds[:], err
+	return at, l.bothFabricds(), err
 }
 
 // gateway runs `fabricd expose` or forward on one side, until the lab ends, and returns its
 // listening address.
 func (l *lab) gateway(side int, name, kind string, args ...string) (string, error) {
-	p, err := l.start(side, name+"-"+kind, l.exe, append([]string{kind, "--json", "--admin", l.admin(side)}, args...)...)
+	p, err := l.start(side, name+"-"+kind, l.exe, append([]string{kind, "--json", "--admin", l.fabricds[side].admin()}, args...)...)
 	if err != nil {
 		return "", err
 	}

@@ -39,7 +39,7 @@ func (l *lab) makeSpaces(ctx context.Context, way string) error {
 
 // startRelay starts the process that carries packets between the two namespaces.
 func (l *lab) startRelay(way string) error {
-	p, err := l.startHere("relay", l.self, relayCommand, "--way", way, "--from", l.spaces[0], "--to", l.spaces[1])
+	p, err := l.spawn("relay", l.self, relayCommand, "--way", way, "--from", l.spaces[0], "--to", l.spaces[1])
 	if err != nil {
 		return err
 	}
@@ -47,14 +47,6 @@ func (l *lab) startRelay(way string) error {
 		return fmt.Errorf("the relay says %q: %w", line, err)
 	}
 	return nil
-}
-
-// startHere is start outside the lab's namespaces.
-func (l *lab) startHere(name, program string, args ...string) (*process, error) {
-	spaces := l.spaces
-	l.spaces = [2]string{}
-	defer func() { l.spaces = spaces }()
-	return l.start(0, name, program, args...)
 }
 
 func ip(ctx context.Context, line string) error {

@@ -18,7 +18,7 @@ type PingPong struct {
 // RunPingPong runs fi_pingpong over a provider of libfabric and a kind of endpoint of
 // it, msg or rdm, with messages of size bytes.
 func RunPingPong(ctx context.Context, provider, endpoint string, size, iterations int64) (PingPong, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return PingPong{}, err
 	}

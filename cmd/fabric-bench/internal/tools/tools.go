@@ -108,14 +108,13 @@ func lastLine(cmd *exec.Cmd) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// listening waits until a socket listens at a TCP port of this machine. It does not connect: the
-// server would take that connection for its client.
+// listening waits until a socket listens at a TCP port of this machine.
 func listening(ctx context.Context, port int, ended <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
-	for !listens(port) {
+	for !Listens("self", port) {
 		select {
 		case <-ended:
 			if ctx.Err() != nil {
@@ -130,10 +129,11 @@ func listening(ctx context.Context, port int, ended <-chan struct{}) error {
 	return nil
 }
 
-// listens reports whether a TCP socket of this network namespace listens at port.
-func listens(port int) bool {
-	for _, file := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
-		text, err := os.ReadFile(file)
+// Listens reports whether a TCP socket listens at port in the network namespace of a process: its
+// PID, or self. It does not connect, which the server would take for its client's connection.
+func Listens(process string, port int) bool {
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile("/proc/" + process + "/net/" + table)
 		if err == nil && tableListens(string(text), port) {
 			return true
 		}
@@ -154,14 +154,21 @@ func tableListens(text string, port int) bool {
 	return false
 }
 
-// freePort returns a TCP port of the loopback interface that is free now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// FreePort returns a port that neither TCP nor UDP uses now.
+func FreePort() (int, error) {
+	for range 100 {
+		t, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			return 0, err
+		}
+		port := t.Addr().(*net.TCPAddr).Port
+		u, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+		t.Close()
+		if err == nil {
+			return port, u.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, errors.New("no port is free for both TCP and UDP")
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }

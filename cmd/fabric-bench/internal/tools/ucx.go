@@ -28,7 +28,7 @@ type UCX struct {
 
 // RunUCX runs ucx_perftest on the loopback interface.
 func RunUCX(ctx context.Context, t UCXTest) (UCX, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return UCX{}, err
 	}
