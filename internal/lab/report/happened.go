@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"math"
@@ -65,9 +66,9 @@ func shades(faults []faultEntry, zero, end int64, class string) []chart.Shade {
 // drawGraph shows throughput, latency and errors over time.
 func drawGraph(g *graph) template.HTML {
 	p := &picture{}
-	p.panel(g, "Throughput", "a second: bytes received in messages, and bytes of RMA operations that succeeded", []quantity{
-		{"messages", "no application received a byte", func(c *Curves, i int) float64 { return float64(c.Messages[i]) }},
-		{"RMA", "no RMA operation succeeded", func(c *Curves, i int) float64 { return float64(c.RMA[i]) }},
+	p.panel(g, "Throughput", "a second: bytes received in messages, and bytes of RMA operations that succeeded", "no application received a byte", []quantity{
+		{name: "messages", of: func(c *Curves, i int) float64 { return float64(c.Messages[i]) }},
+		{name: "RMA", of: func(c *Curves, i int) float64 { return float64(c.RMA[i]) }},
 	}, &chart.Panel{Height: 130, Label: amountOf})
 	for _, name := range latencies {
 		of := func(c *Curves, i int) Spread {
@@ -76,21 +77,22 @@ func drawGraph(g *graph) template.HTML {
 			}
 			return Spread{}
 		}
-		why := "no such call succeeded"
-		p.panel(g, "Latency: "+name, "of calls that succeeded, when they began; logarithmic scale", []quantity{
-			{"median", why, func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).P50) }},
-			{"slowest", "", func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).Max) }},
+		p.panel(g, "Latency: "+name, "of calls that succeeded, when they began; logarithmic scale", "no such call succeeded", []quantity{
+			{name: "median", of: func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).P50) }},
+			{name: "slowest", of: func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).Max) }},
 		}, &chart.Panel{Height: 100, Label: durOf, Log: true})
 	}
-	p.errors(g)
+	about := fmt.Sprintf("calls that failed and connections that were reset, in each %s", dur(g.runs[0].curves.Step))
+	p.panel(g, "Errors", about, "no call failed and no connection was reset", g.errors(), &chart.Panel{Height: 90, Label: countOf, Stack: len(g.runs) == 1})
 	return p.html()
 }
 
-// A quantity is one value of each step of the curves, NaN: none. Why says why there is
-// none at all.
+// A quantity is one value of each step of the curves, NaN: none.
 type quantity struct {
-	name, why string
-	of        func(*Curves, int) float64
+	name  string
+	of    func(*Curves, int) float64
+	class string // of its colour; empty: the run's
+	total string // in the legend
 }
 
 // timeOf is a time on a logarithmic scale, where 0, which virtual time knows, has no place.
@@ -103,53 +105,46 @@ func timeOf(count int, ns int64) float64 {
 
 func amountOf(v float64) string { return amount(int64(v)) }
 func durOf(v float64) string    { return dur(int64(v)) }
+func countOf(v float64) string  { return fmt.Sprintf("%.4g", v) }
 
-// panel shows quantities of all runs: the colour is the run's, a dashed curve the second
-// quantity.
-func (p *picture) panel(g *graph, title, about string, all []quantity, c *chart.Panel) {
+// panel shows quantities of all runs, or why there is nothing to draw. The colour is the run's and a
+// dashed curve the second quantity, unless each quantity has a colour.
+func (p *picture) panel(g *graph, title, about, why string, all []quantity, c *chart.Panel) {
 	some := false
 	for _, run := range g.runs {
-		x := run.curves.middles()
+		c.Shades = append(c.Shades, run.faults...)
+		x := run.curves.places(c.Stack)
 		for k, q := range all {
 			y := make([]float64, len(x))
 			for i := range y {
 				y[i] = q.of(run.curves, i)
 				some = some || y[i] > 0
+				if c.Stack && math.IsNaN(y[i]) {
+					y[i] = 0
+				}
 			}
-			c.Series = append(c.Series, chart.Series{Class: run.class, Dash: k > 0, X: x, Y: y})
+			c.Series = append(c.Series, chart.Series{Class: cmp.Or(q.class, run.class), Dash: k > 0, X: x, Y: y})
 		}
 	}
-	p.caption(g, title, about)
-	for k, q := range all {
-		p.f("<span><i class=\"k%s\"></i>%s</span>", template.HTML(map[bool]string{true: " dash"}[k > 0]), q.name)
-	}
-	c.Hits = g.hits(all, c.Label)
-	p.end(g, c, some, all[0].why)
-}
-
-// caption begins a figure, with the names of the runs if there are several.
-func (p *picture) caption(g *graph, title, about string) {
 	p.f("<figure><figcaption>%s<span class=\"about\">%s</span>", title, about)
 	if len(g.runs) > 1 {
 		for _, run := range g.runs {
 			p.f("<span class=\"%s\"><i class=\"k box\"></i>%s</span>", run.class, run.name)
 		}
 	}
-}
-
-// end ends a figure: the panel, or why there is nothing to draw.
-func (p *picture) end(g *graph, c *chart.Panel, some bool, why string) {
-	p.f("</figcaption>")
-	if some {
-		c.X, c.Marks = g.x, g.marks
-		for _, run := range g.runs {
-			c.Shades = append(c.Shades, run.faults...)
+	for k, q := range all {
+		if q.class != "" {
+			p.f("<span class=\"%s\"><i class=\"k box\"></i>%s%s</span>", q.class, q.name, q.total)
+		} else {
+			p.f("<span><i class=\"k%s\"></i>%s</span>", map[bool]string{true: " dash"}[k > 0], q.name)
 		}
-		p.f("\n%s", template.HTML(c.SVG()))
-	} else {
-		p.f("<p class=\"mute\">Nothing to show: %s.</p>", why)
 	}
-	p.f("</figure>\n")
+	c.X, c.Marks, c.Hits = g.x, g.marks, g.hits(all, c.Label)
+	if some {
+		p.f("</figcaption>\n%s</figure>\n", template.HTML(c.SVG()))
+	} else {
+		p.f("</figcaption><p class=\"mute\">Nothing to show: %s.</p></figure>\n", why)
+	}
 }
 
 // hits are the values of each step as text; of several runs, of the first one's steps.
@@ -178,11 +173,15 @@ func (g *graph) hits(all []quantity, label func(float64) string) []chart.Shade {
 	return hits
 }
 
-// middles returns the middle of each step.
-func (c *Curves) middles() []float64 {
+// places returns the place of each step on the axis: its begin, or its middle.
+func (c *Curves) places(begins bool) []float64 {
+	within := 0.5
+	if begins {
+		within = 0
+	}
 	x := make([]float64, len(c.Messages))
 	for i := range x {
-		x[i] = float64(c.From) + (float64(i)+0.5)*float64(c.Step)
+		x[i] = float64(c.From) + (float64(i)+within)*float64(c.Step)
 	}
 	return x
 }
@@ -190,41 +189,23 @@ func (c *Curves) middles() []float64 {
 // maxSeries is how many errnos have a colour of their own; the rest are one.
 const maxSeries = 4
 
-// errors shows how many calls failed: of one run by errno, of two in all.
-func (p *picture) errors(g *graph) {
-	const title, why = "Errors", "no call failed and no connection was reset"
-	about := fmt.Sprintf("calls that failed and connections that were reset, in each %s", dur(g.runs[0].curves.Step))
+// errors are how many calls failed: of one run by errno, of two in all.
+func (g *graph) errors() (all []quantity) {
 	if len(g.runs) > 1 {
-		q := quantity{"in all", why, func(c *Curves, i int) (sum float64) {
+		return []quantity{{name: "in all", of: func(c *Curves, i int) (sum float64) {
 			for _, all := range c.Errors {
 				sum += float64(all[i])
 			}
 			return sum
-		}}
-		p.panel(g, title, about, []quantity{q}, &chart.Panel{Height: 90, Label: countOf})
-		return
+		}}}
 	}
-	run := g.runs[0]
-	c := &chart.Panel{Height: 90, Label: countOf, Stack: true}
-	x := run.curves.middles()
-	for i := range x {
-		x[i] -= float64(run.curves.Step) / 2
+	curves := g.runs[0].curves
+	for k, status := range curves.statuses() {
+		counts := curves.Errors[status]
+		all = append(all, quantity{name: status, class: fmt.Sprintf("s%d", min(k, maxSeries-1)+2), total: fmt.Sprintf(": %d", total(counts)),
+			of: func(_ *Curves, i int) float64 { return none(float64(counts[i])) }})
 	}
-	var all []quantity
-	p.caption(g, title, about)
-	for k, status := range run.curves.statuses() {
-		counts := run.curves.Errors[status]
-		class := fmt.Sprintf("s%d", min(k, maxSeries-1)+2)
-		p.f("<span class=\"%s\"><i class=\"k box\"></i>%s: %d</span>", class, status, total(counts))
-		all = append(all, quantity{status, "", func(c *Curves, i int) float64 { return none(float64(counts[i])) }})
-		y := make([]float64, len(x))
-		for i := range y {
-			y[i] = float64(counts[i])
-		}
-		c.Series = append(c.Series, chart.Series{Class: class, X: x, Y: y})
-	}
-	c.Hits = g.hits(all, countOf)
-	p.end(g, c, len(all) > 0, why)
+	return all
 }
 
 // none is NaN for 0, which is not worth a line of text.
@@ -234,5 +215,3 @@ func none(v float64) float64 {
 	}
 	return v
 }
-
-func countOf(v float64) string { return fmt.Sprintf("%.4g", v) }
