@@ -1,7 +1,7 @@
 package inject
 
 import (
-	"container/heap"
+	"slices"
 	"sync"
 	"time"
 )
@@ -20,9 +20,8 @@ type packetQueue struct {
 	limit int // packets that wait at once
 
 	mu      sync.Mutex // guards the fields below
-	queue   waiting
+	waiting []*delayed // by time; those that are due at the same time in the order of their arrival
 	size    int
-	count   uint64 // orders packets that are due at the same time
 	stopped bool
 	running bool
 	changed chan struct{} // capacity 1: look again
@@ -32,7 +31,6 @@ type packetQueue struct {
 // A delayed is one packet that waits.
 type delayed struct {
 	due     time.Time
-	order   uint64
 	size    int
 	flush   bool // goes at once when the queue stops, instead of being lost
 	release func()
@@ -46,7 +44,7 @@ func newPacketQueue(l *Layer, limit int) *packetQueue {
 func (q *packetQueue) add(wait time.Duration, size int, flush bool, f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.stopped || len(q.queue) >= q.limit || q.size+size > queuedBytes {
+	if q.stopped || len(q.waiting) >= q.limit || q.size+size > queuedBytes {
 		return
 	}
 	if !q.running {
@@ -55,9 +53,15 @@ func (q *packetQueue) add(wait time.Duration, size int, flush bool, f func()) {
 		}
 		q.running = true
 	}
-	q.count++
 	q.size += size
-	heap.Push(&q.queue, &delayed{due: time.Now().Add(wait), order: q.count, size: size, flush: flush, release: f})
+	p := &delayed{due: time.Now().Add(wait), size: size, flush: flush, release: f}
+	at, _ := slices.BinarySearchFunc(q.waiting, p, func(o, p *delayed) int {
+		if o.due.After(p.due) {
+			return 1
+		}
+		return -1
+	})
+	q.waiting = slices.Insert(q.waiting, at, p)
 	select {
 	case q.changed <- struct{}{}:
 	default: // it will look anyway
@@ -101,41 +105,16 @@ func (q *packetQueue) run() {
 func (q *packetQueue) next(now time.Time) (p *delayed, until time.Time, ended bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.queue) > 0 {
-		first := q.queue[0]
+	for len(q.waiting) > 0 {
+		first := q.waiting[0]
 		if !q.stopped && !passed(first.due, now) {
 			return nil, first.due, false
 		}
-		heap.Pop(&q.queue)
+		q.waiting[0], q.waiting = nil, q.waiting[1:]
 		q.size -= first.size
 		if !q.stopped || first.flush {
 			return first, time.Time{}, false
 		}
 	}
 	return nil, time.Time{}, q.stopped
-}
-
-// waiting is a heap of packets by time.
-type waiting []*delayed
-
-func (w waiting) Len() int { return len(w) }
-
-func (w waiting) Less(i, j int) bool {
-	if !w[i].due.Equal(w[j].due) {
-		return w[i].due.Before(w[j].due)
-	}
-	return w[i].order < w[j].order
-}
-
-func (w waiting) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
-
-// Push and Pop are those of heap.Interface.
-func (w *waiting) Push(x any) { *w = append(*w, x.(*delayed)) }
-
-func (w *waiting) Pop() any {
-	last := len(*w) - 1
-	x := (*w)[last]
-	(*w)[last] = nil
-	*w = (*w)[:last]
-	return x
 }
