@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/netip"
@@ -74,18 +75,13 @@ func (c *packetConn) emit(p []byte, f faults.Decision, send func([]byte) (int, e
 		return len(p), nil
 	}
 	if f.Corrupt || f.Twice || f.Delay > 0 {
-		p = append([]byte(nil), p...) // the caller's buffer stays as it is
+		p = bytes.Clone(p) // the caller's buffer stays as it is
 	}
 	if f.Corrupt {
 		corrupt(p, f)
 	}
 	lost := func() { _, _ = send(p) } // UDP: an error is a lost packet
-	flush := f.Effects&faults.Held == 0
-	if f.Twice {
-		c.queue.add(f.Later, len(p), flush, lost)
-	}
-	if f.Delay > 0 {
-		c.queue.add(f.Delay, len(p), flush, lost)
+	if !c.queue.schedule(f, len(p), f.Effects&faults.Held == 0, lost) {
 		return len(p), nil
 	}
 	return send(p)
@@ -128,20 +124,11 @@ func (c *packetConn) admit(a *arrived) bool {
 	if f.Corrupt {
 		corrupt(a.data, f)
 	}
-	if f.Twice {
-		c.postpone(f.Later, a)
+	if !f.Twice && f.Delay == 0 {
+		return true
 	}
-	if f.Delay > 0 {
-		c.postpone(f.Delay, a)
-		return false
-	}
-	return true
-}
-
-// postpone lets a copy of a arrive after wait.
-func (c *packetConn) postpone(wait time.Duration, a *arrived) {
-	again := &arrived{data: append([]byte(nil), a.data...), oob: append([]byte(nil), a.oob...), flags: a.flags, from: a.from}
-	c.queue.add(wait, len(a.data), false, func() { c.arrive(again) })
+	later := &arrived{data: bytes.Clone(a.data), oob: bytes.Clone(a.oob), flags: a.flags, from: a.from}
+	return c.queue.schedule(f, len(a.data), false, func() { c.arrive(later) })
 }
 
 // arrive makes a readable and wakes the reader.

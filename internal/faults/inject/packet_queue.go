@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/faults"
 )
 
 // Bounds of the packets that wait in one socket or session. Further ones are
@@ -66,6 +68,17 @@ func (q *packetQueue) add(wait time.Duration, size int, flush bool, f func()) {
 	case q.changed <- struct{}{}:
 	default: // it will look anyway
 	}
+}
+
+// schedule queues what a decision makes of a packet later, and reports whether the packet itself goes now.
+func (q *packetQueue) schedule(d faults.Decision, size int, flush bool, f func()) (now bool) {
+	if d.Twice {
+		q.add(d.Later, size, flush, f)
+	}
+	if d.Delay > 0 {
+		q.add(d.Delay, size, flush, f)
+	}
+	return d.Delay == 0
 }
 
 // stop sends the packets that are to be flushed, forgets the rest, and waits for the goroutine.

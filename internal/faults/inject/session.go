@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -183,13 +184,8 @@ func (s *session) SendDatagram(p []byte) error {
 	if f.Drop {
 		return nil
 	}
-	own := append([]byte(nil), p...)
-	send := func() { _ = s.inner.SendDatagram(own) } // an error is a lost datagram
-	if f.Twice {
-		s.queue.add(f.Later, len(own), true, send)
-	}
-	if f.Delay > 0 {
-		s.queue.add(f.Delay, len(own), true, send)
+	own := bytes.Clone(p)
+	if !s.queue.schedule(f, len(own), true, func() { _ = s.inner.SendDatagram(own) }) { // an error is a lost datagram
 		return nil
 	}
 	return s.inner.SendDatagram(p)
@@ -221,15 +217,10 @@ func (s *session) receive() {
 		if f.Drop {
 			continue
 		}
-		if f.Twice {
-			again := append([]byte(nil), p...)
-			s.queue.add(f.Later, len(p), false, func() { s.arrive(again) })
+		later := bytes.Clone(p)
+		if s.queue.schedule(f, len(p), false, func() { s.arrive(bytes.Clone(later)) }) {
+			s.arrive(p)
 		}
-		if f.Delay > 0 {
-			s.queue.add(f.Delay, len(p), false, func() { s.arrive(p) })
-			continue
-		}
-		s.arrive(p)
 	}
 }
 
