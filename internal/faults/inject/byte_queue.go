@@ -204,6 +204,14 @@ func sleep(changed, stop <-chan struct{}, until time.Time) bool {
 	return true
 }
 
+// in returns the time after d; of 0, which is never, the zero time.
+func in(d time.Duration) time.Time {
+	if d == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(d)
+}
+
 func passed(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }
 
 // earlier returns the earlier of two times; a zero one is never.

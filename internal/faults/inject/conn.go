@@ -249,10 +249,7 @@ func (l *Layer) approach(ctx context.Context, w *peer) error {
 	defer context.AfterFunc(l.ctx, func() { cancel(net.ErrClosed) })()
 	there, _ := w.judge(true, synSize)
 	back, _ := w.judge(false, synSize)
-	var due time.Time
-	if there+back > 0 {
-		due = time.Now().Add(there + back)
-	}
+	due := in(there + back)
 	for first := true; ; first = false {
 		changed, next := l.plane.Watch()
 		g := w.gate(true, first)
@@ -264,10 +261,7 @@ func (l *Layer) approach(ctx context.Context, w *peer) error {
 		}
 		until := due
 		if g.Stopped {
-			until = time.Time{}
-			if next > 0 {
-				until = time.Now().Add(next)
-			}
+			until = in(next)
 		}
 		if !sleep(changed, ctx.Done(), until) {
 			return context.Cause(ctx)

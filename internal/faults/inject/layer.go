@@ -2,7 +2,10 @@ package inject
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/faults"
@@ -15,10 +18,11 @@ type Layer struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu        sync.Mutex // guards the fields below
-	closed    bool
-	open      map[stream]struct{}
-	lingering int
+	lingering atomic.Int32 // streams that linger
+
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	open   map[stream]struct{}
 }
 
 // A stream is something that a change of the rules may stop, release or end.
@@ -59,21 +63,7 @@ func (l *Layer) watch() {
 		for _, s := range l.streams() {
 			s.poke()
 		}
-		var timer *time.Timer
-		var due <-chan time.Time
-		if next > 0 {
-			timer = time.NewTimer(next)
-			due = timer.C
-		}
-		select {
-		case <-changed:
-		case <-due:
-		case <-l.ctx.Done():
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if l.ctx.Err() != nil {
+		if !sleep(changed, l.ctx.Done(), in(next)) {
 			return
 		}
 	}
@@ -82,11 +72,7 @@ func (l *Layer) watch() {
 func (l *Layer) streams() []stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make([]stream, 0, len(l.open))
-	for s := range l.open {
-		all = append(all, s)
-	}
-	return all
+	return slices.Collect(maps.Keys(l.open))
 }
 
 // add registers s; it reports false if the Layer has ended.
@@ -155,22 +141,10 @@ const (
 
 // linger runs f, as spawn does, if not too many run already.
 func (l *Layer) linger(f func()) bool {
-	l.mu.Lock()
-	if l.lingering >= maxLinger {
-		l.mu.Unlock()
-		return false
-	}
-	l.lingering++
-	l.mu.Unlock()
-	left := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.lingering--
-	}
-	if l.spawn(func() { defer left(); f() }) {
+	if l.lingering.Add(1) <= maxLinger && l.spawn(func() { defer l.lingering.Add(-1); f() }) {
 		return true
 	}
-	left()
+	l.lingering.Add(-1)
 	return false
 }
 

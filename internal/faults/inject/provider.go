@@ -86,7 +86,7 @@ func (p *provider) Accept(ctx context.Context) (transport.Session, error) {
 		if s.peer.idle() {
 			return s, nil
 		}
-		if g := s.linkGate(); !g.Refused && !g.Reset {
+		if g := s.linkGate(false); !g.Refused && !g.Reset {
 			return s, nil
 		}
 		s.peer.gate(true, true)

@@ -15,12 +15,12 @@ import (
 // it only makes its streams; else it is the link that is cut: its end is told to
 // the other side, and seen on this one, when the rules let it pass.
 type session struct {
-	inner    transport.Session
-	provider *provider
-	layer    *Layer
-	peer     peer
-	queue    *packetQueue
-	inbox    chan []byte // datagrams that have arrived; nil with packets below
+	transport.Session // below
+	provider          *provider
+	layer             *Layer
+	peer              peer
+	queue             *packetQueue
+	inbox             chan []byte // datagrams that have arrived; nil with packets below
 
 	ctx    context.Context // ends with done
 	cancel context.CancelFunc
@@ -37,7 +37,7 @@ const (
 )
 
 func (p *provider) session(inner transport.Session) *session {
-	s := &session{inner: inner, provider: p, layer: p.layer, streams: make(map[stream]struct{})}
+	s := &session{Session: inner, provider: p, layer: p.layer, streams: make(map[stream]struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	node := inner.Peer().Node
 	s.peer.layer, s.peer.below = p.layer, p.below
@@ -56,11 +56,12 @@ func (p *provider) session(inner transport.Session) *session {
 	return s
 }
 
-// linkGate returns the decision about the whole link, at whichever layer it is enforced.
-func (s *session) linkGate() faults.Gate {
+// linkGate returns the decision about the whole link, at whichever layer it is enforced. With count
+// the decision is counted.
+func (s *session) linkGate(count bool) faults.Gate {
 	w := peer{layer: s.layer, peers: s.peer.peers}
 	w.setTraffic(faults.Link)
-	return w.gate(true, false)
+	return w.gate(true, count)
 }
 
 // follow ends the session here when it has ended below and the rules let that be
@@ -69,12 +70,12 @@ func (s *session) follow() {
 	defer s.queue.stop()
 	defer s.layer.remove(s)
 	select {
-	case <-s.inner.Done():
+	case <-s.Session.Done():
 	case <-s.ctx.Done():
 		return
 	}
 	if s.layer.awaitOpen(&s.peer, s.ctx.Done()) {
-		s.end(s.inner.Err())
+		s.end(s.Session.Err())
 	}
 }
 
@@ -117,26 +118,24 @@ func (s *session) release(l stream) {
 }
 
 func (s *session) poke() {
-	if s.peer.idle() || s.Err() != nil || !s.linkGate().Reset {
+	if s.peer.idle() || s.Err() != nil || !s.linkGate(false).Reset {
 		return
 	}
-	w := peer{layer: s.layer, peers: s.peer.peers}
-	w.setTraffic(faults.Link)
-	w.gate(true, true)
+	s.linkGate(true)
 	s.end(&transport.CloseError{Reset: true})
-	s.inner.Close(transport.CodeOK, "reset by a fault")
+	s.Session.Close(transport.CodeOK, "reset by a fault")
 }
 
 func (s *session) abort() {
 	s.end(&transport.CloseError{Code: transport.CodeOK, Reason: "faults ended"})
-	s.inner.Close(transport.CodeOK, "faults ended")
+	s.Session.Close(transport.CodeOK, "faults ended")
 }
 
 // OpenStream implements transport.Session.
 func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) {
 	ctx, cancel := s.until(ctx)
 	defer cancel()
-	inner, err := s.inner.OpenStream(ctx)
+	inner, err := s.Session.OpenStream(ctx)
 	if err != nil {
 		return nil, s.explain(err)
 	}
@@ -147,9 +146,9 @@ func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) 
 func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
 	ctx, cancel := s.until(ctx)
 	defer cancel()
-	inner, err := s.inner.AcceptStream(ctx)
+	inner, err := s.Session.AcceptStream(ctx)
 	if err != nil {
-		if s.peer.gate(false, false).Stopped && s.inner.Err() != nil {
+		if s.peer.gate(false, false).Stopped && s.Session.Err() != nil {
 			<-ctx.Done() // the end below is not to be seen yet
 		}
 		return nil, s.explain(err)
@@ -178,17 +177,17 @@ func (s *session) SendDatagram(p []byte) error {
 		return err
 	}
 	if s.inbox == nil || s.peer.idle() || len(p) > transport.MaxDatagram {
-		return s.inner.SendDatagram(p)
+		return s.Session.SendDatagram(p)
 	}
 	f := s.datagram(true, len(p))
 	if f.Drop {
 		return nil
 	}
 	own := bytes.Clone(p)
-	if !s.queue.schedule(f, len(own), true, func() { _ = s.inner.SendDatagram(own) }) { // an error is a lost datagram
+	if !s.queue.schedule(f, len(own), true, func() { _ = s.Session.SendDatagram(own) }) { // an error is a lost datagram
 		return nil
 	}
-	return s.inner.SendDatagram(p)
+	return s.Session.SendDatagram(p)
 }
 
 // datagram decides about a datagram. One that is corrupted is lost: in a packet
@@ -205,7 +204,7 @@ func (s *session) datagram(sending bool, size int) faults.Decision {
 // receive takes the datagrams from below.
 func (s *session) receive() {
 	for {
-		p, err := s.inner.ReceiveDatagram(s.ctx)
+		p, err := s.Session.ReceiveDatagram(s.ctx)
 		if err != nil {
 			return
 		}
@@ -235,7 +234,7 @@ func (s *session) arrive(p []byte) {
 // ReceiveDatagram implements transport.Session.
 func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	if s.inbox == nil {
-		return s.inner.ReceiveDatagram(ctx)
+		return s.Session.ReceiveDatagram(ctx)
 	}
 	if err := s.Err(); err != nil {
 		return nil, err
@@ -250,46 +249,33 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// Peer, LocalAddr and RemoteAddr implement transport.Session.
-func (s *session) Peer() transport.Identity { return s.inner.Peer() }
-
-func (s *session) LocalAddr() string { return s.inner.LocalAddr() }
-
-func (s *session) RemoteAddr() string { return s.inner.RemoteAddr() }
-
 // Heard implements transport.Session. While there are rules on the traffic above the provider,
 // bytes that came below them may not be seen here.
 func (s *session) Heard() uint64 {
 	if !s.provider.below && !s.peer.idle() {
 		return 0
 	}
-	return s.inner.Heard()
+	return s.Session.Heard()
 }
-
-// Traffic implements transport.Session.
-func (s *session) Traffic() transport.Traffic { return s.inner.Traffic() }
 
 // Close implements transport.Session. Across a cut the peer hears of it when the
 // cut ends.
 func (s *session) Close(code uint64, reason string) error {
-	s.mu.Lock()
-	first := s.err == nil
-	s.mu.Unlock()
-	if !first {
+	if s.Err() != nil {
 		return nil
 	}
 	s.end(&transport.CloseError{Code: code, Reason: reason})
 	if s.peer.gate(true, false).Stopped && s.layer.linger(func() { s.linger(code, reason) }) {
 		return nil
 	}
-	return s.inner.Close(code, reason)
+	return s.Session.Close(code, reason)
 }
 
 // linger closes the session below when the rules let the peer hear of it.
 func (s *session) linger(code uint64, reason string) {
-	s.layer.awaitOpen(&s.peer, s.inner.Done())
+	s.layer.awaitOpen(&s.peer, s.Session.Done())
 	// An error can only say that it has ended already.
-	_ = s.inner.Close(code, reason)
+	_ = s.Session.Close(code, reason)
 }
 
 // Done implements transport.Session.
