@@ -195,6 +195,9 @@ func (r NodeRef) selection() (Name, bool) {
 	return "", false
 }
 
+// realLabs are the labs that run daemons.
+var realLabs = []Lab{Local, Netns, Compose}
+
 // networkLabs are the labs that have a network on which it can be done.
 var networkLabs = map[NetworkDo][]Lab{
 	Disconnect: {Sim, Netns, Compose},
@@ -231,7 +234,7 @@ func (c *checker) step(at string, s *Step) {
 	case s.Memory != nil:
 		c.labs(at, "", Compose)
 	case s.Rotate != nil:
-		c.labs(at, string(s.Rotate.What), Local, Netns, Compose)
+		c.labs(at, string(s.Rotate.What), realLabs...)
 	}
 	if f := s.Do.span(); f.Set && f.From == 0 {
 		c.bad(at+".for", f.String(), "want more than 0s")
@@ -328,40 +331,38 @@ func (c *checker) partition(at string, p *Partition) {
 	}
 }
 
+// nodeRules are the conditions of effects on nodes, each with its reason.
+var nodeRules = map[NodeDo]struct {
+	labs                 []Lab  // that can do it; nil: all
+	notHost, need, never string // it is not for the host; it needs for; it takes no for
+}{
+	Start:   {never: "start is not undone: leave it out"},
+	Usurp:   {labs: []Lab{Local, Netns}, notHost: "slot 0 is the host itself"},
+	Damage:  {labs: []Lab{Local, Netns}, need: "damage needs it: its state has to be put back"},
+	Ban:     {labs: realLabs, notHost: "the host itself decides", need: "ban needs it: when the node may come back"},
+	Remove:  {labs: realLabs, notHost: "the host itself decides", need: "remove needs it: when the node may come back"},
+	Replace: {notHost: "another host is another cluster"},
+}
+
 func (c *checker) node(at string, n *Node) {
-	switch n.Do {
-	case Start:
-		if n.For.Set {
-			c.bad(at+".for", n.For.String(), "start is not undone: leave it out")
-		}
-	case Usurp:
-		c.labs(at+".do", string(n.Do), Local, Netns)
-		if n.ID.has(SetHost) || slices.Contains(n.ID.IDs(), 0) {
-			c.bad(at+".id", n.ID.String(), "slot 0 is the host itself")
-		}
-	case Damage:
-		c.labs(at+".do", string(n.Do), Local, Netns)
-		if !n.For.Set {
-			c.bad(at+".for", "", "damage needs it: its state has to be put back")
-		}
-	case Ban, Remove:
-		c.labs(at+".do", string(n.Do), Local, Netns, Compose)
-		if n.ID.has(SetHost) || n.ID.has(SetAll) || slices.Contains(n.ID.IDs(), 0) {
-			c.bad(at+".id", n.ID.String(), "the host itself decides")
-		}
-		if !n.For.Set {
-			c.bad(at+".for", "", "%s needs it: when the node may come back", n.Do)
-		}
-	case Replace:
-		if n.ID.has(SetHost) || n.ID.has(SetAll) || slices.Contains(n.ID.IDs(), 0) {
-			c.bad(at+".id", n.ID.String(), "another host is another cluster")
-		}
+	rule := nodeRules[n.Do]
+	if rule.labs != nil {
+		c.labs(at+".do", string(n.Do), rule.labs...)
+	}
+	if rule.notHost != "" && (n.ID.has(SetHost) || n.ID.has(SetAll) || slices.Contains(n.ID.IDs(), 0)) {
+		c.bad(at+".id", n.ID.String(), "%s", rule.notHost)
+	}
+	if rule.need != "" && !n.For.Set {
+		c.bad(at+".for", "", "%s", rule.need)
+	}
+	if rule.never != "" && n.For.Set {
+		c.bad(at+".for", n.For.String(), "%s", rule.never)
 	}
 }
 
 func (c *checker) app(at string, a *App) {
 	if a.Do == AppFlood {
-		c.labs(at+".do", string(a.Do), Local, Netns, Compose)
+		c.labs(at+".do", string(a.Do), realLabs...)
 	}
 	switch {
 	case a.Do == AppSlow && a.Rate == 0:
@@ -378,10 +379,10 @@ func (c *checker) cpu(at string, p *CPU) {
 		c.bad(at+".share", "", "want share, hogs or both")
 	}
 	if p.Share != 0 {
-		c.labs(at+".share", p.Share.String(), Local, Netns, Compose)
+		c.labs(at+".share", p.Share.String(), realLabs...)
 	}
 	if p.Hogs != 0 {
-		c.labs(at+".hogs", fmt.Sprint(p.Hogs), Local, Netns, Compose)
+		c.labs(at+".hogs", fmt.Sprint(p.Hogs), realLabs...)
 	}
 }
 
@@ -391,7 +392,7 @@ func (c *checker) fault(at string, f *Fault) {
 	}
 	switch f.Kind {
 	case FaultClock, FaultDescriptors:
-		c.labs(at+".kind", string(f.Kind), Local, Netns, Compose)
+		c.labs(at+".kind", string(f.Kind), realLabs...)
 	}
 	if f.Restart != 0 && f.Kind != FaultCrash {
 		c.bad(at+".restart", f.Restart.String(), "only a crash is started again")

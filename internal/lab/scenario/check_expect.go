@@ -38,7 +38,7 @@ func (c *checker) expect(at string, e *Expect) {
 	case e.Latency != nil:
 		c.latency(at, e.Latency)
 	case e.CPU != nil:
-		c.labs(at, "", Local, Netns, Compose)
+		c.labs(at, "", realLabs...)
 	}
 }
 

@@ -73,25 +73,32 @@ type Span struct {
 func At(d Duration) Span { return Span{From: d, To: d, Set: true} }
 
 func (s *Span) parse(text string) bool {
-	from, to, isRange := strings.Cut(text, "..")
-	ok := s.From.parse(from)
-	s.To, s.Set = s.From, true
-	if isRange {
-		ok = s.To.parse(to) && ok
+	s.Set = true
+	return parseRange(text, &s.From, &s.To) && s.From <= s.To
+}
+
+// parseRange parses a value, which is both ends, or a range of them, "3s..4s".
+func parseRange(text string, from, to scalar) bool {
+	low, high, isRange := strings.Cut(text, "..")
+	if !isRange {
+		high = low
 	}
-	return ok && s.From <= s.To
+	return from.parse(low) && to.parse(high)
+}
+
+// rangeText is the text that parseRange takes.
+func rangeText(from, to fmt.Stringer) string {
+	if from == to {
+		return from.String()
+	}
+	return from.String() + ".." + to.String()
 }
 
 func (*Span) allowed() string {
 	return "want a duration from 0s to 24h, as 3s, or a range, as 3s..4s"
 }
 
-func (s Span) String() string {
-	if s.From == s.To {
-		return s.From.String()
-	}
-	return s.From.String() + ".." + s.To.String()
-}
+func (s Span) String() string { return rangeText(s.From, s.To) }
 
 // Fixed reports whether nothing of the span is left to draw.
 func (s Span) Fixed() bool { return s.From == s.To }
@@ -154,23 +161,12 @@ func (z Size) String() string {
 type SizeRange struct{ From, To Size }
 
 func (r *SizeRange) parse(text string) bool {
-	from, to, isRange := strings.Cut(text, "..")
-	ok := r.From.parse(from)
-	r.To = r.From
-	if isRange {
-		ok = r.To.parse(to) && ok
-	}
-	return ok && r.From >= 1 && r.From <= r.To && r.To <= 64<<20
+	return parseRange(text, &r.From, &r.To) && r.From >= 1 && r.From <= r.To && r.To <= 64<<20
 }
 
 func (*SizeRange) allowed() string { return "want a size from 1 to 64MiB, or a range, as 64..4096" }
 
-func (r SizeRange) String() string {
-	if r.From == r.To {
-		return r.From.String()
-	}
-	return r.From.String() + ".." + r.To.String()
-}
+func (r SizeRange) String() string { return rangeText(r.From, r.To) }
 
 // A Rate is bytes a second, 1 kB/s … 1 TiB/s: "8Mbit/s", "1MB/s".
 type Rate int64
