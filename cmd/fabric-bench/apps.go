@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -113,23 +112,6 @@ func (b *bench) useApp(ctx context.Context, a appClient, source string) ([]readi
 		cpu = figure((after - before).Seconds()) * scale / max(amount, 1)
 	}
 	return []reading{{value, cpu}}, nil
-}
-
-// output runs a program on a side to its end and returns its output.
-func (l *lab) output(ctx context.Context, limit time.Duration, side int, argv ...string) ([]byte, error) {
-	cmd := childOf(l.argv(side, argv...)...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
-	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %s %s", strings.Join(argv, " "), errors.Join(err, ctx.Err()), clip(errs.String()), clip(out.String()))
-	}
-	return out.Bytes(), nil
 }
 
 func pgbench(args ...string) func(*bench, string, string, int) []string {

@@ -193,18 +193,6 @@ func (l *lab) startTunnels(ctx context.Context, name, target string) (near strin
 	return near, all, nil
 }
 
-// listensAt waits until the process's namespace has a socket that listens at a port.
-func (p *process) listensAt(ctx context.Context, port int) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
-	return untilEvery(ctx, pollEvery, func() error {
-		if !tools.Listens(strconv.Itoa(p.pid()), port) {
-			return fmt.Errorf("%s does not listen at port %d", p.name, port)
-		}
-		return nil
-	})
-}
-
 // writeCertificate writes a certificate and its key, as stunnel reads them.
 func writeCertificate(dir string) (string, error) {
 	cert, err := selfSigned()

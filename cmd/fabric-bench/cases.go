@@ -142,15 +142,30 @@ func besideTools(c benchCase, test string, size, iterations int64, pick func(too
 		defer cancel()
 		switch source {
 		case ucxPosix:
-			r, err := tools.RunUCX(limited, tools.UCXTest{Transport: "posix", Name: test, Size: size, Iterations: n, Warmup: n / 10})
+			pair := tools.UCXTest{Transport: "posix", Name: test, Size: size, Iterations: n, Warmup: n / 10}.Pair
+			r, err := besideRun(limited, b, pair, tools.ParseUCX)
 			return alone(figure(pick(r)), len(c.rows)), foreign(err)
 		case libfabric:
-			r, err := tools.RunPingPong(limited, "shm", "rdm", size, 5000)
+			pair := func(port int) tools.Pair { return tools.PingPongPair(port, "shm", "rdm", size, 5000) }
+			r, err := besideRun(limited, b, pair, tools.ParsePingPong)
 			return alone(figure(r.Micros), len(c.rows)), foreign(err)
 		}
 		return ours(ctx, b, source)
 	}
 	return c
+}
+
+// besideRun runs a third-party benchmark and reads its output.
+func besideRun[T any](ctx context.Context, b *bench, pair func(port int) tools.Pair, parse func(string) (T, error)) (r T, err error) {
+	port, err := tools.FreePort()
+	if err != nil {
+		return r, err
+	}
+	text, err := b.lab.runPair(ctx, pair(port))
+	if err != nil {
+		return r, err
+	}
+	return parse(string(text))
 }
 
 // foreign marks a failure of a third-party program, which does not fail the run.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"time"
 
@@ -127,12 +126,22 @@ func falseRemovals(ctx context.Context, b *bench, exe string) ([]reading, error)
 	}
 	seen := 0
 	err := onTrial(ctx, exe, b.clusterSize(), "normal", func(g *trial) error {
-		hogs, err := startHogs(hogCount())
+		self, err := os.Executable()
 		if err != nil {
 			return err
 		}
+		var hogs []*process // which end with the fleet if one cannot be started
+		for i := range hogCount() {
+			hog, err := g.fleet.spawn(fmt.Sprintf("hog-%d", i), self, hogCommand)
+			if err != nil {
+				return err
+			}
+			hogs = append(hogs, hog)
+		}
 		wait(ctx, during)
-		hogs.end()
+		for _, hog := range hogs {
+			hog.end()
+		}
 		seen = g.removals()
 		for _, p := range g.posts {
 			if err := sees(ctx, p.node, len(g.posts)); err != nil {
@@ -165,33 +174,6 @@ const hogLimit = 10 * time.Minute
 
 // hogCount is the number of processes that keep the machine busy.
 func hogCount() int { return 4 * runtime.NumCPU() }
-
-// hogs are processes that use a processor each; they die with the thread that started them.
-type hogs []*exec.Cmd
-
-func startHogs(n int) (all hogs, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	for range n {
-		cmd := childOf(self, hogCommand)
-		if err := cmd.Start(); err != nil {
-			all.end()
-			return nil, err
-		}
-		all = append(all, cmd)
-	}
-	return all, nil
-}
-
-// end kills all hogs, and waits for their end.
-func (h hogs) end() {
-	for _, cmd := range h {
-		_ = cmd.Process.Kill() // it fails only for a process that has ended
-		_ = cmd.Wait()         // the exit status does not matter
-	}
-}
 
 // hogProcess is the command of a hog.
 func (a *app) hogProcess() *cobra.Command {

@@ -170,7 +170,7 @@ func untilEvery(ctx context.Context, pause time.Duration, check func() error) er
 			return f.error
 		}
 		if !wait(ctx, pause) {
-			return fmt.Errorf("waited in vain: %w", err)
+			return fmt.Errorf("waited in vain: %w: %w", err, ctx.Err())
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 )
@@ -90,6 +91,11 @@ func (l *lab) argv(side int, argv ...string) []string {
 // start starts a program on a side.
 func (l *lab) start(side int, name, program string, args ...string) (*process, error) {
 	return l.spawn(name, l.argv(side, append([]string{program}, args...)...)...)
+}
+
+// output runs a program on a side to its end and returns its output.
+func (l *lab) output(ctx context.Context, limit time.Duration, side int, argv ...string) ([]byte, error) {
+	return output(ctx, limit, l.argv(side, argv...)...)
 }
 
 // close ends all processes, and removes namespaces and files.

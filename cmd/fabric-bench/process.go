@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,11 +11,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fabricd/fabricd/cmd/fabric-bench/internal/tools"
 )
 
 // children are the processes of a measurement and the directory of their files. They belong to one
@@ -118,18 +123,92 @@ func (p *process) end() {
 	_ = p.cmd.Wait() // the exit status is known
 }
 
+// listensAt waits until the process's network namespace has a socket that listens at a port.
+func (p *process) listensAt(ctx context.Context, port int) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	return untilEvery(ctx, pollEvery, func() error {
+		switch {
+		case !p.running():
+			return final{fmt.Errorf("%s has ended: %s", p.name, p.tail(1))}
+		case !tools.Listens(strconv.Itoa(p.pid()), port):
+			return fmt.Errorf("%s does not listen at port %d", p.name, port)
+		}
+		return nil
+	})
+}
+
+// tail returns the last lines of the process's log.
+func (p *process) tail(lines int) string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
 // tails returns the last lines of every log, for a failure.
 func (c *children) tails(lines int) string {
 	var b strings.Builder
 	for _, p := range c.all {
-		text, err := os.ReadFile(p.log)
-		if err != nil || len(text) == 0 {
-			continue
+		if text := p.tail(lines); text != "" {
+			fmt.Fprintf(&b, "--- %s\n%s\n", p.name, text)
 		}
-		all := strings.Split(strings.TrimSpace(string(text)), "\n")
-		fmt.Fprintf(&b, "--- %s\n%s\n", p.name, strings.Join(all[max(0, len(all)-lines):], "\n"))
 	}
 	return strings.TrimSpace(b.String())
+}
+
+// toLog returns the command that runs a program with its output in its log.
+func toLog(argv ...string) []string {
+	return append([]string{"sh", "-c", `exec "$@" >&2`, "sh"}, argv...)
+}
+
+// serve starts a server and waits until it listens at a port. stop ends it in order; 0: it is killed.
+func (c *children) serve(ctx context.Context, name string, port int, stop syscall.Signal, argv ...string) (*process, error) {
+	p, err := c.spawn(name, argv...)
+	if err != nil {
+		return nil, err
+	}
+	p.stop = stop
+	return p, p.listensAt(ctx, port)
+}
+
+// pairLimit bounds one run of a third-party benchmark.
+const pairLimit = time.Minute
+
+// runPair runs both ends of a third-party benchmark and returns the client's output.
+func (c *children) runPair(ctx context.Context, pair tools.Pair) ([]byte, error) {
+	if _, err := tools.Find(pair.Program); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pairLimit)
+	defer cancel()
+	server, err := c.serve(ctx, pair.Program, pair.Port, 0, toLog(pair.Server...)...)
+	if server != nil {
+		defer server.end()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: the server: %w", pair.Program, err)
+	}
+	return output(ctx, pairLimit, pair.Client...)
+}
+
+// output runs a program to its end and returns its output.
+func output(ctx context.Context, limit time.Duration, argv ...string) ([]byte, error) {
+	cmd := childOf(argv...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+	if err := cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s %s", strings.Join(argv, " "), errors.Join(err, ctx.Err()), clip(errs.String()), clip(out.String()))
+	}
+	return out.Bytes(), nil
 }
 
 // close ends all processes, the last one first, and removes their files.

@@ -112,11 +112,6 @@ func (l *lab) gateway(side int, name, kind string, args ...string) (string, erro
 // serve starts a server on the second machine, with its output in its log, and waits until it
 // listens at an address.
 func (l *lab) serve(ctx context.Context, name, at string, stop syscall.Signal, argv ...string) error {
-	p, err := l.start(1, name, "sh", append([]string{"-c", `exec "$@" >&2`, "sh"}, argv...)...)
-	if err != nil {
-		return err
-	}
-	p.stop = stop
 	_, port, err := net.SplitHostPort(at)
 	if err != nil {
 		return err
@@ -125,7 +120,8 @@ func (l *lab) serve(ctx context.Context, name, at string, stop syscall.Signal, a
 	if err != nil {
 		return err
 	}
-	return p.listensAt(ctx, n)
+	_, err = l.children.serve(ctx, name, n, stop, l.argv(1, toLog(argv...)...)...)
+	return err
 }
 
 func (a *appServers) startIperf(ctx context.Context, _, at string) error {

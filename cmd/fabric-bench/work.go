@@ -146,7 +146,7 @@ func exposeWindow(node *fabric.Node, c net.Conn, size int64) error {
 	if err != nil {
 		return err
 	}
-	if err := writeWord(c, uint64(off)); err != nil {
+	if err := binary.Write(c, binary.BigEndian, off); err != nil {
 		return err
 	}
 	if _, err = c.Read(make([]byte, 1)); err == nil {
@@ -247,11 +247,10 @@ func windowWorkload(ctx context.Context, node *fabric.Node, c net.Conn, o order)
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	word, err := readWord(c)
-	if err != nil {
+	var far int64
+	if err := binary.Read(c, binary.BigEndian, &far); err != nil {
 		return nil, err
 	}
-	far := int64(word)
 	mem, err := node.Alloc(int(o.Size))
 	if err != nil {
 		return nil, err
@@ -371,15 +370,4 @@ func (w *workload) repeat(d time.Duration, size int64) (outcome, error) {
 	o.Elapsed = time.Since(begin)
 	o.Bytes = o.Ops * size
 	return o, err
-}
-
-func readWord(r io.Reader) (uint64, error) {
-	var b [8]byte
-	_, err := io.ReadFull(r, b[:])
-	return binary.BigEndian.Uint64(b[:]), err
-}
-
-func writeWord(w io.Writer, v uint64) error {
-	_, err := w.Write(binary.BigEndian.AppendUint64(nil, v))
-	return err
 }

@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,23 +14,14 @@ type PingPong struct {
 	MB     float64 // 10⁶ bytes per second
 }
 
-// RunPingPong runs fi_pingpong over a provider of libfabric and a kind of endpoint of
+// PingPongPair returns a run of fi_pingpong over a provider of libfabric and a kind of endpoint of
 // it, msg or rdm, with messages of size bytes.
-func RunPingPong(ctx context.Context, provider, endpoint string, size, iterations int64) (PingPong, error) {
-	port, err := FreePort()
-	if err != nil {
-		return PingPong{}, err
-	}
+func PingPongPair(port int, provider, endpoint string, size, iterations int64) Pair {
+	const program = "fi_pingpong"
 	args := []string{"-p", provider, "-e", endpoint, "-I", decimal(iterations), "-S", decimal(size)}
-	out, err := pair{
-		program: "fi_pingpong", port: port,
-		server: append([]string{"-B", strconv.Itoa(port)}, args...),
-		client: append(append([]string{"-P", strconv.Itoa(port)}, args...), "127.0.0.1"),
-	}.run(ctx)
-	if err != nil {
-		return PingPong{}, err
-	}
-	return ParsePingPong(string(out))
+	return Pair{Program: program, Port: port,
+		Server: append([]string{program, "-B", strconv.Itoa(port)}, args...),
+		Client: append(append([]string{program, "-P", strconv.Itoa(port)}, args...), "127.0.0.1")}
 }
 
 // pingPongColumns are the columns of fi_pingpong's output.

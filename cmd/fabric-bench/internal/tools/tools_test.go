@@ -1,13 +1,10 @@
 package tools
 
 import (
-	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 func recorded(t *testing.T, name string) string {
@@ -84,46 +81,5 @@ func TestListeningSocketsAreFound(t *testing.T) {
 `
 	if !tableListens(table, 0x3419) || tableListens(table, 0x341A) || tableListens(table, 0x50) || tableListens("", 1) {
 		t.Error("the table of sockets is read wrongly")
-	}
-}
-
-// fake puts a program of this name on $PATH that runs a script.
-func fake(t *testing.T, name, script string) {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-}
-
-func TestMissingProgramsSayHowToGetThem(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	_, err1 := RunUCX(t.Context(), UCXTest{Transport: "tcp", Name: "tag_lat", Size: 8, Iterations: 1})
-	_, err2 := RunPingPong(t.Context(), "tcp", "msg", 8, 1)
-	for _, err := range []error{err1, err2} {
-		if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "make bench-baselines") {
-			t.Errorf("%v, want how to install it", err)
-		}
-	}
-}
-
-func TestServersThatEndSayWhy(t *testing.T) {
-	fake(t, "fi_pingpong", "echo no such thing; exit 3")
-	if _, err := RunPingPong(t.Context(), "tcp", "msg", 8, 1); err == nil || !strings.Contains(err.Error(), "no such thing") {
-		t.Errorf("%v, want what the server says", err)
-	}
-}
-
-func TestServersThatNeverListenAreEnded(t *testing.T) {
-	fake(t, "fi_pingpong", "exec sleep 600")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	if _, err := RunPingPong(ctx, "tcp", "msg", 8, 1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, want that time is over", err)
-	}
-	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("that took %v", took)
 	}
 }

@@ -1,9 +1,9 @@
 package tools
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -26,21 +26,12 @@ type UCX struct {
 	Rate       float64 // operations per second, over the run
 }
 
-// RunUCX runs ucx_perftest on the loopback interface.
-func RunUCX(ctx context.Context, t UCXTest) (UCX, error) {
-	port, err := FreePort()
-	if err != nil {
-		return UCX{}, err
-	}
+// Pair returns the two ends of the run.
+func (t UCXTest) Pair(port int) Pair {
+	const program = "ucx_perftest"
+	settings := []string{"env", "UCX_TLS=" + t.Transport, "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error", "UCX_WARN_UNUSED_ENV_VARS=n", program}
 	args := []string{"-p", strconv.Itoa(port), "-t", t.Name, "-s", decimal(t.Size), "-n", decimal(t.Iterations), "-w", decimal(t.Warmup), "-f", "-v"}
-	out, err := pair{
-		program: "ucx_perftest", port: port, server: args, client: append([]string{"127.0.0.1"}, args...),
-		env: []string{"UCX_TLS=" + t.Transport, "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error", "UCX_WARN_UNUSED_ENV_VARS=n"},
-	}.run(ctx)
-	if err != nil {
-		return UCX{}, err
-	}
-	return ParseUCX(string(out))
+	return Pair{Program: program, Port: port, Server: slices.Concat(settings, args), Client: slices.Concat(settings, []string{"127.0.0.1"}, args)}
 }
 
 // ucxColumns is the header of the CSV that `ucx_perftest -v` prints.
