@@ -44,12 +44,7 @@ type Answer struct {
 //	| request | to | uid |
 //	+---------+----+-----+
 func (f Ask) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeAsk, 0)
-	b = order.AppendUint64(b, f.Request)
-	b = order.AppendUint16(b, uint16(f.To))
-	b = order.AppendUint32(b, f.UID)
-	return end(b, start)
+	return appendFrame(b, TypeAsk, 0, u64(f.Request), u16(uint16(f.To)), u32(f.UID))
 }
 
 // ParseAsk parses an Ask that fills body exactly. The port is not 0.
@@ -67,13 +62,8 @@ func ParseAsk(flags uint8, body []byte) (Ask, error) {
 //	| request | waiting | backlog | length | by ... |
 //	+---------+---------+---------+--------+--------+
 func (f Answer) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeAnswer, flag(f.Allowed, flagAllowed)|flag(f.Listening, flagListening))
-	b = order.AppendUint64(b, f.Request)
-	b = order.AppendUint16(b, f.Waiting)
-	b = order.AppendUint16(b, f.Backlog)
-	b = appendReason(b, f.By)
-	return end(b, start)
+	flags := flag(f.Allowed, flagAllowed) | flag(f.Listening, flagListening)
+	return appendTextFrame(b, TypeAnswer, flags, f.By, u64(f.Request), u16(f.Waiting), u16(f.Backlog))
 }
 
 // ParseAnswer parses an Answer that fills body exactly. By is printable.

@@ -36,6 +36,40 @@ func flag(on bool, bit uint8) uint8 {
 	return 0
 }
 
+// A field is an integer of a body.
+type field struct {
+	value  uint64
+	length int // in bytes
+}
+
+func u8(v uint8) field   { return field{uint64(v), 1} }
+func u16(v uint16) field { return field{uint64(v), 2} }
+func u32(v uint32) field { return field{uint64(v), 4} }
+func u64(v uint64) field { return field{v, 8} }
+
+// appendFrame appends a frame whose body is integers.
+func appendFrame(b []byte, t Type, flags uint8, body ...field) []byte {
+	start := len(b)
+	b = begin(b, t, flags)
+	for _, f := range body {
+		b = appendField(b, f)
+	}
+	return end(b, start)
+}
+
+func appendField(b []byte, f field) []byte {
+	var p [8]byte
+	order.PutUint64(p[:], f.value)
+	return append(b, p[len(p)-f.length:]...)
+}
+
+// appendTextFrame appends a frame whose body is integers and a reason.
+func appendTextFrame(b []byte, t Type, flags uint8, reason string, body ...field) []byte {
+	start := len(b)
+	b = appendReason(appendFrame(b, t, flags, body...), reason)
+	return end(b, start)
+}
+
 func appendIncarnation(b []byte, l addr.Incarnation) []byte {
 	b = order.AppendUint16(b, uint16(l.Node))
 	return order.AppendUint32(b, uint32(l.Generation))
@@ -96,6 +130,15 @@ func (d *decoder) finish() error {
 		return ErrMalformed
 	}
 	return nil
+}
+
+// Apply parses the body of a frame and calls do with the result, if the body is well formed.
+func Apply[F any](h Header, body []byte, parse func(flags uint8, body []byte) (F, error), do func(F) error) error {
+	f, err := parse(h.Flags, body)
+	if err != nil {
+		return err
+	}
+	return do(f)
 }
 
 // result returns f if the body was well formed, else the zero F.

@@ -6,7 +6,7 @@ package wire
 //	+-------+
 //	| limit |
 //	+-------+
-func (f Credit) AppendTo(b []byte) []byte { return append1(b, TypeCredit, f.Limit) }
+func (f Credit) AppendTo(b []byte) []byte { return appendFrame(b, TypeCredit, 0, u64(f.Limit)) }
 
 // ParseCredit parses a Credit that fills body exactly.
 func ParseCredit(flags uint8, body []byte) (Credit, error) {
@@ -20,7 +20,7 @@ func ParseCredit(flags uint8, body []byte) (Credit, error) {
 //	+------+
 //	| sent |
 //	+------+
-func (f End) AppendTo(b []byte) []byte { return append1(b, TypeEnd, f.Sent) }
+func (f End) AppendTo(b []byte) []byte { return appendFrame(b, TypeEnd, 0, u64(f.Sent)) }
 
 // ParseEnd parses an End that fills body exactly.
 func ParseEnd(flags uint8, body []byte) (End, error) {
@@ -38,13 +38,9 @@ func ParseEnd(flags uint8, body []byte) (End, error) {
 // The cause is present only with Reset.
 func (f Close) AppendTo(b []byte) []byte {
 	if !f.Reset {
-		return append1(b, TypeClose, f.Sent)
+		return appendFrame(b, TypeClose, 0, u64(f.Sent))
 	}
-	start := len(b)
-	b = begin(b, TypeClose, flagReset)
-	b = order.AppendUint64(b, f.Sent)
-	b = appendReason(b, f.Cause)
-	return end(b, start)
+	return appendTextFrame(b, TypeClose, flagReset, f.Cause, u64(f.Sent))
 }
 
 // ParseClose parses a Close that fills body exactly.
@@ -64,12 +60,7 @@ func ParseClose(flags uint8, body []byte) (Close, error) {
 //	| offset | length | prot |
 //	+--------+--------+------+
 func (f Register) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeRegister, 0)
-	b = order.AppendUint64(b, f.Offset)
-	b = order.AppendUint64(b, f.Length)
-	b = append(b, f.Prot)
-	return end(b, start)
+	return appendFrame(b, TypeRegister, 0, u64(f.Offset), u64(f.Length), u8(f.Prot))
 }
 
 // ParseRegister parses a Register that fills body exactly.
@@ -84,7 +75,9 @@ func ParseRegister(flags uint8, body []byte) (Register, error) {
 //	+--------+
 //	| offset |
 //	+--------+
-func (f Registered) AppendTo(b []byte) []byte { return append1(b, TypeRegistered, f.Offset) }
+func (f Registered) AppendTo(b []byte) []byte {
+	return appendFrame(b, TypeRegistered, 0, u64(f.Offset))
+}
 
 // ParseRegistered parses a Registered that fills body exactly.
 func ParseRegistered(flags uint8, body []byte) (Registered, error) {
@@ -99,7 +92,7 @@ func ParseRegistered(flags uint8, body []byte) (Registered, error) {
 //	| offset | length |
 //	+--------+--------+
 func (f Unregister) AppendTo(b []byte) []byte {
-	return append2(b, TypeUnregister, f.Offset, f.Length)
+	return appendFrame(b, TypeUnregister, 0, u64(f.Offset), u64(f.Length))
 }
 
 // ParseUnregister parses an Unregister that fills body exactly.
@@ -114,23 +107,12 @@ func ParseUnregister(flags uint8, body []byte) (Unregister, error) {
 //	+--------+
 //	| offset |
 //	+--------+
-func (f Unregistered) AppendTo(b []byte) []byte { return append1(b, TypeUnregistered, f.Offset) }
+func (f Unregistered) AppendTo(b []byte) []byte {
+	return appendFrame(b, TypeUnregistered, 0, u64(f.Offset))
+}
 
 // ParseUnregistered parses an Unregistered that fills body exactly.
 func ParseUnregistered(flags uint8, body []byte) (Unregistered, error) {
 	d := decode(body, flags, 0)
 	return result(&d, Unregistered{Offset: d.U64()})
-}
-
-// append1 appends a frame whose body is one integer.
-func append1(b []byte, t Type, v uint64) []byte {
-	b = append(b, byte(t), 0, 0, 0, 0, 0, 0, 8)
-	return order.AppendUint64(b, v)
-}
-
-// append2 appends a frame whose body is two integers.
-func append2(b []byte, t Type, v, w uint64) []byte {
-	b = append(b, byte(t), 0, 0, 0, 0, 0, 0, 16)
-	b = order.AppendUint64(b, v)
-	return order.AppendUint64(b, w)
 }

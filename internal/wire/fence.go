@@ -6,7 +6,7 @@ package wire
 //	+---------+
 //	| request |
 //	+---------+
-func (f Mark) AppendTo(b []byte) []byte { return append1(b, TypeMark, f.Request) }
+func (f Mark) AppendTo(b []byte) []byte { return appendFrame(b, TypeMark, 0, u64(f.Request)) }
 
 // ParseMark parses a Mark that fills body exactly.
 func ParseMark(flags uint8, body []byte) (Mark, error) {
@@ -20,7 +20,9 @@ func ParseMark(flags uint8, body []byte) (Mark, error) {
 //	+---------+-----+
 //	| request | seq |
 //	+---------+-----+
-func (f Marked) AppendTo(b []byte) []byte { return append2(b, TypeMarked, f.Request, f.Seq) }
+func (f Marked) AppendTo(b []byte) []byte {
+	return appendFrame(b, TypeMarked, 0, u64(f.Request), u64(f.Seq))
+}
 
 // ParseMarked parses a Marked that fills body exactly.
 func ParseMarked(flags uint8, body []byte) (Marked, error) {
@@ -29,7 +31,9 @@ func ParseMarked(flags uint8, body []byte) (Marked, error) {
 }
 
 // AppendTo appends the encoded frame to b; it is laid out like a Marked.
-func (f Wait) AppendTo(b []byte) []byte { return append2(b, TypeWait, f.Request, f.Seq) }
+func (f Wait) AppendTo(b []byte) []byte {
+	return appendFrame(b, TypeWait, 0, u64(f.Request), u64(f.Seq))
+}
 
 // ParseWait parses a Wait that fills body exactly.
 func ParseWait(flags uint8, body []byte) (Wait, error) {
@@ -43,7 +47,9 @@ func ParseWait(flags uint8, body []byte) (Wait, error) {
 //	+---------+------+
 //	| request | code |
 //	+---------+------+
-func (f Waited) AppendTo(b []byte) []byte { return appendCoded(b, TypeWaited, f.Request, f.Code) }
+func (f Waited) AppendTo(b []byte) []byte {
+	return appendFrame(b, TypeWaited, 0, u64(f.Request), u16(uint16(f.Code)))
+}
 
 // ParseWaited parses a Waited that fills body exactly.
 func ParseWaited(flags uint8, body []byte) (Waited, error) {
@@ -58,15 +64,8 @@ func ParseWaited(flags uint8, body []byte) (Waited, error) {
 //	| request | where | local offset | local value | remote offset | remote value |
 //	+---------+-------+--------------+-------------+---------------+--------------+
 func (f PeerSignal) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypePeerSignal, 0)
-	b = order.AppendUint64(b, f.Request)
-	b = append(b, f.Where)
-	b = order.AppendUint64(b, f.LocalOffset)
-	b = order.AppendUint64(b, f.LocalValue)
-	b = order.AppendUint64(b, f.RemoteOffset)
-	b = order.AppendUint64(b, f.RemoteValue)
-	return end(b, start)
+	return appendFrame(b, TypePeerSignal, 0, u64(f.Request), u8(f.Where),
+		u64(f.LocalOffset), u64(f.LocalValue), u64(f.RemoteOffset), u64(f.RemoteValue))
 }
 
 // ParsePeerSignal parses a PeerSignal that fills body exactly.
@@ -84,7 +83,7 @@ func ParsePeerSignal(flags uint8, body []byte) (PeerSignal, error) {
 
 // AppendTo appends the encoded frame to b; it is laid out like a Waited.
 func (f PeerSignaled) AppendTo(b []byte) []byte {
-	return appendCoded(b, TypePeerSignaled, f.Request, f.Code)
+	return appendFrame(b, TypePeerSignaled, 0, u64(f.Request), u16(uint16(f.Code)))
 }
 
 // ParsePeerSignaled parses a PeerSignaled that fills body exactly.

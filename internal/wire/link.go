@@ -24,9 +24,7 @@ const (
 // An incarnation (from, to) is a node of two bytes and a generation of four.
 func (f Hello) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeHello, flag(f.Answer, flagAnswer)|flag(f.Beside, flagBeside))
-	b = order.AppendUint16(b, f.VersionMin)
-	b = order.AppendUint16(b, f.VersionMax)
+	b = appendFrame(b, TypeHello, flag(f.Answer, flagAnswer)|flag(f.Beside, flagBeside), u16(f.VersionMin), u16(f.VersionMax))
 	b = append(b, f.Cluster[:]...)
 	b = order.AppendUint64(b, f.Term)
 	b = appendIncarnation(b, f.From)
@@ -64,10 +62,7 @@ func ParseHello(flags uint8, body []byte) (Hello, error) {
 //	| length |
 //	+--------+
 func (f Lease) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeLease, 0)
-	b = order.AppendUint32(b, f.Length)
-	return end(b, start)
+	return appendFrame(b, TypeLease, 0, u32(f.Length))
 }
 
 // ParseLease parses a Lease that fills body exactly.
@@ -85,13 +80,7 @@ func ParseLease(flags uint8, body []byte) (Lease, error) {
 //	| code | ver. min | ver. max | length | reason ... |
 //	+------+----------+----------+--------+------------+
 func (f HelloRefuse) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeHelloRefuse, 0)
-	b = order.AppendUint16(b, uint16(f.Code))
-	b = order.AppendUint16(b, f.VersionMin)
-	b = order.AppendUint16(b, f.VersionMax)
-	b = appendReason(b, f.Reason)
-	return end(b, start)
+	return appendTextFrame(b, TypeHelloRefuse, 0, f.Reason, u16(uint16(f.Code)), u16(f.VersionMin), u16(f.VersionMax))
 }
 
 // ParseHelloRefuse parses a HelloRefuse that fills body exactly.
@@ -117,12 +106,8 @@ func ParseHelloRefuse(flags uint8, body []byte) (HelloRefuse, error) {
 // Length and service are present only with a service.
 func (f Connect) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeConnect, flag(f.Service != "", flagService))
-	b = order.AppendUint64(b, uint64(f.Conn))
-	b = order.AppendUint16(b, uint16(f.From))
-	b = order.AppendUint16(b, uint16(f.To))
-	b = order.AppendUint64(b, f.Limit)
-	b = order.AppendUint32(b, f.UID)
+	b = appendFrame(b, TypeConnect, flag(f.Service != "", flagService),
+		u64(uint64(f.Conn)), u16(uint16(f.From)), u16(uint16(f.To)), u64(f.Limit), u32(f.UID))
 	if f.Service != "" {
 		b = append(b, uint8(len(f.Service)))
 		b = append(b, f.Service...)
@@ -156,12 +141,7 @@ func ParseConnect(flags uint8, body []byte) (Connect, error) {
 //	| peer | conn | limit |
 //	+------+------+-------+
 func (f Accept) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeAccept, 0)
-	b = order.AppendUint64(b, uint64(f.Peer))
-	b = order.AppendUint64(b, uint64(f.Conn))
-	b = order.AppendUint64(b, f.Limit)
-	return end(b, start)
+	return appendFrame(b, TypeAccept, 0, u64(uint64(f.Peer)), u64(uint64(f.Conn)), u64(f.Limit))
 }
 
 // ParseAccept parses an Accept that fills body exactly.
@@ -176,12 +156,7 @@ func ParseAccept(flags uint8, body []byte) (Accept, error) {
 //	+------+
 //	| peer |
 //	+------+
-func (f Stream) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeStream, 0)
-	b = order.AppendUint64(b, uint64(f.Peer))
-	return end(b, start)
-}
+func (f Stream) AppendTo(b []byte) []byte { return appendFrame(b, TypeStream, 0, u64(uint64(f.Peer))) }
 
 // ParseStream parses a Stream that fills body exactly.
 func ParseStream(flags uint8, body []byte) (Stream, error) {
@@ -196,11 +171,7 @@ func ParseStream(flags uint8, body []byte) (Stream, error) {
 //	| peer | code |
 //	+------+------+
 func (f Refuse) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeRefuse, 0)
-	b = order.AppendUint64(b, uint64(f.Peer))
-	b = order.AppendUint16(b, uint16(f.Code))
-	return end(b, start)
+	return appendFrame(b, TypeRefuse, 0, u64(uint64(f.Peer)), u16(uint16(f.Code)))
 }
 
 // ParseRefuse parses a Refuse that fills body exactly.
@@ -234,8 +205,7 @@ func ParseProbeAck(flags uint8, body []byte) (ProbeAck, error) {
 
 func appendProbe(b []byte, t Type, f Probe) []byte {
 	start := len(b)
-	b = begin(b, t, 0)
-	b = order.AppendUint64(b, f.Nonce)
+	b = appendFrame(b, t, 0, u64(f.Nonce))
 	b = appendIncarnation(b, f.From)
 	b = appendIncarnation(b, f.To)
 	return end(b, start)
@@ -247,12 +217,7 @@ func appendProbe(b []byte, t Type, f Probe) []byte {
 //	+--------+------------+
 //	| length | reason ... |
 //	+--------+------------+
-func (f Bye) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeBye, 0)
-	b = appendReason(b, f.Reason)
-	return end(b, start)
-}
+func (f Bye) AppendTo(b []byte) []byte { return appendTextFrame(b, TypeBye, 0, f.Reason) }
 
 // ParseBye parses a Bye that fills body exactly.
 func ParseBye(flags uint8, body []byte) (Bye, error) {
@@ -303,9 +268,7 @@ func ParseHeartbeatAck(datagram []byte) (HeartbeatAck, error) {
 
 func appendHeartbeat(b []byte, t Type, f Heartbeat) []byte {
 	start := len(b)
-	b = begin(b, t, 0)
-	b = order.AppendUint64(b, f.Seq)
-	b = order.AppendUint64(b, f.Sent)
+	b = appendFrame(b, t, 0, u64(f.Seq), u64(f.Sent))
 	b = appendIncarnation(b, f.From)
 	b = appendIncarnation(b, f.To)
 	b = append(b, make([]byte, heartbeatReserved)...)

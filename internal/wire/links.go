@@ -46,12 +46,7 @@ type LinkRow struct {
 }
 
 // AppendTo appends the encoded frame to b.
-func (f AskLinks) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeAskLinks, 0)
-	b = order.AppendUint64(b, f.Request)
-	return end(b, start)
-}
+func (f AskLinks) AppendTo(b []byte) []byte { return appendFrame(b, TypeAskLinks, 0, u64(f.Request)) }
 
 // ParseAskLinks parses an AskLinks that fills body exactly.
 func ParseAskLinks(flags uint8, body []byte) (AskLinks, error) {
@@ -67,10 +62,8 @@ func ParseAskLinks(flags uint8, body []byte) (AskLinks, error) {
 //	+---------+-------+------+---------+-------+--------+-------+-----------+----------+------+-----
 func (f Links) AppendTo(b []byte) []byte {
 	start := len(b)
-	b = begin(b, TypeLinks, 0)
-	b = order.AppendUint64(b, f.Request)
 	rows := f.Rows[:min(len(f.Rows), MaxLinkRows)]
-	b = append(b, uint8(len(rows)))
+	b = appendFrame(b, TypeLinks, 0, u64(f.Request), u8(uint8(len(rows))))
 	for _, r := range rows {
 		b = appendIncarnation(b, r.Peer)
 		b = append(b, r.Carrier, flag(r.Fallback, flagFallback))

@@ -52,10 +52,7 @@ func ParsePath(flags uint8, body []byte) (Path, error) {
 //	| length | reason ... |
 //	+--------+------------+
 func (f NoPath) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeNoPath, flag(f.Passing, flagPassing))
-	b = appendReason(b, f.Reason)
-	return end(b, start)
+	return appendTextFrame(b, TypeNoPath, flag(f.Passing, flagPassing), f.Reason)
 }
 
 // ParseNoPath parses a NoPath that fills body exactly.

@@ -1,7 +1,5 @@
 package wire
 
-import "github.com/fabricd/fabricd/internal/status"
-
 // AppendTo appends the encoded frame to b; the caller sends Length payload
 // bytes right after it.
 //
@@ -10,12 +8,8 @@ import "github.com/fabricd/fabricd/internal/status"
 //	| op | offset | length |
 //	+----+--------+--------+
 func (f Write) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeWrite, flag(f.Last, flagLast)|flag(f.Ordered, flagOrdered))
-	b = order.AppendUint64(b, f.Op)
-	b = order.AppendUint64(b, f.Offset)
-	b = order.AppendUint32(b, f.Length)
-	return end(b, start)
+	flags := flag(f.Last, flagLast) | flag(f.Ordered, flagOrdered)
+	return appendFrame(b, TypeWrite, flags, u64(f.Op), u64(f.Offset), u32(f.Length))
 }
 
 // ParseWrite parses a Write that fills body exactly. Length is 1 to MaxPayload.
@@ -37,7 +31,7 @@ func ParseWrite(flags uint8, body []byte) (Write, error) {
 //	| op | offset | length |
 //	+----+--------+--------+
 func (f Read) AppendTo(b []byte) []byte {
-	return append3(b, TypeRead, f.Op, f.Offset, f.Length)
+	return appendFrame(b, TypeRead, 0, u64(f.Op), u64(f.Offset), u64(f.Length))
 }
 
 // ParseRead parses a Read that fills body exactly.
@@ -54,11 +48,7 @@ func ParseRead(flags uint8, body []byte) (Read, error) {
 //	| op | length |
 //	+----+--------+
 func (f ReadData) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeReadData, flag(f.Last, flagLast))
-	b = order.AppendUint64(b, f.Op)
-	b = order.AppendUint32(b, f.Length)
-	return end(b, start)
+	return appendFrame(b, TypeReadData, flag(f.Last, flagLast), u64(f.Op), u32(f.Length))
 }
 
 // ParseReadData parses a ReadData that fills body exactly. Length is 1 to
@@ -74,7 +64,7 @@ func ParseReadData(flags uint8, body []byte) (ReadData, error) {
 //	+----+
 //	| op |
 //	+----+
-func (f Done) AppendTo(b []byte) []byte { return append1(b, TypeDone, f.Op) }
+func (f Done) AppendTo(b []byte) []byte { return appendFrame(b, TypeDone, 0, u64(f.Op)) }
 
 // ParseDone parses a Done that fills body exactly.
 func ParseDone(flags uint8, body []byte) (Done, error) {
@@ -88,7 +78,9 @@ func ParseDone(flags uint8, body []byte) (Done, error) {
 //	+----+------+
 //	| op | code |
 //	+----+------+
-func (f Fail) AppendTo(b []byte) []byte { return appendCoded(b, TypeFail, f.Op, f.Code) }
+func (f Fail) AppendTo(b []byte) []byte {
+	return appendFrame(b, TypeFail, 0, u64(f.Op), u16(uint16(f.Code)))
+}
 
 // ParseFail parses a Fail that fills body exactly. Code is not status.OK.
 func ParseFail(flags uint8, body []byte) (Fail, error) {
@@ -103,7 +95,7 @@ func ParseFail(flags uint8, body []byte) (Fail, error) {
 //	| op | offset | value |
 //	+----+--------+-------+
 func (f Signal) AppendTo(b []byte) []byte {
-	return append3(b, TypeSignal, f.Op, f.Offset, f.Value)
+	return appendFrame(b, TypeSignal, 0, u64(f.Op), u64(f.Offset), u64(f.Value))
 }
 
 // ParseSignal parses a Signal that fills body exactly.
@@ -119,14 +111,8 @@ func ParseSignal(flags uint8, body []byte) (Signal, error) {
 //	| op | kind | width | offset | operand | compare |
 //	+----+------+-------+--------+---------+---------+
 func (f Atomic) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeAtomic, flag(f.Posted, flagPosted))
-	b = order.AppendUint64(b, f.Op)
-	b = append(b, f.Kind, f.Width)
-	b = order.AppendUint64(b, f.Offset)
-	b = order.AppendUint64(b, f.Operand)
-	b = order.AppendUint64(b, f.Compare)
-	return end(b, start)
+	return appendFrame(b, TypeAtomic, flag(f.Posted, flagPosted),
+		u64(f.Op), u8(f.Kind), u8(f.Width), u64(f.Offset), u64(f.Operand), u64(f.Compare))
 }
 
 // ParseAtomic parses an Atomic that fills body exactly.
@@ -149,25 +135,12 @@ func ParseAtomic(flags uint8, body []byte) (Atomic, error) {
 //	+----+-------+
 //	| op | value |
 //	+----+-------+
-func (f Result) AppendTo(b []byte) []byte { return append2(b, TypeResult, f.Op, f.Value) }
+func (f Result) AppendTo(b []byte) []byte {
+	return appendFrame(b, TypeResult, 0, u64(f.Op), u64(f.Value))
+}
 
 // ParseResult parses a Result that fills body exactly.
 func ParseResult(flags uint8, body []byte) (Result, error) {
 	d := decode(body, flags, 0)
 	return result(&d, Result{Op: d.U64(), Value: d.U64()})
-}
-
-// append3 appends a frame whose body is three integers.
-func append3(b []byte, t Type, v, w, x uint64) []byte {
-	b = append(b, byte(t), 0, 0, 0, 0, 0, 0, 24)
-	b = order.AppendUint64(b, v)
-	b = order.AppendUint64(b, w)
-	return order.AppendUint64(b, x)
-}
-
-// appendCoded appends a frame whose body is an integer and a status.
-func appendCoded(b []byte, t Type, v uint64, c status.Code) []byte {
-	b = append(b, byte(t), 0, 0, 0, 0, 0, 0, 10)
-	b = order.AppendUint64(b, v)
-	return order.AppendUint16(b, uint16(c))
 }

@@ -56,10 +56,7 @@ func ParseRMAPath(flags uint8, body []byte) (RMAPath, error) {
 //	| length | reason ... |
 //	+--------+------------+
 func (f NoRMAPath) AppendTo(b []byte) []byte {
-	start := len(b)
-	b = begin(b, TypeNoRMAPath, flag(f.Answer, flagApplies)|flag(f.Passing, flagPassing))
-	b = appendReason(b, f.Reason)
-	return end(b, start)
+	return appendTextFrame(b, TypeNoRMAPath, flag(f.Answer, flagApplies)|flag(f.Passing, flagPassing), f.Reason)
 }
 
 // ParseNoRMAPath parses a NoRMAPath that fills body exactly.
@@ -74,7 +71,7 @@ func ParseNoRMAPath(flags uint8, body []byte) (NoRMAPath, error) {
 //	+-------+
 //	| bytes |
 //	+-------+
-func (f RMAPassed) AppendTo(b []byte) []byte { return append1(b, TypeRMAPassed, f.Bytes) }
+func (f RMAPassed) AppendTo(b []byte) []byte { return appendFrame(b, TypeRMAPassed, 0, u64(f.Bytes)) }
 
 // ParseRMAPassed parses an RMAPassed that fills body exactly.
 func ParseRMAPassed(flags uint8, body []byte) (RMAPassed, error) {

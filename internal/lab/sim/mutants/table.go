@@ -157,8 +157,8 @@ var All = []Mutant{
 	{
 		Name: "wire-offset", What: "a write goes to the wrong place by eight bytes",
 		File: "internal/wire/rma.go", By: Simulation,
-		Old: "	b = begin(b, TypeWrite, flag(f.Last, flagLast)|flag(f.Ordered, flagOrdered))\n	b = order.AppendUint64(b, f.Op)\n	b = order.AppendUint64(b, f.Offset)\n",
-		New: "	b = begin(b, TypeWrite, flag(f.Last, flagLast)|flag(f.Ordered, flagOrdered))\n	b = order.AppendUint64(b, f.Op)\n	b = order.AppendUint64(b, f.Offset+8)\n",
+		Old: "	return appendFrame(b, TypeWrite, flags, u64(f.Op), u64(f.Offset), u32(f.Length))\n",
+		New: "	return appendFrame(b, TypeWrite, flags, u64(f.Op), u64(f.Offset+8), u32(f.Length))\n",
 	},
 
 	// Who is in the cluster.
