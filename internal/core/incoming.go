@@ -69,44 +69,71 @@ func (c *Conn[M]) Handle(h wire.Header, body []byte) (*Payload[M], error) {
 		return c.onWrite(h, body)
 	case wire.TypeReadData:
 		return c.onReadData(h, body)
-	case wire.TypeRead:
-		return nil, c.onRead(h, body)
 	case wire.TypeSignal:
 		return c.onSignal(h, body)
 	case wire.TypeAtomic:
 		return c.onAtomic(h, body)
-	case wire.TypeDone, wire.TypeFail, wire.TypeResult:
-		return nil, c.onAnswer(h, body)
-	case wire.TypeRegister, wire.TypeRegistered, wire.TypeUnregister, wire.TypeUnregistered:
-		return nil, c.onWindow(h, body)
-	case wire.TypeMark, wire.TypeMarked, wire.TypeWait, wire.TypeWaited,
-		wire.TypePeerSignal, wire.TypePeerSignaled:
-		return nil, c.onFence(h, body)
 	}
-	return nil, status.Protocol
+	return nil, c.handle(h, body)
+}
+
+// handle applies a frame that no bytes follow: a read, the answer to an operation of this end,
+// an announcement or withdrawal of a window, a request about fences, or an answer to those.
+func (c *Conn[M]) handle(h wire.Header, body []byte) error {
+	switch h.Type {
+	case wire.TypeRead:
+		return wire.Apply(h, body, wire.ParseRead, c.onRead)
+	case wire.TypeDone:
+		return wire.Apply(h, body, wire.ParseDone, func(f wire.Done) error { return c.done(f.Op) })
+	case wire.TypeFail:
+		return wire.Apply(h, body, wire.ParseFail, func(f wire.Fail) error { return c.refused(f.Op, f.Code) })
+	case wire.TypeResult:
+		return wire.Apply(h, body, wire.ParseResult, func(f wire.Result) error { return c.result(f.Op, f.Value) })
+	case wire.TypeRegister:
+		return wire.Apply(h, body, wire.ParseRegister, c.onRegister)
+	case wire.TypeUnregister:
+		return wire.Apply(h, body, wire.ParseUnregister, c.onUnregister)
+	case wire.TypeRegistered:
+		return wire.Apply(h, body, wire.ParseRegistered, func(f wire.Registered) error { return c.onAnnounced(f.Offset, false) })
+	case wire.TypeUnregistered:
+		return wire.Apply(h, body, wire.ParseUnregistered, func(f wire.Unregistered) error { return c.onAnnounced(f.Offset, true) })
+	case wire.TypeMark:
+		return wire.Apply(h, body, wire.ParseMark, c.onMark)
+	case wire.TypeWait:
+		return wire.Apply(h, body, wire.ParseWait, c.onWait)
+	case wire.TypePeerSignal:
+		return wire.Apply(h, body, wire.ParsePeerSignal, c.onPeerSignal)
+	case wire.TypeMarked:
+		return wire.Apply(h, body, wire.ParseMarked, func(f wire.Marked) error { return c.onReply(h.Type, f.Request, status.OK, f.Seq) })
+	case wire.TypeWaited:
+		return wire.Apply(h, body, wire.ParseWaited, func(f wire.Waited) error { return c.onReply(h.Type, f.Request, f.Code, 0) })
+	case wire.TypePeerSignaled:
+		return wire.Apply(h, body, wire.ParsePeerSignaled, func(f wire.PeerSignaled) error { return c.onReply(h.Type, f.Request, f.Code, 0) })
+	}
+	return status.Protocol
 }
 
 // drop returns how many bytes follow a frame that comes too late.
 func (c *Conn[M]) drop(h wire.Header, body []byte) (*Payload[M], error) {
-	p := &c.in.payload
-	*p = Payload[M]{Spans: p.Spans[:0]}
 	switch h.Type {
 	case wire.TypeWrite:
 		f, err := wire.ParseWrite(h.Flags, body)
-		if err != nil {
-			return nil, err
-		}
-		p.Length = int64(f.Length)
-		return p, nil
+		return c.nowhere(f.Length, err)
 	case wire.TypeReadData:
 		f, err := wire.ParseReadData(h.Flags, body)
-		if err != nil {
-			return nil, err
-		}
-		p.Length = int64(f.Length)
-		return p, nil
+		return c.nowhere(f.Length, err)
 	}
 	return nil, nil
+}
+
+// nowhere returns a payload of length bytes that belong nowhere, or err.
+func (c *Conn[M]) nowhere(length uint32, err error) (*Payload[M], error) {
+	if err != nil {
+		return nil, err
+	}
+	p := &c.in.payload
+	*p = Payload[M]{Spans: p.Spans[:0], Length: int64(length)}
+	return p, nil
 }
 
 // Kept reports whether the bytes belong anywhere.
@@ -204,11 +231,7 @@ func (c *Conn[M]) answer(number uint64, code status.Code) {
 	c.reply(wire.Fail{Op: number, Code: code}.AppendTo(c.scratch[:0]))
 }
 
-func (c *Conn[M]) onRead(h wire.Header, body []byte) error {
-	f, err := wire.ParseRead(h.Flags, body)
-	if err != nil {
-		return err
-	}
+func (c *Conn[M]) onRead(f wire.Read) error {
 	if err := c.next(f.Op, false); err != nil {
 		return err
 	}
@@ -392,28 +415,4 @@ func (c *Conn[M]) atomicAt(a rma.Atomic) (sp rma.Span[M], code status.Code) {
 		return sp, status.Of(err)
 	}
 	return c.wordAt(a.Offset, int64(a.Width), rma.ProtRead|rma.ProtWrite)
-}
-
-// onAnswer applies an answer to operations of this end.
-func (c *Conn[M]) onAnswer(h wire.Header, body []byte) error {
-	switch h.Type {
-	case wire.TypeDone:
-		f, err := wire.ParseDone(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.done(f.Op)
-	case wire.TypeFail:
-		f, err := wire.ParseFail(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.refused(f.Op, f.Code)
-	default:
-		f, err := wire.ParseResult(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.result(f.Op, f.Value)
-	}
 }

@@ -7,36 +7,6 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// onWindow applies an announcement or withdrawal of a window, or its answer.
-func (c *Conn[M]) onWindow(h wire.Header, body []byte) error {
-	switch h.Type {
-	case wire.TypeRegister:
-		f, err := wire.ParseRegister(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onRegister(f)
-	case wire.TypeUnregister:
-		f, err := wire.ParseUnregister(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onUnregister(f)
-	case wire.TypeRegistered:
-		f, err := wire.ParseRegistered(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onAnnounced(f.Offset, false)
-	default:
-		f, err := wire.ParseUnregistered(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onAnnounced(f.Offset, true)
-	}
-}
-
 // A windowAnswer is Registered or Unregistered, to be sent when the operations
 // of this end up to after have ended. Answers keep the order of the requests.
 type windowAnswer struct {
@@ -102,37 +72,9 @@ func (c *Conn[M]) onAnnounced(offset uint64, withdrawn bool) error {
 	return nil
 }
 
-// onFence applies a request about fences, or the answer to one.
-func (c *Conn[M]) onFence(h wire.Header, body []byte) error {
-	switch h.Type {
-	case wire.TypeMark:
-		f, err := wire.ParseMark(h.Flags, body)
-		if err == nil {
-			c.replyBehind(wire.Marked{Request: f.Request, Seq: c.ops.Mark()}.AppendTo(c.scratch[:0]))
-		}
-		return err
-	case wire.TypeWait:
-		f, err := wire.ParseWait(h.Flags, body)
-		if err == nil {
-			c.onWait(f)
-		}
-		return err
-	case wire.TypePeerSignal:
-		f, err := wire.ParsePeerSignal(h.Flags, body)
-		if err == nil {
-			c.onPeerSignal(f)
-		}
-		return err
-	case wire.TypeMarked:
-		f, err := wire.ParseMarked(h.Flags, body)
-		return c.onReply(h.Type, f.Request, status.OK, f.Seq, err)
-	case wire.TypeWaited:
-		f, err := wire.ParseWaited(h.Flags, body)
-		return c.onReply(h.Type, f.Request, f.Code, 0, err)
-	default:
-		f, err := wire.ParsePeerSignaled(h.Flags, body)
-		return c.onReply(h.Type, f.Request, f.Code, 0, err)
-	}
+func (c *Conn[M]) onMark(f wire.Mark) error {
+	c.replyBehind(wire.Marked{Request: f.Request, Seq: c.ops.Mark()}.AppendTo(c.scratch[:0]))
+	return nil
 }
 
 // reply queues an answer unless the connection has failed.
@@ -149,7 +91,7 @@ func (c *Conn[M]) replyBehind(frame []byte) {
 	}
 }
 
-func (c *Conn[M]) onWait(f wire.Wait) {
+func (c *Conn[M]) onWait(f wire.Wait) error {
 	code := status.OK
 	switch {
 	case f.Seq > c.ops.Begun():
@@ -157,25 +99,24 @@ func (c *Conn[M]) onWait(f wire.Wait) {
 	case c.ops.Reached(f.Seq):
 		code = c.verdict(f.Seq)
 	case c.waits.Add(f.Seq, wait[M]{mark: f.Seq, request: f.Request}):
-		return
+		return nil
 	default:
 		code = status.NoBufs
 	}
 	c.reply(wire.Waited{Request: f.Request, Code: code}.AppendTo(c.scratch[:0]))
+	return nil
 }
 
-func (c *Conn[M]) onPeerSignal(f wire.PeerSignal) {
+func (c *Conn[M]) onPeerSignal(f wire.PeerSignal) error {
 	err := c.Signal(fence.Signal{By: fence.InitSelf, Where: fence.Where(f.Where),
 		LocalOffset: int64(f.LocalOffset), LocalValue: f.LocalValue,
 		RemoteOffset: int64(f.RemoteOffset), RemoteValue: f.RemoteValue})
 	c.reply(wire.PeerSignaled{Request: f.Request, Code: status.Of(err)}.AppendTo(c.scratch[:0]))
+	return nil
 }
 
 // onReply wakes the call that made a request, unless its caller gave up.
-func (c *Conn[M]) onReply(t wire.Type, id uint64, code status.Code, value uint64, err error) error {
-	if err != nil {
-		return err
-	}
+func (c *Conn[M]) onReply(t wire.Type, id uint64, code status.Code, value uint64) error {
 	r, ok := c.requests[id]
 	if !ok || r.answer != t {
 		return status.Protocol

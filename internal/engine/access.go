@@ -305,8 +305,10 @@ func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, er
 }
 
 // asked answers the peer's question.
-func (l *link) asked(f wire.Ask) {
+func (l *link) asked(f wire.Ask) error {
+	l.use()
 	p := l.n.preview(l, f.To, f.UID)
 	l.say(wire.Answer{Request: f.Request, Allowed: p.Allowed, Listening: p.Listening,
 		Waiting: uint16(p.Waiting), Backlog: uint16(p.Backlog), By: p.By}.AppendTo(nil))
+	return nil
 }

@@ -76,13 +76,13 @@ func rowOf(l LinkInfo) wire.LinkRow {
 }
 
 // askedLinks answers a peer that asks for this node's links, and starts Measure.
-func (l *link) askedLinks(f wire.AskLinks) {
+func (l *link) askedLinks(f wire.AskLinks) error {
 	n := l.n
 	l.mu.Lock()
 	shown := l.shown.shown(n.now(), linksShown)
 	l.mu.Unlock()
 	if !shown {
-		return
+		return nil
 	}
 	answer := wire.Links{Request: f.Request}
 	for _, info := range n.Links() {
@@ -95,6 +95,7 @@ func (l *link) askedLinks(f wire.AskLinks) {
 	}
 	l.say(answer.AppendTo(nil))
 	n.work.run(func() { n.Measure(contextUntil(n.done), meshMost) })
+	return nil
 }
 
 // A measurement is the last call of Measure. Guarded by Node.mu.

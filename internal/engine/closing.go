@@ -70,6 +70,14 @@ func (c *conn) onClose(f wire.Close) error {
 	return nil
 }
 
+// onEnd handles the end of the peer's direction.
+func (c *conn) onEnd(f wire.End) error {
+	if c.closedByPeer() || !c.in.shut(f.Sent) {
+		return status.Protocol
+	}
+	return nil
+}
+
 // sendClose queues Close, unless that has been done.
 func (c *conn) sendClose(f wire.Close) {
 	c.mu.Lock()

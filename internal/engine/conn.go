@@ -221,27 +221,21 @@ const kickAfter = 64
 func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeCredit:
-		f, err := wire.ParseCredit(h.Flags, body)
-		if err == nil {
-			c.out.raise(f.Limit)
-		}
-		return err
+		return wire.Apply(h, body, wire.ParseCredit, c.onCredit)
 	case wire.TypeClose:
-		f, err := wire.ParseClose(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onClose(f)
+		return wire.Apply(h, body, wire.ParseClose, c.onClose)
 	case wire.TypeEnd:
-		f, err := wire.ParseEnd(h.Flags, body)
-		if err == nil && (c.closedByPeer() || !c.in.shut(f.Sent)) {
-			err = status.Protocol
-		}
-		return err
-	case wire.TypePath, wire.TypeNoPath:
-		return c.applyPath(h, body)
-	case wire.TypeRMAPath, wire.TypeNoRMAPath, wire.TypeRMAPassed:
-		return c.applyRMA(h, body)
+		return wire.Apply(h, body, wire.ParseEnd, c.onEnd)
+	case wire.TypePath:
+		return wire.Apply(h, body, wire.ParsePath, c.onPath)
+	case wire.TypeNoPath:
+		return wire.Apply(h, body, wire.ParseNoPath, c.onNoPath)
+	case wire.TypeRMAPath:
+		return wire.Apply(h, body, wire.ParseRMAPath, c.onRMAPath)
+	case wire.TypeNoRMAPath:
+		return wire.Apply(h, body, wire.ParseNoRMAPath, c.onNoRMAPath)
+	case wire.TypeRMAPassed:
+		return wire.Apply(h, body, wire.ParseRMAPassed, c.onRMAPassed)
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that
 		// both ends are still the incarnations that the link joined.
@@ -272,6 +266,12 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	}
 	c.payloadDone(p, first(err, memErr))
 	return err
+}
+
+// onCredit handles the peer's new limit of this end's messages.
+func (c *conn) onCredit(f wire.Credit) error {
+	c.out.raise(f.Limit)
+	return nil
 }
 
 // handle gives a frame of the peer to the core. A panic lets go of mu, as in

@@ -98,11 +98,12 @@ func (l *link) bye(ctx context.Context, reason string) {
 	}
 }
 
-func (l *link) onBye() {
+func (l *link) onBye(wire.Bye) error {
 	l.mu.Lock()
 	l.parting.said = true
 	l.mu.Unlock()
 	l.say(wire.ByeAck{}.AppendTo(nil))
+	return nil
 }
 
 func (l *link) onByeAck() error {

@@ -362,36 +362,30 @@ func (l *link) violated(err error) {
 func (l *link) open(r *wire.Reader, stream transport.RecvStream, h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeConnect:
-		f, err := wire.ParseConnect(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		l.use()
-		l.n.incoming(l, f, r, stream)
-		return nil
+		return wire.Apply(h, body, wire.ParseConnect, func(f wire.Connect) error {
+			l.use()
+			l.n.incoming(l, f, r, stream)
+			return nil
+		})
 	case wire.TypeAccept:
-		f, err := wire.ParseAccept(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		c := l.conn(f.Peer)
-		if c == nil || !c.ep.granted(c, f, stream) {
-			stream.Cancel() // the connector gave up
+		return wire.Apply(h, body, wire.ParseAccept, func(f wire.Accept) error {
+			c := l.conn(f.Peer)
+			if c == nil || !c.ep.granted(c, f, stream) {
+				stream.Cancel() // the connector gave up
+				return nil
+			}
+			c.readOps(r, stream)
 			return nil
-		}
-		c.readOps(r, stream)
-		return nil
+		})
 	case wire.TypeStream:
-		f, err := wire.ParseStream(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		c := l.conn(f.Peer)
-		if c == nil {
-			stream.Cancel() // closed meanwhile
-			return nil
-		}
-		return c.readMessages(r, stream)
+		return wire.Apply(h, body, wire.ParseStream, func(f wire.Stream) error {
+			c := l.conn(f.Peer)
+			if c == nil {
+				stream.Cancel() // closed meanwhile
+				return nil
+			}
+			return c.readMessages(r, stream)
+		})
 	}
 	return fmt.Errorf("%w: a stream begins with %v", status.Protocol, h.Type)
 }
@@ -451,43 +445,27 @@ func (l *link) readControl(r *wire.Reader) {
 	}
 }
 
+// onRefuse hands the peer's refusal to the endpoint that has asked.
+func (l *link) onRefuse(f wire.Refuse) error {
+	if c := l.conn(f.Peer); c != nil {
+		c.ep.refused(c, f.Code)
+	}
+	return nil
+}
+
 // onControl handles a frame of the control stream.
 func (l *link) onControl(h wire.Header, body []byte) error {
 	switch h.Type {
 	case wire.TypeRefuse:
-		f, err := wire.ParseRefuse(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		if c := l.conn(f.Peer); c != nil {
-			c.ep.refused(c, f.Code)
-		}
-		return nil
+		return wire.Apply(h, body, wire.ParseRefuse, l.onRefuse)
 	case wire.TypeAsk:
-		f, err := wire.ParseAsk(h.Flags, body)
-		if err == nil {
-			l.use()
-			l.asked(f)
-		}
-		return err
+		return wire.Apply(h, body, wire.ParseAsk, l.asked)
 	case wire.TypeAnswer:
-		f, err := wire.ParseAnswer(h.Flags, body)
-		if err == nil {
-			l.requests.asks.answer(f.Request, f)
-		}
-		return err
+		return wire.Apply(h, body, wire.ParseAnswer, func(f wire.Answer) error { return l.requests.asks.answer(f.Request, f) })
 	case wire.TypeAskLinks:
-		f, err := wire.ParseAskLinks(h.Flags, body)
-		if err == nil {
-			l.askedLinks(f)
-		}
-		return err
+		return wire.Apply(h, body, wire.ParseAskLinks, l.askedLinks)
 	case wire.TypeLinks:
-		f, err := wire.ParseLinks(h.Flags, body)
-		if err == nil {
-			l.requests.rows.answer(f.Request, f)
-		}
-		return err
+		return wire.Apply(h, body, wire.ParseLinks, func(f wire.Links) error { return l.requests.rows.answer(f.Request, f) })
 	case wire.TypeProbe, wire.TypeProbeAck:
 		reply, err := l.take(func(now time.Duration) (core.Heard, error) { return l.pulse.Control(h, body, now) })
 		if reply != nil {
@@ -495,9 +473,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 		}
 		return err
 	case wire.TypeBye:
-		_, err := wire.ParseBye(h.Flags, body)
-		l.onBye()
-		return err
+		return wire.Apply(h, body, wire.ParseBye, l.onBye)
 	case wire.TypeByeAck:
 		return l.onByeAck()
 	}

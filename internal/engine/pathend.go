@@ -48,7 +48,7 @@ func (c *conn) sayNoPath(why error) {
 }
 
 // onNoPath handles the peer's NoPath.
-func (c *conn) onNoPath(f wire.NoPath) {
+func (c *conn) onNoPath(f wire.NoPath) error {
 	p := &c.path
 	p.mu.Lock()
 	switch {
@@ -64,6 +64,7 @@ func (c *conn) onNoPath(f wire.NoPath) {
 	p.mu.Unlock()
 	c.kick(false)
 	c.lastOfPath()
+	return nil
 }
 
 // endAttemptLocked ends a path, made or not, for why: for good if that

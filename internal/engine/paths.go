@@ -159,22 +159,6 @@ func (c *conn) queueFrame(frame []byte) {
 	c.mu.Unlock()
 }
 
-// applyPath handles a frame about paths.
-func (c *conn) applyPath(h wire.Header, body []byte) error {
-	if h.Type == wire.TypePath {
-		f, err := wire.ParsePath(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onPath(f)
-	}
-	f, err := wire.ParseNoPath(h.Flags, body)
-	if err == nil {
-		c.onNoPath(f)
-	}
-	return err
-}
-
 // onPath handles the peer's Path.
 func (c *conn) onPath(f wire.Path) error {
 	p := &c.path

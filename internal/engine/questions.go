@@ -36,12 +36,13 @@ func (q *questions[T]) forget(number uint64) {
 	delete(q.waiting, number)
 }
 
-// answer delivers an answer of the peer, if the question still waits for it.
-func (q *questions[T]) answer(number uint64, v T) {
+// answer delivers an answer of the peer, if the question still waits for it. The error is nil.
+func (q *questions[T]) answer(number uint64, v T) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if to := q.waiting[number]; to != nil {
 		delete(q.waiting, number)
 		to <- v
 	}
+	return nil
 }

@@ -169,30 +169,6 @@ func (c *conn) awaitRMA(ctx context.Context, made <-chan struct{}) (attach.PathS
 	return p.handOut(c.link.dialed)
 }
 
-// applyRMA handles a frame about RMA paths.
-func (c *conn) applyRMA(h wire.Header, body []byte) error {
-	switch h.Type {
-	case wire.TypeRMAPath:
-		f, err := wire.ParseRMAPath(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onRMAPath(f)
-	case wire.TypeNoRMAPath:
-		f, err := wire.ParseNoRMAPath(h.Flags, body)
-		if err == nil {
-			c.onNoRMAPath(f)
-		}
-		return err
-	default:
-		f, err := wire.ParseRMAPassed(h.Flags, body)
-		if err != nil {
-			return err
-		}
-		return c.onRMAPassed(f.Bytes)
-	}
-}
-
 // onRMAPath handles the peer's RMAPath.
 func (c *conn) onRMAPath(f wire.RMAPath) error {
 	if f.Answer {
@@ -346,19 +322,20 @@ func (c *conn) refuseRMA(p *rmaPath, ours *wire.Path, why error) {
 func (c *conn) repeats(why error) bool { return passes(why) && c.link.version >= rmaAgainVersion }
 
 // onNoRMAPath handles the peer's NoRMAPath.
-func (c *conn) onNoRMAPath(f wire.NoRMAPath) {
+func (c *conn) onNoRMAPath(f wire.NoRMAPath) error {
 	why := peerSays(f.Reason, f.Passing)
 	if !f.Answer {
 		if p := &c.rma.in; c.endRMA(p, nil, why) && c.repeats(why) {
 			c.say(wire.NoRMAPath{Answer: true, Passing: true, Reason: f.Reason}.AppendTo(nil))
 		}
-		return
+		return nil
 	}
 	p := &c.rma.out
 	c.endRMA(p, nil, why)
 	p.mu.Lock()
 	p.told, p.failed = true, time.Now() // the peer's is before
 	p.mu.Unlock()
+	return nil
 }
 
 // endRMAPaths ends both paths of the connection.
@@ -472,9 +449,9 @@ var passTime = 10 * time.Second
 
 var errNotPassed = errors.New("the operations that the peer's application has written to its RMA path do not come")
 
-// onRMAPassed waits until the peer's operations in the first n bytes of its RMA path have
+// onRMAPassed waits until the peer's operations in the first bytes of its RMA path have
 // been applied, or the path has ended: then the connection has ended or is about to.
-func (c *conn) onRMAPassed(n uint64) error {
+func (c *conn) onRMAPassed(f wire.RMAPassed) error {
 	p := &c.rma.in
 	late := time.NewTimer(passTime)
 	defer late.Stop()
@@ -484,7 +461,7 @@ func (c *conn) onRMAPassed(n uint64) error {
 		case p.peer == nil:
 			p.mu.Unlock()
 			return fmt.Errorf("%w: RMAPassed without an RMA path", status.Protocol)
-		case p.over || p.taken >= n:
+		case p.over || p.taken >= f.Bytes:
 			p.mu.Unlock()
 			return nil
 		}
