@@ -108,21 +108,6 @@ func mapShared(f *os.File, off, n, size int64, writable bool) (*shm.Region, erro
 	return region, nil
 }
 
-// A peerWindow is a window of the peer, mapped: its region is exactly the window. Without a region
-// the node must copy, and prot is 0.
-type peerWindow struct {
-	window
-	epoch   uint64 // epoch at which the node reported the window
-	lastUse uint64 // on the endpoint's use clock
-	uses    uint64
-}
-
-func (w *peerWindow) release() {
-	if w.region != nil {
-		w.region.Release()
-	}
-}
-
 // A direct performs one endpoint's operations on the peer's windows without the node. It performs
 // only operations that certainly succeed: transfers between known windows that permit them, and
 // fences over those. The node decides on all others and returns the contract's results.
@@ -137,7 +122,7 @@ type direct struct {
 	mu           sync.Mutex // guards the fields below
 	closed       bool
 	own          ownWindows
-	peer         []*peerWindow  // by offset, not overlapping
+	peer         []*window      // by offset, not overlapping
 	word         *atomic.Uint64 // the endpoint's epoch; nil before the first window
 	slot         uint32
 	sure         bool   // a window was reported, and lives is valid
@@ -156,92 +141,10 @@ type direct struct {
 	churned int    // consecutive mappings that were used too little
 }
 
-// writeTo copies n bytes from this end's windows to the peer's, and reports whether it did. If not,
-// the node performs the operation: nothing has happened that it cannot repeat.
-func (d *direct) writeTo(loff, n, roff int64, flags rma.Flags) bool {
-	there := d.begin(roff, n, flags, rma.ProtWrite)
-	if there == nil {
-		return false
-	}
-	defer d.mu.Unlock()
-	here := d.own.find(loff, n, rma.ProtRead)
-	switch {
-	case here == nil:
-		return false
-	case len(here) == 1 && simple(there, flags):
-		return d.copied(shm.Copy(there[0].bytes(roff, n), here[0].bytes(loff, n)))
-	}
-	return d.move(d.peers(there, roff, n), d.owns(here, loff, n), n, flags)
-}
-
-// readFrom is writeTo in the other direction.
-func (d *direct) readFrom(loff, n, roff int64, flags rma.Flags) bool {
-	there := d.begin(roff, n, flags, rma.ProtRead)
-	if there == nil {
-		return false
-	}
-	defer d.mu.Unlock()
-	here := d.own.find(loff, n, rma.ProtWrite)
-	switch {
-	case here == nil:
-		return false
-	case len(here) == 1 && simple(there, flags):
-		return d.copied(shm.Copy(here[0].bytes(loff, n), there[0].bytes(roff, n)))
-	}
-	return d.move(d.owns(here, loff, n), d.peers(there, roff, n), n, flags)
-}
-
-// vwriteTo is writeTo from p.
-func (d *direct) vwriteTo(p []byte, roff int64, flags rma.Flags) bool {
-	n := int64(len(p))
-	there := d.begin(roff, n, flags, rma.ProtWrite)
-	if there == nil {
-		return false
-	}
-	defer d.mu.Unlock()
-	if simple(there, flags) {
-		return d.copied(shm.Copy(there[0].bytes(roff, n), p))
-	}
-	return d.move(d.peers(there, roff, n), reach{first: p}, n, flags)
-}
-
-// vreadFrom is readFrom into p, which its owner does not read before the call returns.
-func (d *direct) vreadFrom(p []byte, roff int64, flags rma.Flags) bool {
-	n := int64(len(p))
-	there := d.begin(roff, n, flags, rma.ProtRead)
-	if there == nil {
-		return false
-	}
-	defer d.mu.Unlock()
-	flags &^= rma.Ordered
-	if simple(there, flags) {
-		return d.copied(shm.Copy(p, there[0].bytes(roff, n)))
-	}
-	return d.move(reach{first: p}, d.peers(there, roff, n), n, flags)
-}
-
-// simple reports whether a single copy suffices at the peer's end: most transfers are so small that
-// setting up a reach costs more than the copy.
-func simple(there []*peerWindow, flags rma.Flags) bool {
-	return len(there) == 1 && flags&rma.Ordered == 0
-}
-
-// peers returns the memory of [off, off+n), which lies in ws. It is valid until move.
-func (d *direct) peers(ws []*peerWindow, off, n int64) (r reach) {
-	r, d.theirs = reachOf(d.theirs, ws, off, n)
-	return r
-}
-
-// owns is peers for this end's windows.
-func (d *direct) owns(ws []*window, off, n int64) (r reach) {
-	r, d.ours = reachOf(d.ours, ws, off, n)
-	return r
-}
-
 // move copies n bytes and ends the operation that begin started.
-func (d *direct) move(dst, src reach, n int64, flags rma.Flags) bool {
+func (d *direct) move(dst, src reach, n int64, ordered bool) bool {
 	var err error
-	if flags&rma.Ordered != 0 {
+	if ordered {
 		err = copyOrdered(&dst, &src, n)
 	} else {
 		err = copyReach(&dst, &src, n)
@@ -285,19 +188,19 @@ func swap(r *shm.Region, off int64, a rma.Atomic) (uint64, error) {
 func (d *direct) copied(err error) bool {
 	if err != nil {
 		d.without = err
-		d.drop(func(*peerWindow) bool { return true })
+		d.drop(func(*window) bool { return true })
 	}
 	return err == nil
 }
 
 // begin returns the peer's windows that make up [roff, roff+n), with mu held, if a transfer with
 // these flags may access them as need requires. Nil means that the node must perform it.
-func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
+func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*window {
 	return d.beginFor(context.Background(), roff, n, flags, need)
 }
 
 // beginFor is begin for a call whose requests to the node end with ctx.
-func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
+func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*window {
 	if d.e.far.is.Load() { // there is no memory to copy to
 		return nil
 	}
@@ -305,7 +208,7 @@ func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, n
 }
 
 // beginAt is beginFor without the restriction to peers on this node.
-func (d *direct) beginAt(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*peerWindow {
+func (d *direct) beginAt(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*window {
 	if rma.CheckFlags(flags) != nil {
 		return nil
 	}
@@ -343,7 +246,7 @@ const maxObstacles = 16
 
 // look is begin without requests to the node. It returns the offset at which a window is missing.
 // The caller holds mu.
-func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing int64, o obstacle) {
+func (d *direct) look(roff, n int64, need rma.Prot) (ws []*window, missing int64, o obstacle) {
 	if n <= 0 || roff < 0 || roff > math.MaxInt64-n || d.closed || d.e.c.direct.over.Load() {
 		return nil, 0, undecided
 	}
@@ -351,7 +254,7 @@ func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing i
 		return nil, roff, unknown
 	}
 	epoch := d.word.Load() // linearization point: the operation counts as begun from here
-	first := d.at(roff)
+	first := endAfter(d.peer, roff)
 	last := first
 	for end := roff + n; roff < end; last++ {
 		if last == len(d.peer) || d.peer[last].off > roff {
@@ -376,7 +279,7 @@ func (d *direct) look(roff, n int64, need rma.Prot) (ws []*peerWindow, missing i
 }
 
 // used records a use of windows, which shows that their mappings pay off.
-func (d *direct) used(ws []*peerWindow) {
+func (d *direct) used(ws []*window) {
 	d.clock++
 	for _, w := range ws {
 		w.lastUse = d.clock
@@ -386,27 +289,13 @@ func (d *direct) used(ws []*peerWindow) {
 	}
 }
 
-// at returns the index of the first window that ends after roff.
-func (d *direct) at(roff int64) int {
-	lo, hi := 0, len(d.peer)
-	for lo < hi {
-		mid := int(uint(lo+hi) / 2)
-		if d.peer[mid].end <= roff {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	return lo
-}
-
 // sweep unmaps the windows that the peer has unregistered. The caller holds mu.
 func (d *direct) sweep() {
 	if d.word == nil {
 		return
 	}
 	now := d.word.Load()
-	d.drop(func(w *peerWindow) bool {
+	d.drop(func(w *window) bool {
 		if w.epoch == now {
 			return false
 		}
@@ -419,8 +308,8 @@ func (d *direct) sweep() {
 }
 
 // drop unmaps the selected windows. The caller holds mu.
-func (d *direct) drop(which func(*peerWindow) bool) {
-	d.peer = slices.DeleteFunc(d.peer, func(w *peerWindow) bool {
+func (d *direct) drop(which func(*window) bool) {
+	d.peer = slices.DeleteFunc(d.peer, func(w *window) bool {
 		out := which(w)
 		if out && w.region != nil {
 			w.region.Release()
@@ -450,7 +339,7 @@ func (d *direct) close() {
 	defer d.mu.Unlock()
 	d.closed = true
 	d.own.close()
-	d.drop(func(*peerWindow) bool { return true })
+	d.drop(func(*window) bool { return true })
 }
 
 // register registers a window over w's memory with ask, and records it.

@@ -182,7 +182,7 @@ func (d *direct) signal(s fence.Signal) bool {
 
 // beginSignal returns the peer's window that s stores into, or nil if s stores nothing there. If
 // ok, mu is held.
-func (d *direct) beginSignal(s fence.Signal) (there *peerWindow, ok bool) {
+func (d *direct) beginSignal(s fence.Signal) (there *window, ok bool) {
 	if s.Where&fence.SignalRemote == 0 {
 		d.mu.Lock()
 		if ok = d.alive(); !ok {
@@ -198,47 +198,6 @@ func (d *direct) beginSignal(s fence.Signal) (there *peerWindow, ok bool) {
 		return nil, false
 	}
 	return ws[0], true
-}
-
-// put copies b, or n bytes from this end's windows if b is nil, to p.Offset, and then stores p's
-// word. It reports whether it did.
-func (d *direct) put(b []byte, loff, n int64, p rma.Put) bool {
-	if rma.CheckPut(p) != nil || p.More != 0 {
-		return false
-	}
-	for range 2 { // the word's window may have to be requested
-		there := d.begin(p.Offset, n, 0, rma.ProtWrite)
-		if there == nil {
-			return false
-		}
-		word, missing, obstacle := d.look(p.Word, 8, rma.ProtWrite)
-		if obstacle == nothing {
-			return d.putAt(there, word[0], b, loff, n, p)
-		}
-		d.mu.Unlock()
-		if obstacle != unknown || !d.fetch(context.Background(), missing) {
-			return false
-		}
-	}
-	return false
-}
-
-// putAt is put after the windows were found. mu is held; putAt releases it.
-func (d *direct) putAt(there []*peerWindow, word *peerWindow, b []byte, loff, n int64, p rma.Put) bool {
-	defer d.mu.Unlock()
-	if !d.settled() {
-		return false // the node must report the failure of an earlier operation
-	}
-	from := reach{first: b}
-	if b == nil {
-		here := d.own.find(loff, n, rma.ProtRead)
-		if here == nil {
-			return false
-		}
-		from = d.owns(here, loff, n)
-	}
-	return d.move(d.peers(there, p.Offset, n), from, n, 0) &&
-		d.copied(word.region.Store(word.at(p.Word), 8, p.Value))
 }
 
 // store8 stores v, as one atomic word if off is aligned.

@@ -260,11 +260,12 @@ func TestPutsDoWithoutTheNode(t *testing.T) {
 		x := put
 		edit(&x)
 		d := directOf(p.a)
-		if d.put([]byte("no"), 0, 2, x) || d.put(nil, p.offA, 2, x) {
+		plain := &transfer{write: true, plain: true, memory: []byte("no"), n: 2}
+		if d.put(plain, x) || d.put(&transfer{write: true, local: p.offA, n: 2}, x) {
 			t.Errorf("%s: done directly", name)
 		}
 	}
-	if directOf(p.a).put(nil, p.offA+4*pageSize, 2, put) {
+	if directOf(p.a).put(&transfer{write: true, local: p.offA + 4*pageSize, n: 2}, put) {
 		t.Error("bytes from nowhere: done directly")
 	}
 	for i, b := range p.memB {

@@ -53,21 +53,7 @@ func (o *ownWindows) added(a *addition, w *window) {
 	o.insert(w)
 }
 
-func (o *ownWindows) insert(w *window) { o.list = slices.Insert(o.list, o.at(w.off), w) }
-
-// at returns the index of the first window that ends after off.
-func (o *ownWindows) at(off int64) int {
-	lo, hi := 0, len(o.list)
-	for lo < hi {
-		mid := int(uint(lo+hi) / 2)
-		if o.list[mid].end <= off {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	return lo
-}
+func (o *ownWindows) insert(w *window) { o.list = slices.Insert(o.list, endAfter(o.list, w.off), w) }
 
 // remove records the start of a call to unregister r, and takes out the windows that the call
 // removes if it succeeds. From here on the node decides about transfers over them.
@@ -112,7 +98,7 @@ func (o *ownWindows) find(off, n int64, need rma.Prot) []*window {
 	if off < 0 || off > math.MaxInt64-n {
 		return nil
 	}
-	first := o.at(off)
+	first := endAfter(o.list, off)
 	for i, end := first, off+n; i < len(o.list) && i-first < maxParts; i++ {
 		w := o.list[i]
 		if w.off > off || w.prot&need != need {

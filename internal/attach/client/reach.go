@@ -14,9 +14,33 @@ type window struct {
 	prot     rma.Prot
 	region   *shm.Region
 	memOff   int64
+
+	// Of a window of the peer, whose region is exactly the window. Without a region the node has to
+	// copy, and prot is 0.
+	epoch   uint64 // at which the node reported the window
+	lastUse uint64 // on the endpoint's use clock
+	uses    uint64
 }
 
-func (w *window) placed() *window { return w }
+func (w *window) release() {
+	if w.region != nil {
+		w.region.Release()
+	}
+}
+
+// endAfter returns the index of the first window of ws, which are in order, that ends after off.
+func endAfter(ws []*window, off int64) int {
+	lo, hi := 0, len(ws)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if ws[mid].end <= off {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
 
 // bytes returns the memory of [off, off+n), which lies in the window.
 func (w *window) bytes(off, n int64) []byte {
@@ -73,17 +97,14 @@ func copyOrdered(dst, src *reach, n int64) error {
 	return dst.region.CopyOrdered(dst.end-tail, line[:tail])
 }
 
-// A placed is a window, of this end or of the peer.
-type placed interface{ placed() *window }
-
 // reachOf returns the memory of [off, off+n), which lies in ws. It appends the parts after the
 // first to parts, and returns that too.
-func reachOf[W placed](parts [][]byte, ws []W, off, n int64) (reach, [][]byte) {
+func reachOf(parts [][]byte, ws []*window, off, n int64) (reach, [][]byte) {
 	end := off + n
-	last := ws[0].placed()
+	last := ws[0]
 	r := reach{first: last.bytes(off, min(n, last.end-off))}
 	for _, w := range ws[1:] {
-		last = w.placed()
+		last = w
 		parts = append(parts, last.bytes(last.off, min(end, last.end)-last.off))
 	}
 	r.rest, r.region, r.end = parts, last.region, last.at(end)

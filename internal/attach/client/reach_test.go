@@ -102,13 +102,13 @@ func TestRangesOverSeveralWindowsAreCheckedFirst(t *testing.T) {
 	check(t, "warm", p.a.VReadFrom(make([]byte, 3*pageSize), roff, 0), status.OK)
 	d := directOf(p.a)
 	for name, done := range map[string]bool{
-		"a write over a window that only reads":     d.writeTo(loff, 2*pageSize, roff+pageSize, 0),
-		"a write from a window that only writes":    d.writeTo(loff+pageSize, 2*pageSize, roff, 0),
-		"a write over the end":                      d.vwriteTo(make([]byte, 3*pageSize+1), roff, 0),
-		"a read over the end":                       d.readFrom(loff, 3*pageSize+1, roff, 0),
-		"a write from behind the end":               d.writeTo(loff+pageSize, 2*pageSize+1, roff, 0),
-		"a write with an end that no offset has":    d.writeTo(loff, 1<<62, 1<<62, 0),
-		"a read into a window that only reads, not": d.readFrom(loff, 3*pageSize, roff-1, 0),
+		"a write over a window that only reads":     d.transfer(&transfer{write: true, local: loff, n: 2 * pageSize, remote: roff + pageSize}),
+		"a write from a window that only writes":    d.transfer(&transfer{write: true, local: loff + pageSize, n: 2 * pageSize, remote: roff}),
+		"a write over the end":                      d.transfer(&transfer{write: true, plain: true, memory: make([]byte, 3*pageSize+1), n: 3*pageSize + 1, remote: roff}),
+		"a read over the end":                       d.transfer(&transfer{local: loff, n: 3*pageSize + 1, remote: roff}),
+		"a write from behind the end":               d.transfer(&transfer{write: true, local: loff + pageSize, n: 2*pageSize + 1, remote: roff}),
+		"a write with an end that no offset has":    d.transfer(&transfer{write: true, local: loff, n: 1 << 62, remote: 1 << 62}),
+		"a read into a window that only reads, not": d.transfer(&transfer{local: loff, n: 3 * pageSize, remote: roff - 1}),
 	} {
 		if done {
 			t.Errorf("%s is done directly", name)

@@ -23,9 +23,6 @@ import (
 // will do so only once the peer's node has applied them: see RMAPassed in wire/SPEC.md. Otherwise
 // the call waits for the result of its operation.
 
-// posts reports whether the node may answer a transfer with flags before it has ended.
-func (e *endpoint) posts(flags rma.Flags) bool { return e.far.is.Load() && flags&rma.Sync == 0 }
-
 // leaveFar orders an operation through the node after those on the path.
 func (e *endpoint) leaveFar() error {
 	p := e.far.path.Load()
@@ -37,7 +34,7 @@ func (e *endpoint) leaveFar() error {
 }
 
 // askFar requests a window of a peer on another node.
-func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
+func (d *direct) askFar(ctx context.Context, roff int64) (w *window, page *shm.Region, slot uint32, err error) {
 	var out proto.WindowBody
 	f, err := d.e.request(ctx, request{op: proto.OpFarWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
 	if err != nil {
@@ -52,7 +49,7 @@ func (d *direct) askFar(ctx context.Context, roff int64) (w *peerWindow, page *s
 	if err := as.Check(roff, page.Len()); err != nil {
 		return nil, nil, 0, err
 	}
-	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot}, epoch: out.Epoch}
+	w = &window{off: out.Off, end: out.Off + out.Len, prot: out.Prot, epoch: out.Epoch}
 	return w, page, out.Slot, nil
 }
 
@@ -73,55 +70,6 @@ func (p *farPath) begin(ctx context.Context, roff, n int64, flags rma.Flags, nee
 		return v, false
 	}
 	return farView{d, ws[0].epoch}, true
-}
-
-// here returns the memory of [off, off+n) of this end's windows, which q retains; nil if they do
-// not certainly exist. The caller holds direct.mu.
-func (q *farRequest) here(d *direct, off, n int64, need rma.Prot) [][]byte {
-	ws := d.own.find(off, n, need)
-	if ws == nil {
-		return nil
-	}
-	parts := q.parts[:0]
-	for _, w := range ws {
-		k := min(n, w.end-off)
-		parts = append(parts, w.bytes(off, k))
-		w.region.Retain()
-		q.regions = append(q.regions, w.region)
-		off += k
-		n -= k
-	}
-	return parts
-}
-
-func (p *farPath) writeTo(loff, n, roff int64, flags rma.Flags) (done bool, err error) {
-	q := newFar()
-	defer q.free()
-	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtWrite)
-	if !ok {
-		return false, nil
-	}
-	q.payload = q.here(v.direct, loff, n, rma.ProtRead)
-	v.direct.mu.Unlock()
-	if q.payload == nil {
-		return false, nil
-	}
-	q.writes(n, roff, flags)
-	return true, p.do(q, v)
-}
-
-func (p *farPath) vwriteTo(b []byte, roff int64, flags rma.Flags) (done bool, err error) {
-	q := newFar()
-	defer q.free()
-	n := int64(len(b))
-	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtWrite)
-	if !ok {
-		return false, nil
-	}
-	v.direct.mu.Unlock()
-	q.payload = append(q.parts[:0], b)
-	q.writes(n, roff, flags)
-	return true, p.do(q, v)
 }
 
 // writes makes q a write of its payload.
@@ -164,34 +112,6 @@ func (p *farPath) result(a farAnswer, err error) error {
 		return p.e.lost(err)
 	}
 	return codeOf(a.code)
-}
-
-func (p *farPath) readFrom(loff, n, roff int64, flags rma.Flags) (done bool, err error) {
-	q := newFar()
-	defer q.free()
-	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtRead)
-	if !ok {
-		return false, nil
-	}
-	q.into = q.here(v.direct, loff, n, rma.ProtWrite)
-	v.direct.mu.Unlock()
-	if q.into == nil {
-		return false, nil
-	}
-	return true, p.get(q, n, roff)
-}
-
-func (p *farPath) vreadFrom(b []byte, roff int64, flags rma.Flags) (done bool, err error) {
-	q := newFar()
-	defer q.free()
-	n := int64(len(b))
-	v, ok := p.begin(context.Background(), roff, n, flags, rma.ProtRead)
-	if !ok {
-		return false, nil
-	}
-	v.direct.mu.Unlock()
-	q.into = append(q.parts[:0], b)
-	return true, p.get(q, n, roff)
 }
 
 // get reads n bytes at roff into q's memory, and waits for them.
@@ -259,55 +179,6 @@ func (e *endpoint) until(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 	}
-}
-
-// put copies b, or n bytes from this end's windows if b is nil, to w.Offset, and then stores w's
-// word.
-func (p *farPath) put(b []byte, loff, n int64, w rma.Put) (done bool, err error) {
-	if rma.CheckPut(w) != nil || w.More != 0 {
-		return false, nil
-	}
-	q := newFar()
-	defer q.free()
-	v, ok := p.beginPut(n, w)
-	if !ok {
-		return false, nil
-	}
-	ok = v.direct.settled() // the node must report the failure of an earlier operation
-	if b == nil {
-		q.payload = q.here(v.direct, loff, n, rma.ProtRead)
-	} else {
-		q.payload = append(q.parts[:0], b)
-	}
-	v.direct.mu.Unlock()
-	if !ok || q.payload == nil {
-		return false, nil
-	}
-	if code := p.verdict(math.MaxUint64); code != status.OK {
-		return true, code
-	}
-	q.writes(n, w.Offset, 0)
-	q.behind = path.RMARequest{Kind: path.RMASignal, Flags: path.RMABehind, Offset: uint64(w.Word), Length: w.Value}
-	return true, p.do(q, v)
-}
-
-// beginPut is begin for a put.
-func (p *farPath) beginPut(n int64, w rma.Put) (v farView, ok bool) {
-	for range 2 { // the word's window may have to be requested
-		v, ok := p.begin(context.Background(), w.Offset, n, 0, rma.ProtWrite)
-		if !ok {
-			return v, false
-		}
-		_, missing, obstacle := v.direct.look(w.Word, 8, rma.ProtWrite)
-		if obstacle == nothing {
-			return v, true
-		}
-		v.direct.mu.Unlock()
-		if obstacle != unknown || !v.direct.fetch(context.Background(), missing) {
-			return v, false
-		}
-	}
-	return v, false
 }
 
 // farMark marks a mark over the operations of the path; the lower bits are the number of the last.

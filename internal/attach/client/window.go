@@ -50,17 +50,17 @@ func (d *direct) makeRoom() bool {
 	if len(d.peer) == 0 {
 		return false
 	}
-	oldest := slices.MinFunc(d.peer, func(a, b *peerWindow) int { return int(int64(a.lastUse - b.lastUse)) })
+	oldest := slices.MinFunc(d.peer, func(a, b *window) int { return int(int64(a.lastUse - b.lastUse)) })
 	if d.clock-oldest.lastUse < restAfter {
 		d.clock++ // so that unused windows can be replaced eventually
 		return false
 	}
-	d.drop(func(w *peerWindow) bool { return w == oldest })
+	d.drop(func(w *window) bool { return w == oldest })
 	return true
 }
 
 // ask requests a window from the node, and the epochs if it has one.
-func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.Region, slot uint32, err error) {
+func (d *direct) ask(ctx context.Context, roff int64) (w *window, page *shm.Region, slot uint32, err error) {
 	if d.e.far.is.Load() {
 		return d.askFar(ctx, roff)
 	}
@@ -76,7 +76,7 @@ func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.
 		answer{file: f}.drop()
 		return nil, nil, 0, err
 	}
-	w = &peerWindow{window: window{off: out.Off, end: out.Off + out.Len, prot: out.Prot}, epoch: out.Epoch}
+	w = &window{off: out.Off, end: out.Off + out.Len, prot: out.Prot, epoch: out.Epoch}
 	if out.Prot == 0 { // the node copies
 		answer{file: f}.drop()
 		return w, page, out.Slot, nil
@@ -89,7 +89,7 @@ func (d *direct) ask(ctx context.Context, roff int64) (w *peerWindow, page *shm.
 
 // insert adds a mapping. It unmaps one that is stale, already there, or inconsistent with the known
 // ones. The caller holds mu.
-func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {
+func (d *direct) insert(page *shm.Region, slot uint32, w *window) error {
 	fits, err := d.fits(page, slot, w)
 	if !fits {
 		w.release()
@@ -99,11 +99,11 @@ func (d *direct) insert(page *shm.Region, slot uint32, w *peerWindow) error {
 		d.e.c.direct.mappings.Add(1)
 	}
 	w.lastUse = d.clock // it is about to be used
-	d.peer = slices.Insert(d.peer, d.at(w.off), w)
+	d.peer = slices.Insert(d.peer, endAfter(d.peer, w.off), w)
 	return nil
 }
 
-func (d *direct) fits(page *shm.Region, slot uint32, w *peerWindow) (bool, error) {
+func (d *direct) fits(page *shm.Region, slot uint32, w *window) (bool, error) {
 	if d.closed {
 		return false, status.Reset
 	}
@@ -118,7 +118,7 @@ func (d *direct) fits(page *shm.Region, slot uint32, w *peerWindow) (bool, error
 		return false, status.Again // unregistered since: ask the node again
 	}
 	d.sure, d.incarnations = true, w.epoch
-	i := d.at(w.off)
+	i := endAfter(d.peer, w.off)
 	if i == len(d.peer) || d.peer[i].off >= w.end {
 		return true, nil
 	}
