@@ -55,10 +55,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		return 0, c.fail("recv", err)
 	}
 	n, err := c.ep.ep.Recv(limit, p)
-	if err == nil {
-		return n, nil
-	}
-	if errors.Is(err, io.EOF) && !c.closed.Load() {
+	if err != nil && errors.Is(err, io.EOF) && !c.closed.Load() {
 		return n, io.EOF
 	}
 	return n, c.fail("recv", c.cause(limit, err))
@@ -74,9 +71,6 @@ func (c *Conn) Write(p []byte) (int, error) {
 		return 0, c.fail("send", syscall.EPIPE)
 	}
 	n, err := c.ep.ep.Send(limit, p)
-	if err == nil {
-		return n, nil
-	}
 	return n, c.fail("send", c.cause(limit, err))
 }
 
@@ -96,13 +90,16 @@ func (c *Conn) usable(l *limit) error {
 // cause returns the error for the caller of a call that failed with err: a
 // call that Close woke up is net.ErrClosed, whatever SCIF's error is.
 func (c *Conn) cause(l *limit, err error) error {
-	if c.closed.Load() {
+	if err != nil && c.closed.Load() {
 		return status.BadFD
 	}
 	return withdraw(l, err)
 }
 
 func (c *Conn) fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return &OpError{Op: op, Local: c.local, Remote: c.remote, Err: err}
 }
 
@@ -154,11 +151,10 @@ func (c *Conn) CloseWrite() error {
 		return c.fail("shutdown", status.BadFD)
 	}
 	err := c.ep.ep.CloseWrite()
-	if err != nil {
-		return c.fail("shutdown", err)
+	if err == nil {
+		c.shut.Store(true)
 	}
-	c.shut.Store(true)
-	return nil
+	return c.fail("shutdown", err)
 }
 
 // SetLinger with sec 0 makes Close abort the connection: the peer's Read returns the bytes

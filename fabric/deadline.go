@@ -15,18 +15,19 @@ type deadline struct {
 	limit *limit      // never nil
 }
 
-// A limit is a context that is done once it has expired.
+// A limit is a context that is done once it has expired, with net.Conn's error. Its deadline is
+// unknown: it may move.
 type limit struct {
-	expired chan struct{} // closed once, by expire
-
-	mu    sync.Mutex         // guards the field below
-	after map[*func()]func() // functions that expire calls; nil once called
+	context.Context
+	expire context.CancelFunc
 }
 
 func newDeadline() deadline { return deadline{limit: newLimit()} }
 
 func newLimit() *limit {
-	return &limit{expired: make(chan struct{}), after: make(map[*func()]func())}
+	l := new(limit)
+	l.Context, l.expire = context.WithCancel(context.Background())
+	return l
 }
 
 // current returns the limit of calls that begin now. A call that is blocked
@@ -42,18 +43,15 @@ func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil && !d.timer.Stop() {
-		<-d.limit.expired // its function runs: let it end, so that it cannot expire a later deadline
+		<-d.limit.Done() // its function runs: let it end, so that it cannot expire a later deadline
 	}
 	d.timer = nil
 	wait := time.Until(t)
-	over := d.limit.Err() != nil
 	if !t.IsZero() && wait <= 0 {
-		if !over {
-			d.limit.expire()
-		}
+		d.limit.expire()
 		return
 	}
-	if over {
+	if d.limit.Err() != nil {
 		d.limit = newLimit()
 	}
 	if !t.IsZero() {
@@ -61,53 +59,16 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
-func (l *limit) expire() {
-	l.mu.Lock()
-	after := l.after
-	l.after = nil
-	close(l.expired)
-	l.mu.Unlock()
-	for _, f := range after {
-		f()
-	}
-}
-
-// AfterFunc is the method by which package context watches a foreign context;
-// without it, the package would start a goroutine for every call with a limit. f is the
-// context package's and briefly takes a lock of its own, which AfterFunc's caller may hold.
-func (l *limit) AfterFunc(f func()) (stop func() bool) {
-	l.mu.Lock()
-	over := l.after == nil
-	if !over {
-		l.after[&f] = f
-	}
-	l.mu.Unlock()
-	if over {
-		go f() // only if the limit expires at this moment; f waits only for our caller's lock
-	}
-	return func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		_, waits := l.after[&f]
-		delete(l.after, &f)
-		return waits
-	}
-}
-
-// Deadline is unknown: it may move.
-func (l *limit) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-func (l *limit) Done() <-chan struct{} { return l.expired }
-
+// Err is the error of the contexts made from the limit, too: Value hides the embedded one.
 func (l *limit) Err() error {
-	select {
-	case <-l.expired:
+	if l.Context.Err() != nil {
 		return os.ErrDeadlineExceeded
-	default:
-		return nil
 	}
+	return nil
 }
 
 func (l *limit) Value(any) any { return nil }
 
-var _ context.Context = (*limit)(nil)
+// AfterFunc is the method by which package context watches a foreign context;
+// without it, the package would start a goroutine for every call with a limit.
+func (l *limit) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(l.Context, f) }

@@ -3,7 +3,6 @@ package fabric
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -109,20 +108,12 @@ const (
 var errNoTurn = fmt.Errorf("%w: the listener was busy with dials before this one", status.Refused)
 
 // untilNotBusy calls dial, again and again while the backlog is full, until limit is
-// done. The pauses grow and are random, so that dialers of one moment do not retry at
-// once, nor keep the listener from requests that it has granted.
+// done.
 func untilNotBusy(limit context.Context, dial func() error) error {
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	return again(limit, 20*time.Millisecond, time.Second, func() (error, bool) {
 		err := dial()
-		if status.Of(err) != status.Busy {
-			return err
-		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-limit.Done():
-			return err
-		}
-	}
+		return err, status.Of(err) != status.Busy
+	})
 }
 
 // dialLines are the lines of a Node's dials, one for each address that is dialed.

@@ -53,7 +53,7 @@ func (d *Dialer) Dial(ctx context.Context, address string) (*Conn, error) {
 	}
 	n := d.turn.Add(1) - 1
 	var conn *Conn
-	err := again(limit, func() (err error, final bool) {
+	err := again(limit, leastPause, mostPause, func() (err error, final bool) {
 		conn, err = d.try(limit, connect, address, n)
 		return err, !mayComeBack(err) || d.Wait < 0
 	})

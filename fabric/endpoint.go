@@ -126,8 +126,12 @@ func (e *Endpoint) TryConnect(dst Addr) (Port, error) {
 // meanwhile; EACCES, once, if the host does not let this node serve the listener's [Service].
 func (e *Endpoint) Accept(ctx context.Context) (*Endpoint, error) {
 	ep, _, err := e.ep.Accept(ctx)
+	return e.accepted(ep, withdraw(ctx, err))
+}
+
+func (e *Endpoint) accepted(ep attach.Endpoint, err error) (*Endpoint, error) {
 	if err != nil {
-		return nil, e.fail("accept", withdraw(ctx, err))
+		return nil, e.fail("accept", err)
 	}
 	return newEndpoint(ep), nil
 }
@@ -136,10 +140,7 @@ func (e *Endpoint) Accept(ctx context.Context) (*Endpoint, error) {
 // (scif_accept without flags).
 func (e *Endpoint) TryAccept() (*Endpoint, error) {
 	ep, _, err := e.ep.TryAccept()
-	if err != nil {
-		return nil, e.fail("accept", err)
-	}
-	return newEndpoint(ep), nil
+	return e.accepted(ep, err)
 }
 
 // Send sends all of p (scif_send with SCIF_SEND_BLOCK): it returns when all
@@ -153,10 +154,7 @@ func (e *Endpoint) Send(ctx context.Context, p []byte) (n int, err error) {
 		return 0, e.nothing("send")
 	}
 	n, err = e.ep.Send(ctx, p)
-	if err != nil {
-		return n, e.fail("send", withdraw(ctx, err))
-	}
-	return n, nil
+	return n, e.fail("send", withdraw(ctx, err))
 }
 
 // TrySend sends as much of p as there is room for now, which may be nothing,
@@ -188,12 +186,8 @@ func (e *Endpoint) Recv(ctx context.Context, p []byte) (n int, err error) {
 	defer e.receiving.Give()
 	for {
 		m, err := e.ep.Recv(ctx, p[n:])
-		n += m
-		if err != nil {
+		if n += m; err != nil || n == len(p) {
 			return n, e.fail("recv", withdraw(ctx, err))
-		}
-		if n == len(p) {
-			return n, nil
 		}
 	}
 }

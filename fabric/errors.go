@@ -200,9 +200,11 @@ func (w withdrawn) Unwrap() []error {
 	return []error{w.ctxErr, status.Canceled}
 }
 
-// withdraw returns err, or withdrawn if it is the session's word for "ctx is
-// done".
+// withdraw returns err, or withdrawn if it is the session's error for the end of ctx.
 func withdraw(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
 	ctxErr := ctx.Err()
 	if ctxErr == nil {
 		return err

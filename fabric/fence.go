@@ -25,10 +25,8 @@ func (e *Endpoint) FenceMark(by Side) (Mark, error) {
 // before as well; the error of the first transfer before the mark that
 // failed after it was begun; ENOBUFS as for FenceSignal; the context's.
 func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
-	if err := e.ep.FenceWait(ctx, fence.Mark{Side: fence.Side(m.Side), Seq: m.Seq}); err != nil {
-		return e.fail("fence_wait", withdraw(ctx, err))
-	}
-	return nil
+	err := e.ep.FenceWait(ctx, fence.Mark{Side: fence.Side(m.Side), Seq: m.Seq})
+	return e.fail("fence_wait", withdraw(ctx, err))
 }
 
 // FenceSignal stores 8-byte values in this end's windows, the peer's, or both,

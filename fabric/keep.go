@@ -110,10 +110,10 @@ const (
 )
 
 // again calls try until it reports that its error is final, or ctx ends, and returns its
-// last error. The pauses double and are random, so that applications that have lost
-// the same fabricd do not retry at once.
-func again(ctx context.Context, try func() (err error, final bool)) error {
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+// last error. The pauses double from least to most and are random, so that applications
+// that have lost the same fabricd, or found the same backlog full, do not retry at once.
+func again(ctx context.Context, least, most time.Duration, try func() (err error, final bool)) error {
+	for pause := least; ; pause = min(2*pause, most) {
 		err, final := try()
 		if err == nil || final {
 			return err

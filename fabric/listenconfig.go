@@ -157,7 +157,7 @@ func (l *lastingListener) again(before listenerOf, err error) error {
 		return nil
 	}
 	l.c.tell(err)
-	err = again(l.ctx, func() (error, bool) {
+	err = again(l.ctx, leastPause, mostPause, func() (error, bool) {
 		err := l.listen(l.ctx)
 		if l.ctx.Err() == nil {
 			l.c.tell(err)

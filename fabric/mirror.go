@@ -200,10 +200,7 @@ func (m *Mirror) move(ctx context.Context, op string, f func(ep *Endpoint, at in
 	m.mu.Lock()
 	m.loose = err != nil
 	m.mu.Unlock()
-	if err != nil {
-		return ep.fail(op, withdraw(ctx, err))
-	}
-	return nil
+	return ep.fail(op, withdraw(ctx, err))
 }
 
 // pieces calls begin, which begins a transfer, for all bytes of ranges, and

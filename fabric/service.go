@@ -2,9 +2,9 @@ package fabric
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/attach"
@@ -110,63 +110,47 @@ const servicesEvery = 100 * time.Millisecond
 // tenth of a second may not be reported. After cancel has returned no call of fn begins; the
 // end of n ends it too.
 func (n *Node) OnService(fn func(ServiceEvent)) (cancel func()) {
-	w := &serviceWatch{n: n, fn: fn, quit: make(chan struct{})}
+	w := &serviceWatch{n: n, fn: fn}
+	ctx, end := context.WithCancel(context.Background())
 	changed := make(chan struct{}, 1)
 	stop := n.session.NotifyServices(changed)
 	list, err := n.Services()
-	go w.run(list, err, changed) // until cancel, or the node's end
-	return sync.OnceFunc(func() {
-		stop()
-		w.end()
-	})
+	go w.run(ctx, list, err, changed) // until cancel, or the node's end
+	return func() { stop(); end() }
 }
 
 // A serviceWatch reports services to one function.
 type serviceWatch struct {
 	n     *Node
 	fn    func(ServiceEvent)
-	quit  chan struct{} // closed by end
 	known []ServiceInfo
-
-	mu   sync.Mutex // guards over
-	over bool
-}
-
-func (w *serviceWatch) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	close(w.quit)
 }
 
 // run reports the services of list, and then each change.
-func (w *serviceWatch) run(list []ServiceInfo, err error, changed <-chan struct{}) {
+func (w *serviceWatch) run(ctx context.Context, list []ServiceInfo, err error, changed <-chan struct{}) {
 	for ; ; list, err = w.n.Services() {
 		if err == nil { // else nothing is known to have changed
-			w.tell(list)
+			w.tell(ctx, list)
 		}
 		select {
 		case <-changed:
-		case <-w.quit:
+		case <-ctx.Done():
 			return
 		case <-w.n.Done():
 			return
 		}
 		select {
 		case <-time.After(servicesEvery):
-		case <-w.quit:
+		case <-ctx.Done():
 			return
 		}
 	}
 }
 
 // tell calls fn for each difference in list.
-func (w *serviceWatch) tell(list []ServiceInfo) {
+func (w *serviceWatch) tell(ctx context.Context, list []ServiceInfo) {
 	for _, ev := range changes(w.known, list) {
-		w.mu.Lock()
-		over := w.over
-		w.mu.Unlock()
-		if over {
+		if ctx.Err() != nil {
 			return
 		}
 		w.fn(ev)
