@@ -36,7 +36,7 @@ func fitsHere(size int64) error {
 // Available returns how many bytes of memory can be allocated here, and a text for
 // people that names their bound; false where the kernel does not report it.
 func Available() (bytes int64, bound string, ok bool) {
-	bytes, ok = machineAvailable()
+	bytes, ok = machine("MemAvailable:") // without swapping, as the kernel estimates
 	bound = "on this machine"
 	if room, name, limited := groupAvailable(); limited && (!ok || room < bytes) {
 		return room, "below the limit " + name, true
@@ -49,14 +49,16 @@ func Available() (bytes int64, bound string, ok bool) {
 // kernel does not report it.
 func Limit() (int64, bool) {
 	limit, ok := machine("MemTotal:")
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return limit, ok
-	}
-	if l, limited := leastLimit("/sys/fs/cgroup", string(own)); limited && (!ok || l < limit) {
+	if l, limited := leastLimit("/sys/fs/cgroup", ownGroups()); limited && (!ok || l < limit) {
 		return l, true
 	}
 	return limit, ok
+}
+
+// ownGroups returns the text that names the cgroups that this process is in; "" where there is none.
+func ownGroups() string {
+	own, _ := os.ReadFile("/proc/self/cgroup")
+	return string(own)
 }
 
 // leastLimit returns the least limit of the cgroups that own names below root.
@@ -68,10 +70,6 @@ func leastLimit(root, own string) (least int64, found bool) {
 	}
 	return least, found
 }
-
-// machineAvailable returns how many bytes can be allocated without swapping, as the
-// kernel estimates.
-func machineAvailable() (int64, bool) { return machine("MemAvailable:") }
 
 // machine returns a field of /proc/meminfo, in bytes.
 func machine(name string) (int64, bool) {
@@ -99,13 +97,7 @@ func parseMeminfo(r io.Reader, name string) (int64, bool) {
 
 // groupAvailable returns the room below the tightest memory limit of the
 // cgroups that this process is in, and that limit for people; false without one.
-func groupAvailable() (int64, string, bool) {
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return 0, "", false
-	}
-	return tightest("/sys/fs/cgroup", string(own))
-}
+func groupAvailable() (int64, string, bool) { return tightest("/sys/fs/cgroup", ownGroups()) }
 
 // tightest returns the least room below a limit, and that limit, of the cgroups that
 // own names below root.

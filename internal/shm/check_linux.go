@@ -27,7 +27,7 @@ func check(fd int, want, limit int64) error {
 		return fmt.Errorf("memory is not sealed: %s missing: %w", sealNames(missing), status.Fault)
 	}
 	var fs unix.Statfs_t
-	if err := fstatfs(fd, &fs); err != nil {
+	if err := retried(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
 		return fmt.Errorf("fstatfs: %w: %w", status.Fault, err)
 	}
 	if uint32(fs.Type) != tmpfsMagic {
@@ -41,28 +41,13 @@ func check(fd int, want, limit int64) error {
 	return checkSize(st.Size, st.Blocks, want, limit)
 }
 
-func fstatfs(fd int, fs *unix.Statfs_t) error {
-	for {
-		if err := unix.Fstatfs(fd, fs); err != unix.EINTR {
-			return err
-		}
-	}
-}
-
-// sealNames names the seals in set.
+// sealNames names the seals in set, which is a part of sizeSeals and not empty.
 func sealNames(set int) string {
-	names := ""
-	for _, s := range []struct {
-		bit  int
-		name string
-	}{{unix.F_SEAL_SHRINK, "SHRINK"}, {unix.F_SEAL_GROW, "GROW"}} {
-		if set&s.bit == 0 {
-			continue
-		}
-		if names != "" {
-			names += ", "
-		}
-		names += s.name
+	switch set {
+	case unix.F_SEAL_SHRINK:
+		return "SHRINK"
+	case unix.F_SEAL_GROW:
+		return "GROW"
 	}
-	return names
+	return "SHRINK, GROW"
 }

@@ -3,6 +3,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,10 +49,6 @@ func Descriptors() int64 {
 // Exhausted reports whether err means that the process or machine has run
 // out of a resource.
 func Exhausted(err error) bool {
-	for _, e := range []error{unix.ENOMEM, unix.ENOSPC, unix.EMFILE, unix.ENFILE, unix.EDQUOT, unix.EFBIG} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	out := []error{unix.ENOMEM, unix.ENOSPC, unix.EMFILE, unix.ENFILE, unix.EDQUOT, unix.EFBIG}
+	return slices.ContainsFunc(out, func(e error) bool { return errors.Is(err, e) })
 }

@@ -13,7 +13,11 @@ import (
 func mapShared(fd int, off, n int64, prot int) ([]byte, error) {
 	huge := HugePageSize()
 	if huge == 0 || n < huge {
-		return mapped(unix.MmapPtr(fd, off, nil, uintptr(n), prot, unix.MAP_SHARED))(n)
+		at, err := unix.MmapPtr(fd, off, nil, uintptr(n), prot, unix.MAP_SHARED)
+		if err != nil {
+			return nil, err
+		}
+		return unsafe.Slice((*byte)(at), n), nil
 	}
 	base, err := unix.MmapPtr(-1, 0, nil, uintptr(n+huge), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
@@ -29,7 +33,7 @@ func mapShared(fd int, off, n int64, prot int) ([]byte, error) {
 		unix.MunmapPtr(base, uintptr(before))
 	}
 	unix.MunmapPtr(unsafe.Add(at, n), uintptr(huge-before))
-	return mapped(at, nil)(n)
+	return unsafe.Slice((*byte)(at), n), nil
 }
 
 // replace maps the beginning of f over mem, in one step.
@@ -39,16 +43,6 @@ func replace(f *os.File, mem []byte) error {
 			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
 		return err
 	})
-}
-
-// mapped returns a function that makes the kernel's answer a slice of n bytes.
-func mapped(at unsafe.Pointer, err error) func(n int64) ([]byte, error) {
-	return func(n int64) ([]byte, error) {
-		if err != nil {
-			return nil, err
-		}
-		return unsafe.Slice((*byte)(at), n), nil
-	}
 }
 
 // unmap ends a mapping of either.

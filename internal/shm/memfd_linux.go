@@ -65,9 +65,5 @@ func populate(fd int, size int64) error {
 // allocate is fallocate, retried when a signal interrupts it. Allocated pages stay
 // allocated.
 func allocate(fd int, size int64) error {
-	for {
-		if err := unix.Fallocate(fd, 0, 0, size); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return retried(func() error { return unix.Fallocate(fd, 0, 0, size) })
 }

@@ -115,23 +115,19 @@ func (r *Region) Release() {
 }
 
 // ReadAt copies [off, off+len(p)) of the region to p.
-func (r *Region) ReadAt(p []byte, off int64) (err error) {
+func (r *Region) ReadAt(p []byte, off int64) error {
 	if !r.has(off, len(p)) {
 		return status.Invalid
 	}
-	defer caught(debug.SetPanicOnFault(true), &err)
-	copy(p, r.mem[off:])
-	return nil
+	return Copy(p, r.mem[off:off+int64(len(p))])
 }
 
 // WriteAt copies p to [off, off+len(p)) of the region.
-func (r *Region) WriteAt(p []byte, off int64) (err error) {
+func (r *Region) WriteAt(p []byte, off int64) error {
 	if !r.has(off, len(p)) {
 		return status.Invalid
 	}
-	defer caught(debug.SetPanicOnFault(true), &err)
-	copy(r.mem[off:], p)
-	return nil
+	return Copy(r.mem[off:off+int64(len(p))], p)
 }
 
 // Load returns the word of width bytes, 4 or 8, at off, a multiple of width.

@@ -7,6 +7,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -43,6 +44,15 @@ func fail(call string, err error, code status.Code) error {
 		return fmt.Errorf("%s: %w: %w (%s)", call, code, err, limit)
 	}
 	return fmt.Errorf("%s: %w: %w", call, code, err)
+}
+
+// retried calls do until no signal interrupts it.
+func retried(do func() error) error {
+	for {
+		if err := do(); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
 }
 
 // withDescriptor calls do with f's descriptor, which stays open meanwhile. It is

@@ -48,9 +48,7 @@ func Conn(f *os.File) (*net.UnixConn, error) {
 // [net.FileConn] makes the socket, which c shares, blocking for a moment. A Write of c
 // would then wait in the kernel, where no deadline ends it.
 func Watcher(c *net.UnixConn) (*net.UnixConn, error) {
-	f, err := derive(c, "stream", "duplicate socket", func(old uintptr) (int, error) {
-		return unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
-	})
+	f, err := derive(c, "stream", "duplicate socket", duplicate)
 	if err != nil {
 		return nil, err
 	}
@@ -128,10 +126,10 @@ func Ready(c *net.UnixConn) (Readiness, error) {
 // Duplicate returns a descriptor of its own for the memory behind f, which the
 // caller closes.
 func Duplicate(f *os.File) (*os.File, error) {
-	return derive(f, f.Name(), "duplicate memory descriptor", func(old uintptr) (int, error) {
-		return unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
-	})
+	return derive(f, f.Name(), "duplicate memory descriptor", duplicate)
 }
+
+func duplicate(old uintptr) (int, error) { return unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }
 
 // ReadOnly is Duplicate with a descriptor through which the memory cannot be
 // written.
