@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -287,17 +289,11 @@ func (c *session) told(h proto.Header, body []byte) error {
 		if err := proto.ParseBody(body, &m); err != nil {
 			return err
 		}
-		c.mu.Lock()
-		e := c.endpoints[h.Endpoint]
-		c.mu.Unlock()
-		if e != nil {
+		if e := c.endpointOf(h); e != nil {
 			e.told(attach.Events(m.Events))
 		}
 	case proto.OpStale:
-		c.mu.Lock()
-		e := c.endpoints[h.Endpoint]
-		c.mu.Unlock()
-		if e != nil {
+		if e := c.endpointOf(h); e != nil {
 			e.direct.told()
 		}
 	case proto.OpEvent:
@@ -336,6 +332,13 @@ func (c *session) told(h proto.Header, body []byte) error {
 	return nil
 }
 
+// endpointOf returns the endpoint that a notification names; nil if it is closed.
+func (c *session) endpointOf(h proto.Header) *endpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.endpoints[h.Endpoint]
+}
+
 // end ends the session and every waiting call.
 func (c *session) end() {
 	c.direct.over.Store(true) // before any call returns
@@ -343,17 +346,14 @@ func (c *session) end() {
 	c.out.Close()
 	c.mu.Lock()
 	c.lost = true
-	calls, eps := c.calls, c.endpoints
+	calls := c.calls
 	c.calls = make(map[uint64]*call)
 	for _, w := range calls {
 		if !w.left {
 			w.answer <- answer{err: fmt.Errorf("the node is gone: %w", status.Reset)}
 		}
 	}
-	all := make([]*endpoint, 0, len(eps))
-	for _, e := range eps {
-		all = append(all, e)
-	}
+	all := slices.Collect(maps.Values(c.endpoints))
 	c.mu.Unlock()
 	for _, e := range all {
 		e.cut(true)
@@ -456,10 +456,7 @@ func (c *session) Close() error {
 	c.mu.Lock()
 	first := !c.closed
 	c.closed = true
-	eps := make([]*endpoint, 0, len(c.endpoints))
-	for _, e := range c.endpoints {
-		eps = append(eps, e)
-	}
+	eps := slices.Collect(maps.Values(c.endpoints))
 	c.mu.Unlock()
 	if !first {
 		<-c.done // the first Close does the work

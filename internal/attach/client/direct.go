@@ -160,7 +160,7 @@ func (d *direct) atomic(ctx context.Context, a rma.Atomic) (old uint64, done boo
 	if rma.CheckAtomic(a) != nil {
 		return 0, false
 	}
-	ws := d.beginFor(ctx, a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
+	ws := d.begin(ctx, a.Offset, int64(a.Width), 0, rma.ProtRead|rma.ProtWrite)
 	if ws == nil {
 		return 0, false
 	}
@@ -194,20 +194,16 @@ func (d *direct) copied(err error) bool {
 }
 
 // begin returns the peer's windows that make up [roff, roff+n), with mu held, if a transfer with
-// these flags may access them as need requires. Nil means that the node must perform it.
-func (d *direct) begin(roff, n int64, flags rma.Flags, need rma.Prot) []*window {
-	return d.beginFor(context.Background(), roff, n, flags, need)
-}
-
-// beginFor is begin for a call whose requests to the node end with ctx.
-func (d *direct) beginFor(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*window {
+// these flags may access them as need requires. Nil means that the node must perform it. Its requests
+// to the node end with ctx.
+func (d *direct) begin(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*window {
 	if d.e.far.is.Load() { // there is no memory to copy to
 		return nil
 	}
 	return d.beginAt(ctx, roff, n, flags, need)
 }
 
-// beginAt is beginFor without the restriction to peers on this node.
+// beginAt is begin without the restriction to peers on this node.
 func (d *direct) beginAt(ctx context.Context, roff, n int64, flags rma.Flags, need rma.Prot) []*window {
 	if rma.CheckFlags(flags) != nil {
 		return nil
@@ -351,7 +347,7 @@ func (d *direct) register(w *window, n int64, ask func() (int64, error)) (int64,
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		d.own.failed(a)
+		d.own.forget(a)
 		return 0, err
 	}
 	if off >= 0 && off <= math.MaxInt64-n {

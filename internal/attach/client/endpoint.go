@@ -23,8 +23,10 @@ import (
 type endpoint struct {
 	c    *session
 	id   uint32
-	quit chan struct{}  // closed by Close
-	wg   sync.WaitGroup // of the goroutines that watch for readiness and upgrades
+	open context.Context // ends with Close
+	stop context.CancelFunc
+	quit <-chan struct{} // of open
+	wg   sync.WaitGroup  // of the goroutines that watch for readiness and upgrades
 	ends toldEnd
 
 	direct direct
@@ -85,9 +87,11 @@ type askedWays struct {
 
 func newEndpoint(c *session, id uint32) *endpoint {
 	e := &endpoint{
-		c: c, id: id, quit: make(chan struct{}), ends: toldEnd{done: make(chan struct{})},
+		c: c, id: id, ends: toldEnd{done: make(chan struct{})},
 		polled: pollers{listeners: make(map[*chan<- struct{}]chan<- struct{})},
 	}
+	e.open, e.stop = context.WithCancel(context.Background())
+	e.quit = e.open.Done()
 	e.local.Node = c.lastSelf().Incarnation.Node
 	e.direct.e = e
 	e.sending.Init()
@@ -216,7 +220,7 @@ func (e *endpoint) stream(f *os.File) (nodeStream, error) {
 	if ep == nil {
 		return nil, status.Reset // the node's endpoint has ended
 	}
-	return newInProcess(ep, e.quit), nil
+	return newInProcess(ep, e.open), nil
 }
 
 // establish makes the endpoint connected, with f as its data socket.
@@ -398,7 +402,7 @@ func (e *endpoint) shut() bool {
 	if !first {
 		return false
 	}
-	close(e.quit)
+	e.stop()
 	e.direct.close()
 	switch {
 	case data == nil:

@@ -190,7 +190,7 @@ func (d *direct) beginSignal(s fence.Signal) (there *window, ok bool) {
 		}
 		return nil, ok
 	}
-	ws := d.begin(s.RemoteOffset, 8, 0, rma.ProtWrite)
+	ws := d.begin(context.Background(), s.RemoteOffset, 8, 0, rma.ProtWrite)
 	if len(ws) > 1 { // a word lies in one window
 		d.mu.Unlock()
 	}

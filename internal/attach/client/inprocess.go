@@ -42,16 +42,13 @@ func AttachTo(ctx context.Context, n Node) (attach.Session, error) {
 type inProcess struct {
 	ep      attach.NodeEndpoint
 	changed chan struct{}   // the endpoint may have something new, or wake was called
-	quit    <-chan struct{} // closed when the application closes its endpoint
-	open    context.Context // of writes that wait; ends with interrupt and close
-	cancel  context.CancelFunc
-	stop    func() // ends the telling of changes
-	end     error  // the last one of tryRead; of the call that reads
+	open    context.Context // ends when the application closes its endpoint
+	stop    func()          // ends the notification of changes
+	end     error           // the last one of tryRead; of the call that reads
 }
 
-func newInProcess(ep attach.NodeEndpoint, quit <-chan struct{}) *inProcess {
-	d := &inProcess{ep: ep, changed: make(chan struct{}, 1), quit: quit}
-	d.open, d.cancel = context.WithCancel(context.Background())
+func newInProcess(ep attach.NodeEndpoint, open context.Context) *inProcess {
+	d := &inProcess{ep: ep, changed: make(chan struct{}, 1), open: open}
 	d.stop = sync.OnceFunc(ep.Notify(d.changed))
 	return d
 }
@@ -105,7 +102,7 @@ func (d *inProcess) await(ctx context.Context) error {
 	select {
 	case <-d.changed:
 		return nil
-	case <-d.quit:
+	case <-d.open.Done():
 		return status.Reset
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
@@ -151,8 +148,8 @@ type closerFunc func()
 func (f closerFunc) Close() error { f(); return nil }
 
 func (d *inProcess) closeWrite() error { return d.ep.CloseWrite() }
-func (d *inProcess) interrupt()        { d.cancel() }
-func (d *inProcess) close()            { d.cancel(); d.stop() }
+func (d *inProcess) interrupt()        {} // open has ended
+func (d *inProcess) close()            { d.stop() }
 
 func (e *endpoint) NodesEnd() attach.NodeEndpoint {
 	if e.c.nodesEnd == nil {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -90,15 +91,7 @@ func (t *memoryTable) create(name string, n int64, huge shm.HugePages) (*session
 	return m, nil
 }
 
-func compareBase(m *sessionMemory, at uintptr) int {
-	switch {
-	case m.base < at:
-		return -1
-	case m.base > at:
-		return 1
-	}
-	return 0
-}
+func compareBase(m *sessionMemory, at uintptr) int { return cmp.Compare(m.base, at) }
 
 // find returns the memory that contains p, with a reference for the caller, and p's offset in it.
 func (t *memoryTable) find(p []byte) (m *sessionMemory, off int64, ok bool) {

@@ -32,11 +32,7 @@ func (o *ownWindows) add() *addition {
 	return a
 }
 
-// failed ends a registration that the node refused.
-func (o *ownWindows) failed(a *addition) {
-	o.forget(a)
-}
-
+// forget ends a registration, which the node has answered.
 func (o *ownWindows) forget(a *addition) {
 	i := slices.Index(o.adding, a)
 	o.adding = slices.Delete(o.adding, i, i+1)

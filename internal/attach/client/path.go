@@ -42,7 +42,7 @@ func (e *endpoint) joinPath(join func()) (again bool) {
 	if err != nil {
 		return false
 	}
-	ctx, cancel := e.untilClose()
+	ctx, cancel := context.WithCancel(e.open)
 	defer cancel()
 	var m proto.PathBody
 	f, err := e.request(ctx, request{op: proto.OpPath, body: &proto.PathKeyBody{Key: key.Hash()}, ended: status.Reset}, &m)
@@ -128,19 +128,6 @@ func (e *endpoint) upgradePathLocked(offered bool) {
 		e.asks.pause.begin()
 		e.asks.upgrading = false
 	})
-}
-
-// untilClose returns a context that ends with the endpoint.
-func (e *endpoint) untilClose() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	e.wg.Go(func() {
-		select {
-		case <-e.quit:
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	return ctx, cancel
 }
 
 // installPath makes p the endpoint's path; false if the endpoint is closed.

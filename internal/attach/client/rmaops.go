@@ -6,9 +6,7 @@ import (
 	"math"
 
 	"github.com/fabricd/fabricd/fence"
-	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/path"
-	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -31,26 +29,6 @@ func (e *endpoint) leaveFar() error {
 		return nil
 	}
 	return p.flushed(context.Background(), p.last())
-}
-
-// askFar requests a window of a peer on another node.
-func (d *direct) askFar(ctx context.Context, roff int64) (w *window, page *shm.Region, slot uint32, err error) {
-	var out proto.WindowBody
-	f, err := d.e.request(ctx, request{op: proto.OpFarWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	answer{file: f}.drop()
-	if page, err = d.e.c.direct.epochs(ctx, d.e.quit); err != nil {
-		return nil, nil, 0, err
-	}
-	as := out
-	as.MemOff, as.Size = 0, out.Len
-	if err := as.Check(roff, page.Len()); err != nil {
-		return nil, nil, 0, err
-	}
-	w = &window{off: out.Off, end: out.Off + out.Len, prot: out.Prot, epoch: out.Epoch}
-	return w, page, out.Slot, nil
 }
 
 // A farView is the epoch under which an operation has found its windows.
@@ -92,7 +70,7 @@ func (p *farPath) do(q *farRequest, v farView) error {
 	}
 	if q.Tells() {
 		a, err := p.await(number, ticket, nil)
-		return p.result(a, err)
+		return codeOr(a, err)
 	}
 	if !v.changed() {
 		return nil
@@ -104,14 +82,7 @@ func (p *farPath) do(q *farRequest, v farView) error {
 		return p.e.lost(err)
 	}
 	a, err := p.await(number, ticket, nil)
-	return p.result(a, err)
-}
-
-func (p *farPath) result(a farAnswer, err error) error {
-	if err != nil {
-		return p.e.lost(err)
-	}
-	return codeOf(a.code)
+	return codeOr(a, err)
 }
 
 // get reads n bytes at roff into q's memory, and waits for them.
@@ -122,7 +93,7 @@ func (p *farPath) get(q *farRequest, n, roff int64) error {
 		return p.e.lost(err)
 	}
 	a, err := p.await(number, ticket, q.into)
-	return p.result(a, err)
+	return codeOr(a, err)
 }
 
 func atomicRequest(a rma.Atomic) path.RMARequest {
@@ -216,7 +187,9 @@ func (p *farPath) wait(ctx context.Context, m fence.Mark) error {
 		}
 		err := d.nodeWait(ctx, m)
 		if err == nil && m != nothingBegun { // it may cover any operation of the path
-			return codeOf(p.verdict(math.MaxUint64))
+			if code := p.verdict(math.MaxUint64); code != status.OK {
+				return code
+			}
 		}
 		return err
 	}
@@ -237,13 +210,6 @@ func (p *farPath) wait(ctx context.Context, m fence.Mark) error {
 		return nil
 	}
 	return d.nodeWait(ctx, nothingBegun) // the node knows whether the connection has ended
-}
-
-func codeOf(code status.Code) error {
-	if code == status.OK {
-		return nil
-	}
-	return code
 }
 
 // signal stores the values of s, after every operation on the path.

@@ -53,7 +53,7 @@ func (e *endpoint) joinRMAPath() {
 	if err != nil {
 		return
 	}
-	ctx, cancel := e.untilClose()
+	ctx, cancel := context.WithCancel(e.open)
 	defer cancel()
 	var m proto.PathBody
 	f, err := e.request(ctx, request{op: proto.OpRMAPath, body: &proto.PathKeyBody{Key: key.Hash()}, ended: status.Reset}, &m)
@@ -270,10 +270,14 @@ func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error)
 	}
 	err := p.err
 	p.mu.Unlock()
-	if err != nil {
-		return farAnswer{}, err
+	var a farAnswer
+	if err == nil {
+		a, err = p.take(number, into)
 	}
-	return p.take(number, into)
+	if err != nil {
+		return farAnswer{}, p.e.lost(err)
+	}
+	return a, nil
 }
 
 // take reads the next answer, to request number. The caller has claimed it.
@@ -383,7 +387,7 @@ func (p *farPath) ask(ctx context.Context, r path.RMARequest) (farAnswer, error)
 
 // answer waits for the answer with that ticket, which has no data, until ctx is done.
 func (p *farPath) answer(ctx context.Context, number, ticket uint64) (farAnswer, error) {
-	await := func() (farAnswer, error) { return p.awaitAnswer(number, ticket) }
+	await := func() (farAnswer, error) { return p.await(number, ticket, nil) }
 	if ctx.Done() == nil || p.comesTo(ctx, ticket) {
 		return await()
 	}
@@ -438,25 +442,16 @@ func (p *farPath) askNow(r path.RMARequest) (farAnswer, error) {
 	if err != nil {
 		return farAnswer{}, p.e.lost(err)
 	}
-	a, err := p.awaitAnswer(number, ticket)
-	return a, codeOr(a, err)
-}
-
-// awaitAnswer is await for an answer without data.
-func (p *farPath) awaitAnswer(number, ticket uint64) (farAnswer, error) {
 	a, err := p.await(number, ticket, nil)
-	if err != nil {
-		err = p.e.lost(err)
-	}
-	return a, err
+	return a, codeOr(a, err)
 }
 
 // codeOr returns err, or the code with which a's request was refused.
 func codeOr(a farAnswer, err error) error {
-	if err != nil {
-		return err
+	if err == nil && a.code != status.OK {
+		return a.code
 	}
-	return codeOf(a.code)
+	return err
 }
 
 // tryWrite writes r, which has an answer, if that does not block.

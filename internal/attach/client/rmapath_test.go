@@ -49,7 +49,7 @@ func TestADeadlineHoldsBehindAWrite(t *testing.T) {
 			t.Errorf("%s: it waits for the write", name)
 		}
 	}
-	close(e.quit)
+	e.stop()
 	p.breaks(io.ErrClosedPipe)
 	p.send.Unlock()
 	e.wg.Wait()
@@ -157,7 +157,7 @@ func newFarNode(t *testing.T) (*farPath, *farNode) {
 	var serving sync.WaitGroup
 	serving.Go(func() { n.serve(far) })
 	t.Cleanup(func() {
-		close(e.quit)
+		e.stop()
 		near.Close()
 		close(n.may)
 		serving.Wait()

@@ -58,7 +58,7 @@ func (ch *channel) shutOut() {
 
 // shutPath ends this end's direction of the path in order, once.
 func (e *endpoint) shutPath(p *messagePath) error {
-	ctx, cancel := e.untilClose()
+	ctx, cancel := context.WithCancel(e.open)
 	defer cancel()
 	return p.finish(ctx)
 }

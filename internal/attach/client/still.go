@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/attach/proto"
@@ -61,10 +63,7 @@ func (c *session) heard() {
 		return
 	}
 	c.mu.Lock()
-	all := make([]*endpoint, 0, len(c.endpoints))
-	for _, e := range c.endpoints {
-		all = append(all, e)
-	}
+	all := slices.Collect(maps.Values(c.endpoints))
 	c.mu.Unlock()
 	for _, e := range all {
 		e.notify()

@@ -110,7 +110,7 @@ func (e *endpoint) nodePieces(op proto.Op, t *transfer) error {
 // nothing has happened that it cannot repeat.
 func (d *direct) transfer(t *transfer) bool {
 	need, needHere := t.needs()
-	there := d.begin(t.remote, t.n, t.flags, need)
+	there := d.begin(context.Background(), t.remote, t.n, t.flags, need)
 	if there == nil {
 		return false
 	}

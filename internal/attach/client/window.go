@@ -59,32 +59,31 @@ func (d *direct) makeRoom() bool {
 	return true
 }
 
-// ask requests a window from the node, and the epochs if it has one.
+// ask requests a window from the node, and the epochs if it has one. A window on another node has no
+// memory here.
 func (d *direct) ask(ctx context.Context, roff int64) (w *window, page *shm.Region, slot uint32, err error) {
-	if d.e.far.is.Load() {
-		return d.askFar(ctx, roff)
+	op, far := proto.OpWindow, d.e.far.is.Load()
+	if far {
+		op = proto.OpFarWindow
 	}
 	var out proto.WindowBody
-	f, err := d.e.request(ctx, request{op: proto.OpWindow, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
+	f, err := d.e.request(ctx, request{op: op, body: &proto.Offset{Off: roff}, ended: status.Reset}, &out)
 	if err != nil {
 		return nil, nil, 0, err
+	}
+	if far {
+		out.MemOff, out.Size = 0, out.Len
 	}
 	if page, err = d.e.c.direct.epochs(ctx, d.e.quit); err == nil {
 		err = out.Check(roff, page.Len())
 	}
-	if err != nil {
-		answer{file: f}.drop()
-		return nil, nil, 0, err
-	}
 	w = &window{off: out.Off, end: out.Off + out.Len, prot: out.Prot, epoch: out.Epoch}
-	if out.Prot == 0 { // the node copies
+	if err != nil || far || out.Prot == 0 { // Prot 0: the node copies
 		answer{file: f}.drop()
-		return w, page, out.Slot, nil
+		return w, page, out.Slot, err
 	}
-	if w.region, err = mapShared(f, out.MemOff, out.Len, out.Size, out.Prot&rma.ProtWrite != 0); err != nil {
-		return nil, nil, 0, err
-	}
-	return w, page, out.Slot, nil
+	w.region, err = mapShared(f, out.MemOff, out.Len, out.Size, out.Prot&rma.ProtWrite != 0)
+	return w, page, out.Slot, err
 }
 
 // insert adds a mapping. It unmaps one that is stale, already there, or inconsistent with the known
