@@ -173,17 +173,16 @@ func (a *account) most(r resource) int64 {
 	return free - free/4
 }
 
-// chargePath charges a path: the node's duplicate of its socket, and the application's end until it
-// is sent.
-func (a *account) chargePath() error {
-	if err := a.charge(pathSockets, 1); err != nil {
+// chargeBoth charges n of r and m of s, or nothing.
+func (a *account) chargeBoth(r resource, n int64, s resource, m int64) error {
+	err := a.charge(r, n)
+	if err != nil {
 		return err
 	}
-	if err := a.charge(heldFiles, 1); err != nil {
-		a.refund(pathSockets, 1)
-		return err
+	if err = a.charge(s, m); err != nil {
+		a.refund(r, n)
 	}
-	return nil
+	return err
 }
 
 // refund reverses charge.

@@ -23,10 +23,14 @@ const joinTime = 2 * time.Second
 
 // pairs finds the endpoints with a peer on this node, and their channels.
 type pairs struct {
-	mu   sync.Mutex      // guards the fields below, and those of every half
+	mu   sync.Mutex      // guards ends, and every pairing and half
 	ends map[any]*served // by their key of NodeEndpoint.Pair
-	keys map[*served]any // the reverse of ends
-	half map[*served]*half
+}
+
+// A pairing is what pairs knows of an endpoint. Guarded by pairs.mu.
+type pairing struct {
+	key  any   // in ends; nil: the peer is elsewhere, or the endpoint is being closed
+	half *half // nil: no channel was asked for
 }
 
 // A half is one side of a channel, from the request for it to the end of the
@@ -46,12 +50,6 @@ type half struct {
 	why   string      // the reason if it cannot; else why the memory is not in huge pages
 }
 
-func (p *pairs) init() {
-	p.ends = make(map[any]*served)
-	p.keys = make(map[*served]any)
-	p.half = make(map[*served]*half)
-}
-
 // enter makes e, which has just been connected, visible to its peer.
 func (p *pairs) enter(e *served) {
 	self, _, ok := e.ep.Pair()
@@ -62,20 +60,20 @@ func (p *pairs) enter(e *served) {
 	e.via("")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ends[self], p.keys[e] = e, self
+	p.ends[self], e.pairing.key = e, self
 }
 
 // leave removes e, which is being closed, and drops its half of a channel.
 func (p *pairs) leave(e *served) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if self, ok := p.keys[e]; ok {
-		delete(p.ends, self)
-		delete(p.keys, e)
+	if e.pairing.key != nil {
+		delete(p.ends, e.pairing.key)
+		e.pairing.key = nil
 	}
 	p.drop(e)
-	if _, peer, ok := e.ep.Pair(); ok {
-		p.half[p.ends[peer]].leave(nil)
+	if _, peer, _ := e.ep.Pair(); p.ends[peer] != nil {
+		p.ends[peer].pairing.half.leave(nil)
 	}
 }
 
@@ -91,11 +89,11 @@ func (h *half) leave(cause error) {
 
 // drop removes e's half of a channel. The caller holds mu.
 func (p *pairs) drop(e *served) {
-	h := p.half[e]
+	h := e.pairing.half
 	if h == nil {
 		return
 	}
-	delete(p.half, e)
+	e.pairing.half = nil
 	h.leave(nil)
 	for i := range h.files {
 		h.close(i)
@@ -108,7 +106,7 @@ func (p *pairs) drop(e *served) {
 func (p *pairs) asked(e *served) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.half[e] != nil
+	return e.pairing.half != nil
 }
 
 func (h *half) close(i int) {
@@ -127,7 +125,7 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.keys[e] == nil { // leave has run, and does not run again
+	if e.pairing.key == nil { // leave has run, and does not run again
 		return nil, nil, fmt.Errorf("the endpoint is being closed: %w", status.Reset)
 	}
 	// An end from here on finds this half; an earlier one is seen here.
@@ -138,19 +136,15 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 	if other == nil {
 		return nil, nil, fmt.Errorf("the peer is not attached, or gone: %w", status.NotSupp)
 	}
-	if p.half[e] != nil {
+	if e.pairing.half != nil {
 		return nil, nil, fmt.Errorf("the connection has a channel, or waits for one: %w", status.InUse)
-	}
-	if err := e.s.account.charge(channels, 1); err != nil {
-		return nil, nil, err
 	}
 	h = &half{of: e, made: make(chan struct{}), alone: make(chan struct{})}
 	h.held = int64(len(h.files))
-	if err := e.s.account.charge(heldFiles, h.held); err != nil {
-		e.s.account.refund(channels, 1)
+	if err := e.s.account.chargeBoth(channels, 1, heldFiles, h.held); err != nil {
 		return nil, nil, err
 	}
-	if o := p.half[other]; o != nil && o.peer == nil {
+	if o := other.pairing.half; o != nil && o.peer == nil {
 		if err := makeChannel(o, h, params); err != nil {
 			e.s.account.refund(heldFiles, h.held)
 			e.s.account.refund(channels, 1)
@@ -159,7 +153,7 @@ func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err 
 		}
 		other = nil
 	}
-	p.half[e] = h
+	e.pairing.half = h
 	return h, other, nil
 }
 
@@ -192,17 +186,17 @@ func makeChannel(a, b *half, params ring.Params) (err error) {
 }
 
 // take returns one of the files of e's half. The caller owns it; it stays charged.
-func (p *pairs) take(e *served, i int) (*os.File, *half) {
+func (p *pairs) take(e *served, i int) *os.File {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.half[e]
+	h := e.pairing.half
 	if h == nil || h.files[i] == nil {
-		return nil, nil
+		return nil
 	}
 	f := h.files[i]
 	h.files[i] = nil
 	h.held--
-	return f, h
+	return f
 }
 
 // giveUp withdraws an unanswered request for a channel; false if the other side has answered
@@ -210,7 +204,7 @@ func (p *pairs) take(e *served, i int) (*os.File, *half) {
 func (p *pairs) giveUp(e *served, h *half) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if h.peer != nil || p.half[e] != h {
+	if h.peer != nil || e.pairing.half != h {
 		return h.peer == nil
 	}
 	p.drop(e)
@@ -237,7 +231,7 @@ func doChannel(ctx context.Context, s *session, r *request) (reply, error) {
 		}
 		return reply{}, err
 	}
-	f, _ := s.srv.paired.take(r.ep, 0)
+	f := s.srv.paired.take(r.ep, 0)
 	if f == nil {
 		return reply{}, status.Reset // closed meanwhile
 	}
@@ -297,7 +291,7 @@ func doDoorbell(_ context.Context, s *session, r *request) (reply, error) {
 	if which != proto.DoorbellOut && which != proto.DoorbellIn {
 		return reply{}, fmt.Errorf("doorbell %d: %w", which, status.Invalid)
 	}
-	f, _ := s.srv.paired.take(r.ep, int(which))
+	f := s.srv.paired.take(r.ep, int(which))
 	if f == nil {
 		return reply{}, fmt.Errorf("doorbell %d: there is no channel, or it was taken: %w", which, status.Invalid)
 	}
@@ -333,7 +327,7 @@ func doRings(_ context.Context, s *session, _ *request) (reply, error) {
 func (p *pairs) join(e *served, ok bool, why string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.half[e]
+	h := e.pairing.half
 	if h == nil || h.peer == nil || h.done && ok {
 		return fmt.Errorf("there is no channel to join: %w", status.Invalid)
 	}

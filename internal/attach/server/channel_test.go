@@ -21,8 +21,7 @@ func (e pairedEnd) Pair() (self, peer any, ok bool) { return e.self, e.peer, tru
 // A request for a channel may run concurrently with the endpoint's close, which does not wait for
 // it: nothing stays charged, and no descriptor open.
 func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
-	var p pairs
-	p.init()
+	p := pairs{ends: make(map[any]*served)}
 	user := newAccount("the user", Limits{}.withDefaults(4), nil)
 	var ends [2]*served
 	for i := range ends {
@@ -40,7 +39,7 @@ func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
 		t.Errorf("CHANNEL after the close: %v", err)
 	}
 	p.leave(ends[0])
-	if !user.idle() || len(p.half)+len(p.ends)+len(p.keys) != 0 {
-		t.Errorf("left are %v, %d halves, %d ends, %d keys", user.used, len(p.half), len(p.ends), len(p.keys))
+	if a, b := ends[0].pairing, ends[1].pairing; !user.idle() || len(p.ends) != 0 || a != (pairing{}) || b != (pairing{}) {
+		t.Errorf("left are %v, %d ends, %v and %v", user.used, len(p.ends), a, b)
 	}
 }

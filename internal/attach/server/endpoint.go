@@ -21,8 +21,9 @@ type served struct {
 	s  *session
 	ep attach.NodeEndpoint
 
-	direct directServed
-	said   atomic.Bool // the application has sent CLOSE
+	direct  directServed
+	pairing pairing
+	said    atomic.Bool // the application has sent CLOSE
 
 	pathRest atomic.Int64 // bytes of PATH_REST, each charged
 	rmaAsked atomic.Bool  // RMA_PATH was received, and not answered for a passing reason
@@ -160,13 +161,17 @@ func (e *served) newMover(d *socketPair) mover {
 	return newRelay(e.ep, d.near, e.state, e.s.guarded)
 }
 
+// moves returns what moves the connection's bytes; nil before a connection.
+func (e *served) moves() mover {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mover
+}
+
 // fence makes the application's calls fail if the connection has ended: once the removal of a node
 // is reported, no call may succeed as if that node were there.
 func (e *served) fence() {
-	e.mu.Lock()
-	p := e.mover
-	e.mu.Unlock()
-	if p != nil && e.ep.Ready()&attach.PollHup != 0 {
+	if p := e.moves(); p != nil && e.ep.Ready()&attach.PollHup != 0 {
 		p.ended(e.s.ctx)
 		if e.s.srv.paired.asked(e) {
 			e.state() // the application does not poll its data socket
@@ -228,9 +233,7 @@ func (e *served) begun() bool {
 // settle returns when the endpoint is closed, when the close waits for a peer that does not read,
 // or when ctx is done.
 func (e *served) settle(ctx context.Context) {
-	e.mu.Lock()
-	p := e.mover
-	e.mu.Unlock()
+	p := e.moves()
 	if p == nil {
 		return
 	}
@@ -268,9 +271,7 @@ func (s *session) finish(ctx context.Context, r *request, how finish) (reply, er
 
 // doShut makes the end of the application's bytes at the data socket, which follows, a half-close.
 func doShut(_ context.Context, _ *session, r *request) (reply, error) {
-	r.ep.mu.Lock()
-	p := r.ep.mover
-	r.ep.mu.Unlock()
+	p := r.ep.moves()
 	if p == nil {
 		return reply{}, status.NotConn
 	}

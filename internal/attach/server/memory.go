@@ -36,11 +36,7 @@ func doMemAdd(_ context.Context, s *session, r *request) (reply, error) {
 
 // mapMemory checks and maps the request's descriptor, and owns it.
 func (s *session) mapMemory(r *request, size int64) (*shm.Region, error) {
-	if err := s.account.charge(windowBytes, size); err != nil {
-		return nil, err
-	}
-	if err := s.account.charge(heldFiles, 1); err != nil {
-		s.account.refund(windowBytes, size)
+	if err := s.account.chargeBoth(windowBytes, size, heldFiles, 1); err != nil {
 		return nil, err
 	}
 	back := func() {

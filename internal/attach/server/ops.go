@@ -266,12 +266,17 @@ func doBind(_ context.Context, _ *session, r *request) (reply, error) {
 	return reply{body: (*proto.Address)(&local)}, err
 }
 
-func doListen(_ context.Context, s *session, r *request) (reply, error) {
-	if err := r.ep.ep.Listen(int(int32(r.in.(*proto.ListenBody).Backlog))); err != nil {
-		return reply{}, err
+func doListen(_ context.Context, _ *session, r *request) (reply, error) {
+	return r.ep.listen(r.in.(*proto.ListenBody).Backlog)
+}
+
+// listen makes the endpoint a listener, and notifies the application of its requests.
+func (e *served) listen(backlog uint32, allow ...access.Subject) (reply, error) {
+	err := e.ep.Listen(int(int32(backlog)), allow...)
+	if err == nil {
+		e.follow()
 	}
-	r.ep.follow()
-	return reply{}, nil
+	return reply{}, err
 }
 
 func doListenAllow(_ context.Context, _ *session, r *request) (reply, error) {
@@ -280,11 +285,7 @@ func doListenAllow(_ context.Context, _ *session, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("%w: %w", status.Invalid, err)
 	}
-	if err := r.ep.ep.Listen(int(int32(in.Backlog)), allow...); err != nil {
-		return reply{}, err
-	}
-	r.ep.follow()
-	return reply{}, nil
+	return r.ep.listen(in.Backlog, allow...)
 }
 
 func doPeer(_ context.Context, _ *session, r *request) (reply, error) {
@@ -305,9 +306,7 @@ func doAddress(_ context.Context, _ *session, r *request) (reply, error) {
 }
 
 func doEnding(_ context.Context, _ *session, r *request) (reply, error) {
-	r.ep.mu.Lock()
-	p := r.ep.mover
-	r.ep.mu.Unlock()
+	p := r.ep.moves()
 	if p == nil {
 		return reply{}, status.NotConn
 	}

@@ -60,9 +60,10 @@ func (s *session) path(ctx context.Context, r *request) (attach.PathSocket, erro
 	return m, err
 }
 
-// charged asks for a path. The node's duplicate is charged until the node has closed it.
+// charged asks for a path. The node's duplicate of its socket is charged until the node has closed
+// it, and the application's end until it is sent.
 func (s *session) charged(ask func(freed func()) (attach.PathSocket, error)) (attach.PathSocket, error) {
-	if err := s.account.chargePath(); err != nil {
+	if err := s.account.chargeBoth(pathSockets, 1, heldFiles, 1); err != nil {
 		return attach.PathSocket{}, err
 	}
 	m, err := ask(func() { s.account.refund(pathSockets, 1) })

@@ -23,21 +23,19 @@ func CheckHugePages(p ring.Params) error {
 	if size < huge {
 		return fmt.Errorf("%w: the two of a channel are %d bytes, a huge page is %d", ErrSmallRings, size, huge)
 	}
+	return probe(size, shm.HugeRequire)
+}
+
+// CheckChannels reports why this process cannot create memory for a channel.
+func CheckChannels(p ring.Params) error { return probe(proto.RingsSize(p), shm.HugeOff) }
+
+// probe creates memory and frees it.
+func probe(size int64, huge shm.HugePages) error {
 	region, err := shm.Create("fabricd-probe", size)
 	if err != nil {
 		return err
 	}
 	defer region.Release()
-	_, err = shm.HugeRequire.Apply(region)
+	_, err = huge.Apply(region)
 	return err
-}
-
-// CheckChannels reports why this process cannot create memory for a channel.
-func CheckChannels(p ring.Params) error {
-	region, err := shm.Create("fabricd-probe", proto.RingsSize(p))
-	if err != nil {
-		return err
-	}
-	region.Release()
-	return nil
 }

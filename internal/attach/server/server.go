@@ -94,7 +94,7 @@ func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.relays = s.ctx
 	s.staged.limit, s.staged.freed = opt.Staged, make(chan struct{})
-	s.paired.init()
+	s.paired.ends = make(map[any]*served)
 	if opt.Delivery != nil {
 		s.relays = opt.Delivery
 	}

@@ -50,10 +50,10 @@ func TestPathsAndConnectionsHaveSharesOfTheirOwn(t *testing.T) {
 // TestPathNeedsBoth: a path that finds no descriptor to send gives its place back.
 func TestPathNeedsBoth(t *testing.T) {
 	user := newAccount("a user", Limits{Descriptors: 1}, newTotal(40, 20))
-	if err := user.chargePath(); err != nil {
+	if err := user.chargeBoth(pathSockets, 1, heldFiles, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := user.chargePath(); !errors.Is(err, status.NoMemory) {
+	if err := user.chargeBoth(pathSockets, 1, heldFiles, 1); !errors.Is(err, status.NoMemory) {
 		t.Errorf("%v, want %v", err, status.NoMemory)
 	}
 	if got := user.used[pathSockets]; got != 1 {
