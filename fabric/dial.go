@@ -53,11 +53,7 @@ func (n *Node) dial(ctx context.Context, address string, resolve resolver) (*Con
 func (n *Node) DialAddr(ctx context.Context, a Addr) (*Conn, error) {
 	limit, cancel := patient(ctx)
 	defer cancel()
-	var conn *Conn
-	return conn, untilNotBusy(limit, func() (err error) {
-		conn, err = n.dialOnce(ctx, limit, a, "")
-		return err
-	})
+	return untilNotBusy(limit, func() (*Conn, error) { return n.dialOnce(ctx, limit, a, "") })
 }
 
 // patient returns until when a dial waits for a turn and tries again.
@@ -109,11 +105,12 @@ var errNoTurn = fmt.Errorf("%w: the listener was busy with dials before this one
 
 // untilNotBusy calls dial, again and again while the backlog is full, until limit is
 // done.
-func untilNotBusy(limit context.Context, dial func() error) error {
-	return again(limit, 20*time.Millisecond, time.Second, func() (error, bool) {
-		err := dial()
+func untilNotBusy(limit context.Context, dial func() (*Conn, error)) (conn *Conn, err error) {
+	err = again(limit, 20*time.Millisecond, time.Second, func() (err error, final bool) {
+		conn, err = dial()
 		return err, status.Of(err) != status.Busy
 	})
+	return conn, err
 }
 
 // dialLines are the lines of a Node's dials, one for each address that is dialed.

@@ -18,12 +18,7 @@ type resolver func(ctx context.Context, service, node string) ([]attach.Service,
 func (n *Node) dialService(ctx context.Context, t addr.Target, resolve resolver) (*Conn, error) {
 	limit, cancel := patient(ctx)
 	defer cancel()
-	var conn *Conn
-	err := untilNotBusy(limit, func() (err error) {
-		conn, err = n.tryAll(ctx, limit, t, resolve)
-		return err
-	})
-	return conn, err
+	return untilNotBusy(limit, func() (*Conn, error) { return n.tryAll(ctx, limit, t, resolve) })
 }
 
 // tryAll tries each endpoint that serves the name once, also those that serve it only when

@@ -5,7 +5,6 @@ import (
 	"context"
 	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +33,6 @@ type Dialer struct {
 	// dial. Without it the nearest is taken, as by [Node.Dial].
 	RoundRobin bool
 
-	once sync.Once
 	kept keeper
 	turn atomic.Uint64
 }
@@ -76,7 +74,7 @@ func (d *Dialer) wait() time.Duration {
 
 // try dials once. The contexts end the attaching and the connect.
 func (d *Dialer) try(attach, connect context.Context, address string, turn uint64) (*Conn, error) {
-	node, err := d.keeper().get(attach)
+	node, err := d.kept.get(attach, d.Attach)
 	if err != nil {
 		return nil, err
 	}
@@ -89,11 +87,6 @@ func (d *Dialer) try(attach, connect context.Context, address string, turn uint6
 		err = &OpError{Op: "connect", Local: Addr{Node: NoNode}, Err: status.NoDevice}
 	}
 	return conn, err
-}
-
-func (d *Dialer) keeper() *keeper {
-	d.once.Do(func() { d.kept.attach = d.Attach })
-	return &d.kept
 }
 
 // inTurn returns resolve's answers by node, beginning with the turn-th.
@@ -122,8 +115,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 
 // Node returns the Node that dials go through now, attached if need be. It is the
 // Dialer's: it ends with its fabricd, and another one follows.
-func (d *Dialer) Node(ctx context.Context) (*Node, error) { return d.keeper().get(ctx) }
+func (d *Dialer) Node(ctx context.Context) (*Node, error) { return d.kept.get(ctx, d.Attach) }
 
 // Close ends the Node, an attaching, and all connections that are still open: close these before.
 // A second Close does nothing.
-func (d *Dialer) Close() error { return d.keeper().close() }
+func (d *Dialer) Close() error { return d.kept.close() }

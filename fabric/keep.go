@@ -12,8 +12,6 @@ import (
 // A keeper keeps a Node: it attaches when it is asked for one, and again when that has
 // ended with its fabricd.
 type keeper struct {
-	attach func(context.Context) (*Node, error)
-
 	mu     sync.Mutex // guards the fields below
 	node   *Node
 	under  chan struct{} // closed when the attach in progress has ended; nil: none is in progress
@@ -21,8 +19,9 @@ type keeper struct {
 	closed bool
 }
 
-// get returns a Node that has not ended. Callers at once share one attaching.
-func (k *keeper) get(ctx context.Context) (*Node, error) {
+// get returns a Node that has not ended, of attach; nil: Attach. Concurrent callers share one
+// attaching.
+func (k *keeper) get(ctx context.Context, attach func(context.Context) (*Node, error)) (*Node, error) {
 	for {
 		k.mu.Lock()
 		switch {
@@ -38,7 +37,7 @@ func (k *keeper) get(ctx context.Context) (*Node, error) {
 			defer end()
 			k.end = end
 			k.mu.Unlock()
-			return k.attachAnew(ctx)
+			return k.attachAnew(ctx, attach)
 		}
 		under := k.under
 		k.mu.Unlock()
@@ -50,8 +49,7 @@ func (k *keeper) get(ctx context.Context) (*Node, error) {
 	}
 }
 
-func (k *keeper) attachAnew(ctx context.Context) (*Node, error) {
-	attach := k.attach
+func (k *keeper) attachAnew(ctx context.Context, attach func(context.Context) (*Node, error)) (*Node, error) {
 	if attach == nil {
 		attach = func(ctx context.Context) (*Node, error) { return Attach(ctx, "") }
 	}

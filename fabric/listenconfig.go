@@ -26,7 +26,6 @@ type ListenConfig struct {
 	// listener is back. Nil: no call.
 	Lost func(error)
 
-	once sync.Once
 	kept keeper
 }
 
@@ -48,12 +47,7 @@ func (c *ListenConfig) Listen(ctx context.Context, port Port, opts ...ListenOpti
 
 // Close ends the Node, and with it the listeners and the connections that are still open, and
 // an attaching. A second Close does nothing.
-func (c *ListenConfig) Close() error { return c.keeper().close() }
-
-func (c *ListenConfig) keeper() *keeper {
-	c.once.Do(func() { c.kept.attach = c.Attach })
-	return &c.kept
-}
+func (c *ListenConfig) Close() error { return c.kept.close() }
 
 func (c *ListenConfig) tell(err error) {
 	if c.Lost != nil {
@@ -82,7 +76,7 @@ type listenerOf struct {
 
 // listen attaches, if need be, and listens.
 func (l *lastingListener) listen(ctx context.Context) error {
-	node, err := l.c.keeper().get(ctx)
+	node, err := l.c.kept.get(ctx, l.c.Attach)
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,9 @@ package embed
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -105,75 +106,57 @@ type Config struct {
 // settings returns the configuration as fabricd's settings, which daemon.Load
 // checks.
 func (c Config) settings() map[string]string {
-	role := "node"
+	s := map[string]string{
+		"name": c.Name, "join": list(c.Join), "token-file": c.TokenFile,
+		"bind": c.Bind, "advertise": c.Advertise,
+		"data-port": number(c.DataPort), "gossip-port": number(c.GossipPort),
+
+		"detection": c.Detection, "lost-pair": c.LostPair, "connect-timeout": notZero(c.ConnectTimeout),
+		"providers": list(c.Providers), "tcp-plaintext": yes(c.TCPPlaintext), "enable-faults": yes(c.EnableFaults),
+		"paths": c.Paths, "max-paths": notZero(c.MaxPaths), "conn-memory": notZero(c.ConnMemory),
+		"access": list(c.Access), "default-access": c.DefaultAccess,
+
+		"app-endpoints": notZero(c.AppEndpoints), "app-windows": notZero(c.AppWindows),
+		"app-window-memory": notZero(c.AppWindowMemory),
+		"ring-slots":        notZero(c.RingSlots), "ring-data": notZero(c.RingData),
+		"ring-release": number(c.RingRelease), "ring-huge-pages": c.RingHugePages,
+
+		"socket": c.Socket, "admin": c.AdminSocket,
+		"ca": c.CA, "cert": c.Cert, "key": c.Key, "max-nodes": notZero(c.MaxNodes),
+		"allowed-networks": list(c.AllowedNetworks), "audit-log": c.AuditLog,
+	}
+	maps.DeleteFunc(s, func(_, value string) bool { return value == "" })
+	s["role"], s["state-dir"] = "node", c.StateDir
 	if c.Host {
-		role = "host"
+		s["role"] = "host"
 	}
-	s := map[string]string{"role": role, "state-dir": c.StateDir}
-	set := func(key, value string) {
-		if value != "" {
-			s[key] = value
-		}
-	}
-	port := func(key string, n int) {
-		if n != 0 {
-			s[key] = strconv.Itoa(max(n, 0))
-		}
-	}
-	set("name", c.Name)
-	set("join", strings.Join(c.Join, ","))
-	set("token-file", c.TokenFile)
-	set("bind", c.Bind)
-	set("advertise", c.Advertise)
-	port("data-port", c.DataPort)
-	port("gossip-port", c.GossipPort)
-	set("detection", c.Detection)
-	set("lost-pair", c.LostPair)
-	set("access", strings.Join(c.Access, ","))
-	set("default-access", c.DefaultAccess)
-	if c.ConnectTimeout != 0 {
-		s["connect-timeout"] = c.ConnectTimeout.String()
-	}
-	set("providers", strings.Join(c.Providers, ","))
-	set("paths", c.Paths)
-	if c.TCPPlaintext {
-		s["tcp-plaintext"] = "true"
-	}
-	if c.EnableFaults {
-		s["enable-faults"] = "true"
-	}
-	number := func(key string, n int64) {
-		if n != 0 {
-			s[key] = strconv.FormatInt(n, 10)
-		}
-	}
-	number("max-paths", int64(c.MaxPaths))
-	number("conn-memory", c.ConnMemory)
-	number("app-endpoints", int64(c.AppEndpoints))
-	number("app-windows", int64(c.AppWindows))
-	number("app-window-memory", c.AppWindowMemory)
-	number("ring-slots", int64(c.RingSlots))
-	number("ring-data", int64(c.RingData))
-	if c.RingRelease != 0 {
-		s["ring-release"] = strconv.Itoa(max(c.RingRelease, 0))
-	}
-	set("ring-huge-pages", c.RingHugePages)
-	set("socket", c.Socket)
-	set("admin", c.AdminSocket)
-	c.trust(set)
 	return s
 }
 
-// trust sets the rules for nodes that join, and the audit log.
-func (c Config) trust(set func(key, value string)) {
-	set("ca", c.CA)
-	set("cert", c.Cert)
-	set("key", c.Key)
-	set("allowed-networks", strings.Join(c.AllowedNetworks, ","))
-	set("audit-log", c.AuditLog)
-	if c.MaxNodes != 0 {
-		set("max-nodes", strconv.Itoa(c.MaxNodes))
+// The values of settings; "" is the default.
+
+func list(all []string) string { return strings.Join(all, ",") }
+
+func yes(on bool) string {
+	if on {
+		return "true"
 	}
+	return ""
+}
+
+func notZero[T comparable](v T) string {
+	if v == *new(T) {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+// number is notZero of a number whose 0 is given by a negative one.
+func number(n int) string {
+	if n < 0 {
+		return "0"
+	}
+	return notZero(n)
 }
 
 // daemon checks the configuration.

@@ -19,6 +19,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"runtime"
 	"slices"
 	"sync"
@@ -199,18 +200,25 @@ func (c *Cluster) selfLocked(m *member) engine.Self {
 
 // introduceLocked notifies m of every other node that is up.
 func (c *Cluster) introduceLocked(m *member) {
-	for _, other := range c.nodes {
-		if other != m && other.engine != nil {
-			m.engine.NodeUp(other.peer)
-		}
+	for other := range c.othersLocked(m) {
+		m.engine.NodeUp(other.peer)
 	}
 }
 
 // announceLocked notifies every other node that is up of m.
 func (c *Cluster) announceLocked(m *member) {
-	for _, other := range c.nodes {
-		if other != m && other.engine != nil {
-			other.engine.NodeUp(m.peer)
+	for other := range c.othersLocked(m) {
+		other.engine.NodeUp(m.peer)
+	}
+}
+
+// othersLocked returns the nodes that are up, without m.
+func (c *Cluster) othersLocked(m *member) iter.Seq[*member] {
+	return func(yield func(*member) bool) {
+		for _, other := range c.nodes {
+			if other != m && other.engine != nil && !yield(other) {
+				return
+			}
 		}
 	}
 }
@@ -218,16 +226,12 @@ func (c *Cluster) announceLocked(m *member) {
 // lostLocked notifies every other node that is up of the end of m's incarnation.
 func (c *Cluster) lostLocked(m *member, reason string) {
 	var told []run
-	for _, other := range c.nodes {
-		if other != m && other.engine != nil {
-			told = append(told, other.run())
-		}
+	for other := range c.othersLocked(m) {
+		told = append(told, other.run())
 	}
 	c.loses(m.peer.Incarnation, told)
-	for _, other := range c.nodes {
-		if other != m && other.engine != nil {
-			other.engine.NodeLost(m.peer.Incarnation, reason)
-		}
+	for other := range c.othersLocked(m) {
+		other.engine.NodeLost(m.peer.Incarnation, reason)
 	}
 }
 
