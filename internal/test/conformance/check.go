@@ -123,7 +123,7 @@ func (c *check) startedConnect() (near, listener end, result <-chan error) {
 	c.Helper()
 	listener, at := c.listeningOn(c.far, 4)
 	near = c.unbound()
-	result = c.start(func() error { _, err := near.Connect(c.ctx, at); return err })
+	result = c.start(func() error { return errOf(near.Connect(c.ctx, at)) })
 	return near, listener, result
 }
 
@@ -139,7 +139,7 @@ func (c *check) connected() (near, far end) {
 // dial connects near to a listener that no other connect uses meanwhile.
 func (c *check) dial(near, listener end, at fabric.Addr) (end, end) {
 	c.Helper()
-	connected := c.start(func() error { _, err := near.Connect(c.ctx, at); return err })
+	connected := c.start(func() error { return errOf(near.Connect(c.ctx, at)) })
 	far := c.accept(listener)
 	if err := <-connected; err != nil {
 		c.Fatalf("connect: %v", err)
@@ -297,6 +297,9 @@ func (c *check) want(err error, errno syscall.Errno) {
 	}
 }
 
+// errOf returns the error of a call with one other result.
+func errOf[T any](_ T, err error) error { return err }
+
 // must ends the row if a preparing step fails.
 func (c *check) must(err error) {
 	c.Helper()
@@ -389,12 +392,18 @@ func (c *check) windowAt(e end, pages int, off int64, prot fabric.Prot) window {
 	return window{off, mem}
 }
 
-// fence waits until everything that by has begun is complete.
-func (c *check) fence(e end, by fabric.Side) {
+// mark marks everything that by has begun.
+func (c *check) mark(e end, by fabric.Side) fabric.Mark {
 	c.Helper()
 	m, err := e.FenceMark(by)
 	c.must(err)
-	c.must(e.FenceWait(c.ctx, m))
+	return m
+}
+
+// fence waits until everything that by has begun is complete.
+func (c *check) fence(e end, by fabric.Side) {
+	c.Helper()
+	c.must(e.FenceWait(c.ctx, c.mark(e, by)))
 }
 
 // pull returns n bytes at off of the peer's windows, as a transfer finds them.

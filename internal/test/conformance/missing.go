@@ -17,19 +17,15 @@ var missingRows = []row{
 	})},
 	{call: "register", name: "CONNECTED/stack, globals and files of the program=their pages", instead: "EFAULT, as above"},
 	{call: "register", name: "CONNECTED/memory of the program that is unmapped afterwards=window keeps it", instead: "EFAULT, as above"},
-	{call: "mmap", name: "CONNECTED/window of another node=ok, coherent", only: []Pair{Across}, instead: "EOPNOTSUPP; a Mirror does what can be done", check: func(c *check) {
-		near, far := c.connected()
+	{call: "mmap", name: "CONNECTED/window of another node=ok, coherent", only: []Pair{Across}, instead: "EOPNOTSUPP; a Mirror does what can be done", conn: func(c *check, near, far end) {
 		w := c.window(far, 1, rw)
-		_, err := near.Mmap(w.off, page, rw)
-		c.want(err, syscall.EOPNOTSUPP)
+		c.want(errOf(near.Mmap(w.off, page, rw)), syscall.EOPNOTSUPP)
 	}},
 	{call: "mmap", name: "mapped/the peer's node is lost=access faults", only: []Pair{Across}, instead: "no mapping across nodes"},
-	{call: "mmap", name: "CONNECTED/range over adjacent windows=ok", only: local, instead: "ENXIO: one window for each mapping", check: func(c *check) {
-		near, far := c.connected()
+	{call: "mmap", name: "CONNECTED/range over adjacent windows=ok", only: local, instead: "ENXIO: one window for each mapping", conn: func(c *check, near, far end) {
 		c.windowAt(far, 1, 0, rw)
 		c.windowAt(far, 1, page, rw)
-		_, err := near.Mmap(0, 2*page, rw)
-		c.want(err, syscall.ENXIO)
+		c.want(errOf(near.Mmap(0, 2*page, rw)), syscall.ENXIO)
 	}},
 	{call: "mmap", name: "CONNECTED/SCIF_MAP_FIXED=at that address, in place of what was there", instead: "the kernel chooses the address"},
 	{call: "mmap", name: "CONNECTED/SCIF_MAP_FIXED, unaligned address=EINVAL", instead: "as above"},
@@ -41,8 +37,7 @@ var missingRows = []row{
 func foreign(mem func(c *check) []byte) func(*check) {
 	return func(c *check) {
 		near, _ := c.connected()
-		_, err := near.Register(mem(c), 0, rw, 0)
-		c.want(err, syscall.EFAULT)
+		c.want(errOf(near.Register(mem(c), 0, rw, 0)), syscall.EFAULT)
 	}
 }
 

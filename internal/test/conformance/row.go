@@ -14,9 +14,11 @@ type row struct {
 	name string // state or argument, "=", result
 
 	check func(c *check)
+	// conn replaces check in a row about the two ends of a new connection.
+	conn func(c *check, near, far end)
 
 	// instead is fabricd's substitute for a feature that SCIF has and fabricd does
-	// not. Then check, which may be nil, tests the substitute.
+	// not. Then check or conn, which may be nil, tests the substitute.
 	instead string
 
 	only  []Pair        // the pairs that the row is about; nil: all
@@ -33,6 +35,17 @@ type row struct {
 // isFor reports whether the row is about pairs of kind p behind the door.
 func (r row) isFor(d Door, p Pair) bool {
 	return (r.only == nil || slices.Contains(r.only, p)) && d.Has&r.needs == r.needs
+}
+
+// test returns the row's check; nil: it has none.
+func (r row) test() func(*check) {
+	if r.conn == nil {
+		return r.check
+	}
+	return func(c *check) {
+		near, far := c.connected()
+		r.conn(c, near, far)
+	}
 }
 
 // id returns the row's unique name.

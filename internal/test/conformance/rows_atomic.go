@@ -94,10 +94,9 @@ func atomicRows() []row {
 		rows = append(rows, a.resultRow(), a.alignmentRow())
 	}
 	for _, a := range some() {
-		rows = append(rows, needsConnection(a.call(), "", func(c *check, e end) error { _, err := a.do(c.ctx, e, 0, 1); return err })...)
+		rows = append(rows, needsConnection(a.call(), "", func(c *check, e end) error { return errOf(a.do(c.ctx, e, 0, 1)) })...)
 		rows = append(rows, inStates(a.call(), "/unaligned, after the state", syscall.ENOTCONN, []state{unbound}, func(c *check, e end) error {
-			_, err := a.do(c.ctx, e, 3, 1)
-			return err
+			return errOf(a.do(c.ctx, e, 3, 1))
 		})...)
 		rows = append(rows, a.rangeRows()...)
 	}
@@ -107,8 +106,7 @@ func atomicRows() []row {
 // resultRow applies the call to words that it changes, and to their neighbours
 // it must do nothing.
 func (a wordCall) resultRow() row {
-	return row{call: a.call(), name: "CONNECTED/" + a.name + "=the word changed, alone", check: func(c *check) {
-		near, far := c.connected()
+	return row{call: a.call(), name: "CONNECTED/" + a.name + "=the word changed, alone", conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		mask := uint64(math.MaxUint64) >> (64 - 8*a.width)
 		for i, x := range [][2]uint64{{0, 1}, {compared, 0xff00ff}, {math.MaxUint64, 2}, {5, math.MaxUint64}, {1 << 31, 1<<63 + 7}} {
@@ -137,12 +135,10 @@ func putWord(p []byte, width int64, v uint64) {
 }
 
 func (a wordCall) alignmentRow() row {
-	return row{call: a.call(), name: "CONNECTED/" + a.name + ", unaligned=EINVAL, before the range", check: func(c *check) {
-		near, far := c.connected()
+	return row{call: a.call(), name: "CONNECTED/" + a.name + ", unaligned=EINVAL, before the range", conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		for _, off := range []int64{1, a.width / 2, a.width - 1, page + 1, -1} {
-			_, err := a.do(c.ctx, near, r.off+off, 1)
-			c.want(err, syscall.EINVAL)
+			c.want(errOf(a.do(c.ctx, near, r.off+off, 1)), syscall.EINVAL)
 		}
 		c.fence(near, fabric.InitSelf)
 		c.same(r.mem, make([]byte, page))
@@ -151,11 +147,9 @@ func (a wordCall) alignmentRow() row {
 
 func (a wordCall) rangeRows() []row {
 	try := func(name string, prot fabric.Prot, roff int64, errno syscall.Errno) row {
-		return row{call: a.call(), name: fmt.Sprintf("CONNECTED/%s=%s", name, errnoName(errno)), check: func(c *check) {
-			near, far := c.connected()
+		return row{call: a.call(), name: fmt.Sprintf("CONNECTED/%s=%s", name, errnoName(errno)), conn: func(c *check, near, far end) {
 			r := c.windowAt(far, 1, page, prot)
-			_, err := a.do(c.ctx, near, roff, 1)
-			c.want(err, errno)
+			c.want(errOf(a.do(c.ctx, near, roff, 1)), errno)
 			c.fence(near, fabric.InitSelf)
 			c.same(r.mem, make([]byte, page))
 		}}
@@ -168,20 +162,17 @@ func (a wordCall) rangeRows() []row {
 		try("window only reads", fabric.ProtRead, page, syscall.EACCES),
 		try("window only writes", fabric.ProtWrite, page, syscall.EACCES),
 		try("window allows nothing", 0, page, syscall.EACCES),
-		{call: a.call(), name: "CONNECTED/window was unregistered=ENXIO", check: func(c *check) {
-			near, far := c.connected()
+		{call: a.call(), name: "CONNECTED/window was unregistered=ENXIO", conn: func(c *check, near, far end) {
 			r := c.window(far, 1, rw)
 			c.must(far.Unregister(r.off, page))
-			_, err := a.do(c.ctx, near, r.off, 1)
-			c.want(err, syscall.ENXIO)
+			c.want(errOf(a.do(c.ctx, near, r.off, 1)), syscall.ENXIO)
 		}},
 	}
 }
 
 // postOrderRows are about posted atomics among transfers.
 var postOrderRows = []row{
-	{call: "post", name: "CONNECTED/2000=all there at the fence", check: func(c *check) {
-		near, far := c.connected()
+	{call: "post", name: "CONNECTED/2000=all there at the fence", conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		for range 2000 {
 			c.must(near.Add64(r.off, 1))
@@ -191,8 +182,7 @@ var postOrderRows = []row{
 			c.Errorf("the word is %d", got)
 		}
 	}},
-	{call: "post", name: "CONNECTED/between transfers=in order", check: func(c *check) {
-		near, far := c.connected()
+	{call: "post", name: "CONNECTED/between transfers=in order", conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		var before, after [8]byte
 		word := func(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
@@ -206,8 +196,7 @@ var postOrderRows = []row{
 		c.same(after[:], word(42))
 		c.same(r.mem[:8], word(7))
 	}},
-	{call: "post", name: "CONNECTED/then a fetching one=sees it", check: func(c *check) {
-		near, far := c.connected()
+	{call: "post", name: "CONNECTED/then a fetching one=sees it", conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		for i := range uint32(100) {
 			c.must(near.Add32(r.off, 1))
@@ -216,8 +205,7 @@ var postOrderRows = []row{
 			}
 		}
 	}},
-	{call: "post", name: "CONNECTED/then a signal=stored after it", check: func(c *check) {
-		near, far := c.connected()
+	{call: "post", name: "CONNECTED/then a signal=stored after it", conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		for i := range uint64(100) {
 			c.must(near.Add64(r.off, 1))

@@ -31,16 +31,13 @@ func besideRows() []row {
 
 // besideMessages is a row about one large transfer next to messages without end.
 func (x transfer) besideMessages() row {
-	return row{call: x.call, name: "CONNECTED/8 MiB beside messages without end=at most a million pass", check: func(c *check) {
-		near, far := c.connected()
+	return row{call: x.call, name: "CONNECTED/8 MiB beside messages without end=at most a million pass", conn: func(c *check, near, far end) {
 		l, r := c.window(near, besidePages, rw), c.window(far, besidePages, rw)
 		from, to := c.connected()
 		passed := c.endless(func(ctx context.Context) error {
-			_, err := from.Send(ctx, make([]byte, 64))
-			return err
+			return errOf(from.Send(ctx, make([]byte, 64)))
 		}, func(ctx context.Context) error {
-			_, err := to.Recv(ctx, make([]byte, 64))
-			return err
+			return errOf(to.Recv(ctx, make([]byte, 64)))
 		})
 		before := passed.Load()
 		x.moved(c, near, l, r, 5, 3, besidePages*page-8, fabric.Sync)
@@ -52,8 +49,7 @@ func (x transfer) besideMessages() row {
 
 // besideTransfers is a row about messages there and back next to x without end.
 func besideTransfers(x transfer) row {
-	return row{call: "send", name: "CONNECTED/100 there and back beside " + x.call + " of 1 MiB without end=at most 64 pass each", check: func(c *check) {
-		near, far := c.connected()
+	return row{call: "send", name: "CONNECTED/100 there and back beside " + x.call + " of 1 MiB without end=at most 64 pass each", conn: func(c *check, near, far end) {
 		l, r := c.window(near, bulkPages, rw), c.window(far, bulkPages, rw)
 		from, to := c.connected()
 		passed := c.endless(func(context.Context) error {

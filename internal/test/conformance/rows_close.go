@@ -24,8 +24,7 @@ var closeRows = slices.Concat(
 			c.closeEnd(listener)
 			for _, e := range waiting {
 				c.await(e, fabric.PollOut)
-				_, err := e.TryConnect(at)
-				c.want(err, syscall.ECONNREFUSED)
+				c.want(errOf(e.TryConnect(at)), syscall.ECONNREFUSED)
 			}
 		}},
 		{call: "close", name: "LISTENING/accepted connections=live on", check: func(c *check) {
@@ -35,16 +34,13 @@ var closeRows = slices.Concat(
 			c.send(near, "still")
 			c.recv(far, "still")
 		}},
-		{call: "close", name: "CONNECTED/peer=DISCONNECTED", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/peer=DISCONNECTED", conn: func(c *check, near, far end) {
 			c.closeEnd(near)
 			c.await(far, fabric.PollHup)
-			_, err := far.TrySend([]byte("x"))
-			c.want(err, syscall.ECONNRESET)
+			c.want(errOf(far.TrySend([]byte("x"))), syscall.ECONNRESET)
 			c.closeEnd(far)
 		}},
-		{call: "close", name: "CONNECTED/after send=delivered", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/after send=delivered", conn: func(c *check, near, far end) {
 			want := pattern(200<<10, 1)
 			received := c.start(func() error {
 				got := make([]byte, len(want))
@@ -57,22 +53,18 @@ var closeRows = slices.Concat(
 			}
 			c.closeEnd(near)
 			c.want(<-received, ok)
-			_, err := far.Recv(c.ctx, make([]byte, 1))
-			c.want(err, syscall.ECONNRESET)
+			c.want(errOf(far.Recv(c.ctx, make([]byte, 1))), syscall.ECONNRESET)
 		}},
-		{call: "close", name: "CONNECTED/after send without block=delivered", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/after send without block=delivered", conn: func(c *check, near, far end) {
 			want := pattern(200<<10, 19)
 			n, err := near.TrySend(want)
 			c.want(err, ok)
 			c.closeEnd(near)
 			got := make([]byte, n)
-			_, err = far.Recv(c.ctx, got)
-			c.want(err, ok)
+			c.want(errOf(far.Recv(c.ctx, got)), ok)
 			c.same(got, want[:n])
 		}},
-		{call: "close", name: "CONNECTED/peer does not receive=does not wait", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/peer does not receive=does not wait", conn: func(c *check, near, far end) {
 			sent := c.fill(near)
 			c.closeEnd(near)
 			got := make([]byte, sent+1)
@@ -82,8 +74,7 @@ var closeRows = slices.Concat(
 				c.Errorf("received %d of %d bytes", n, sent)
 			}
 		}},
-		{call: "close", name: "CONNECTED/send given up, peer receives later=delivered", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/send given up, peer receives later=delivered", conn: func(c *check, near, far end) {
 			want := pattern(16<<20, 23)
 			ctx, cancel := context.WithTimeout(c.ctx, c.settles)
 			defer cancel()
@@ -95,14 +86,12 @@ var closeRows = slices.Concat(
 			c.want(err, syscall.ECONNRESET)
 			c.same(got[:n], want[:sent])
 		}},
-		{call: "close", name: "CONNECTED/unsent data of the peer=gone, no hang", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/unsent data of the peer=gone, no hang", conn: func(c *check, near, far end) {
 			c.fill(far)
 			c.closeEnd(near)
 			c.await(far, fabric.PollHup)
 		}},
-		{call: "close", name: "CONNECTED/RMA begun before=completes", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/RMA begun before=completes", conn: func(c *check, near, far end) {
 			w := c.window(far, 64, rw)
 			want := pattern(len(w.mem), 2)
 			c.must(near.VWriteTo(want, w.off, 0))
@@ -110,19 +99,16 @@ var closeRows = slices.Concat(
 			c.await(far, fabric.PollHup)
 			c.same(w.mem, want)
 		}},
-		{call: "close", name: "CONNECTED/own windows=unregistered", check: func(c *check) {
-			near, far := c.connected()
+		{call: "close", name: "CONNECTED/own windows=unregistered", conn: func(c *check, near, far end) {
 			w := c.window(near, 1, rw)
 			c.closeEnd(near)
 			c.await(far, fabric.PollHup)
 			c.want(far.VReadFrom(make([]byte, 8), w.off, fabric.Sync), syscall.ECONNRESET)
 		}},
 		{call: "close", name: "CONNECTED/recv waits=ECONNRESET", check: closeWakes("(*Endpoint).Recv", syscall.ECONNRESET, func(c *check, near end) error {
-			_, err := near.Recv(c.ctx, make([]byte, 1))
-			return err
+			return errOf(near.Recv(c.ctx, make([]byte, 1)))
 		})},
-		{call: "close", name: "CONNECTED/send waits=ECONNRESET, short count", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "close", name: "CONNECTED/send waits=ECONNRESET, short count", conn: func(c *check, near, _ end) {
 			var sent int
 			result := c.blocked("(*Endpoint).Send", func() (err error) {
 				sent, err = near.Send(c.ctx, make([]byte, 16<<20))
@@ -145,15 +131,13 @@ var closeRows = slices.Concat(
 			_, far := c.dial(c.openOn(app), listener, at)
 			c.must(app.Close())
 			c.await(far, fabric.PollHup)
-			_, err := far.Recv(c.ctx, make([]byte, 1))
-			c.want(err, syscall.ECONNRESET)
+			c.want(errOf(far.Recv(c.ctx, make([]byte, 1))), syscall.ECONNRESET)
 		}},
 		{call: "close", name: "application ends=ports free, listeners gone", check: func(c *check) {
 			app := c.site.App(0, true)
 			listener, at := c.listeningOn(app, 1)
 			c.must(app.Close())
-			_, err := c.unbound().Bind(at.Port)
-			c.want(err, ok)
+			c.want(errOf(c.unbound().Bind(at.Port)), ok)
 			_ = listener
 		}},
 	},

@@ -13,29 +13,21 @@ var closedRows = []row{
 	{call: "bind", name: "closed/1 without privilege=EBADF, before the privilege", check: func(c *check) {
 		e := c.openOn(c.plain())
 		c.closeEnd(e)
-		_, err := e.Bind(1)
-		c.want(err, syscall.EBADF)
+		c.want(errOf(e.Bind(1)), syscall.EBADF)
 	}},
 	{call: "connect", name: "closed/unknown node=EBADF, before the node", check: func(c *check) {
 		e := c.closed()
-		_, err := e.Connect(c.ctx, fabric.Addr{Node: 77, Port: 2000})
-		c.want(err, syscall.EBADF)
-		_, err = e.TryConnect(fabric.Addr{Node: 77, Port: 2000})
-		c.want(err, syscall.EBADF)
-		_, err = e.Connect(c.ctx, fabric.Addr{Node: c.far.ID()})
-		c.want(err, syscall.EBADF)
+		c.want(errOf(e.Connect(c.ctx, fabric.Addr{Node: 77, Port: 2000})), syscall.EBADF)
+		c.want(errOf(e.TryConnect(fabric.Addr{Node: 77, Port: 2000})), syscall.EBADF)
+		c.want(errOf(e.Connect(c.ctx, fabric.Addr{Node: c.far.ID()})), syscall.EBADF)
 	}},
 	{call: "register", name: "closed/nothing of it right=EBADF, before the arguments", check: func(c *check) {
 		mem := c.alloc(c.near, 1)
 		e := c.closed()
-		_, err := e.Register(mem, 0, rw, 0x20)
-		c.want(err, syscall.EBADF)
-		_, err = e.Register(mem, 100, 4, fixed)
-		c.want(err, syscall.EBADF)
-		_, err = e.Register(mem[1:], math.MaxInt64, rw, fixed)
-		c.want(err, syscall.EBADF)
-		_, err = e.Register(nil, 0, rw, 0)
-		c.want(err, syscall.EBADF)
+		c.want(errOf(e.Register(mem, 0, rw, 0x20)), syscall.EBADF)
+		c.want(errOf(e.Register(mem, 100, 4, fixed)), syscall.EBADF)
+		c.want(errOf(e.Register(mem[1:], math.MaxInt64, rw, fixed)), syscall.EBADF)
+		c.want(errOf(e.Register(nil, 0, rw, 0)), syscall.EBADF)
 	}},
 	{call: "vwriteto", name: "DISCONNECTED/length 0=ECONNRESET, before the length", check: func(c *check) {
 		c.want(c.disconnected("").VWriteTo(nil, 0, 0), syscall.ECONNRESET)

@@ -14,8 +14,7 @@ import (
 const absent fabric.NodeID = 4000
 
 var connectRows = slices.Concat([]row{
-	{call: "connect", name: "UNBOUND=chosen port", check: func(c *check) {
-		near, far := c.connected()
+	{call: "connect", name: "UNBOUND=chosen port", conn: func(c *check, near, far end) {
 		if got := near.LocalAddr(); got.Node != c.near.ID() || got.Port < fabric.FirstEphemeral {
 			c.Errorf("local address %v", got)
 		}
@@ -74,8 +73,7 @@ var connectRows = slices.Concat([]row{
 		if port < fabric.FirstEphemeral {
 			c.Errorf("bound to %d", port)
 		}
-		_, err := e.Bind(0)
-		c.want(err, syscall.EINVAL)
+		c.want(errOf(e.Bind(0)), syscall.EINVAL)
 		listener, at := c.listeningOn(c.far, 1)
 		c.dial(e, listener, at)
 		if got := e.LocalAddr().Port; got != port {
@@ -85,8 +83,7 @@ var connectRows = slices.Concat([]row{
 	{call: "connect", name: "UNBOUND/no such node=stays UNBOUND", check: func(c *check) {
 		e := c.unbound()
 		c.refused(e, fabric.Addr{Node: absent, Port: 1}, syscall.ENODEV)
-		_, err := e.Bind(0)
-		c.want(err, ok)
+		c.want(errOf(e.Bind(0)), ok)
 	}},
 	{call: "connect", name: "BOUND/refused=may listen", check: func(c *check) {
 		e := c.bound()
@@ -104,8 +101,7 @@ var connectRows = slices.Concat([]row{
 		if got := c.revents(near, fabric.PollOut); got != 0 {
 			c.Errorf("revents %#x before accept", got)
 		}
-		_, err := near.TryConnect(listener.LocalAddr())
-		c.want(err, syscall.EINPROGRESS)
+		c.want(errOf(near.TryConnect(listener.LocalAddr())), syscall.EINPROGRESS)
 		c.accept(listener)
 		c.await(near, fabric.PollOut)
 		port, err := near.TryConnect(listener.LocalAddr())
@@ -118,10 +114,8 @@ var connectRows = slices.Concat([]row{
 		near, listener := c.connecting()
 		c.accept(listener)
 		c.await(near, fabric.PollOut)
-		_, err := near.TryConnect(listener.LocalAddr())
-		c.want(err, ok)
-		_, err = near.TryConnect(listener.LocalAddr())
-		c.want(err, syscall.EISCONN)
+		c.want(errOf(near.TryConnect(listener.LocalAddr())), ok)
+		c.want(errOf(near.TryConnect(listener.LocalAddr())), syscall.EISCONN)
 	}},
 	{call: "connect", name: "non-blocking/refused=ECONNREFUSED once, then BOUND", check: func(c *check) {
 		nobody := fabric.Addr{Node: c.far.ID(), Port: 1087}
@@ -129,20 +123,16 @@ var connectRows = slices.Concat([]row{
 		for range 2 {
 			c.request(e, nobody)
 			c.await(e, fabric.PollOut)
-			_, err := e.TryConnect(nobody)
-			c.want(err, syscall.ECONNREFUSED)
+			c.want(errOf(e.TryConnect(nobody)), syscall.ECONNREFUSED)
 		}
-		_, err := e.Bind(0)
-		c.want(err, syscall.EINVAL)
+		c.want(errOf(e.Bind(0)), syscall.EINVAL)
 	}},
 	{call: "connect", name: "non-blocking/no such node=ENODEV at once", check: func(c *check) {
-		_, err := c.unbound().TryConnect(fabric.Addr{Node: absent, Port: 1})
-		c.want(err, syscall.ENODEV)
+		c.want(errOf(c.unbound().TryConnect(fabric.Addr{Node: absent, Port: 1})), syscall.ENODEV)
 	}},
 	{call: "connect", name: "CONNECTING/blocking in another thread=EISCONN", check: func(c *check) {
 		near, listener, result := c.blockedConnect()
-		_, err := near.Connect(c.ctx, listener.LocalAddr())
-		c.want(err, syscall.EISCONN)
+		c.want(errOf(near.Connect(c.ctx, listener.LocalAddr())), syscall.EISCONN)
 		c.accept(listener)
 		c.want(<-result, ok)
 	}},
@@ -154,15 +144,14 @@ var connectRows = slices.Concat([]row{
 	{call: "connect", name: "CONNECTING/nobody accepts in time=ECONNREFUSED, BOUND", alone: true, wait: brief, check: func(c *check) {
 		near, listener, result := c.startedConnect()
 		c.want(<-result, syscall.ECONNREFUSED)
-		_, err := near.Bind(0)
-		c.want(err, syscall.EINVAL)
+		c.want(errOf(near.Bind(0)), syscall.EINVAL)
 		_ = listener
 	}},
 	{call: "connect", name: "CONNECTING/context ends=BOUND, may connect again", check: func(c *check) {
 		ctx, cancel := context.WithCancel(c.ctx)
 		listener, at := c.listeningOn(c.far, 4)
 		near := c.unbound()
-		result := c.start(func() error { _, err := near.Connect(ctx, at); return err })
+		result := c.start(func() error { return errOf(near.Connect(ctx, at)) })
 		c.await(listener, fabric.PollIn)
 		cancel()
 		if err := <-result; !errors.Is(err, context.Canceled) {
@@ -197,23 +186,20 @@ func (c *check) overflow(room int, at fabric.Addr) {
 	}
 	for _, it := range items {
 		if it.Revents != 0 {
-			_, err := it.Endpoint.TryConnect(at)
-			c.want(err, syscall.ECONNREFUSED)
+			c.want(errOf(it.Endpoint.TryConnect(at)), syscall.ECONNREFUSED)
 		}
 	}
 }
 
 func (c *check) refused(e end, at fabric.Addr, errno syscall.Errno) {
 	c.Helper()
-	_, err := e.Connect(c.ctx, at)
-	c.want(err, errno)
+	c.want(errOf(e.Connect(c.ctx, at)), errno)
 }
 
 // connectAny connects to a listener that would accept.
 func connectAny(c *check, e end) error {
 	_, at := c.listeningOn(c.far, 1)
-	_, err := e.Connect(c.ctx, at)
-	return err
+	return errOf(e.Connect(c.ctx, at))
 }
 
 // peerIs checks that the peer of e is an application of node.
@@ -232,8 +218,7 @@ func (c *check) peerIs(e end, node *fabric.Node, userKnown bool) {
 
 func tryConnectAny(c *check, e end) error {
 	_, at := c.listeningOn(c.far, 1)
-	_, err := e.TryConnect(at)
-	return err
+	return errOf(e.TryConnect(at))
 }
 
 var acceptRows = slices.Concat([]row{
@@ -246,17 +231,14 @@ var acceptRows = slices.Concat([]row{
 		c.send(far, "works")
 		c.recv(near, "works")
 	}},
-	{call: "accept", name: "CONNECTED/peer=node, name and user, of both ends", check: func(c *check) {
-		near, far := c.connected()
+	{call: "accept", name: "CONNECTED/peer=node, name and user, of both ends", conn: func(c *check, near, far end) {
 		c.peerIs(far, c.near, true)
 		c.peerIs(near, c.far, c.near.ID() == c.far.ID())
 		c.closeEnd(near)
 		c.await(far, fabric.PollHup)
 		c.peerIs(far, c.near, true)
-		_, err := near.Peer()
-		c.want(err, syscall.EBADF)
-		_, err = c.listening().Peer()
-		c.want(err, syscall.ENOTCONN)
+		c.want(errOf(near.Peer()), syscall.EBADF)
+		c.want(errOf(c.listening().Peer()), syscall.ENOTCONN)
 	}},
 	{call: "accept", name: "LISTENING/request without SYNC=CONNECTED", check: func(c *check) {
 		near, listener := c.connecting()
@@ -265,13 +247,11 @@ var acceptRows = slices.Concat([]row{
 		defer ep.Close()
 		c.await(near, fabric.PollOut)
 		c.send(end{ep, c.far}, "works")
-		_, err = near.TryConnect(listener.LocalAddr())
-		c.want(err, ok)
+		c.want(errOf(near.TryConnect(listener.LocalAddr())), ok)
 		c.recv(near, "works")
 	}},
 	{call: "accept", name: "LISTENING/no request without SYNC=EAGAIN", check: func(c *check) {
-		_, err := c.listening().TryAccept()
-		c.want(err, syscall.EAGAIN)
+		c.want(errOf(c.listening().TryAccept()), syscall.EAGAIN)
 	}},
 	{call: "accept", name: "LISTENING/several requests=in order of arrival", check: func(c *check) {
 		listener, at := c.listeningOn(c.far, 8)
@@ -287,8 +267,7 @@ var acceptRows = slices.Concat([]row{
 				}
 			}
 		}
-		_, err := listener.TryAccept()
-		c.want(err, syscall.EAGAIN)
+		c.want(errOf(listener.TryAccept()), syscall.EAGAIN)
 	}},
 	{call: "accept", name: "listener unaffected=accepts again", check: func(c *check) {
 		listener, at := c.listeningOn(c.far, 1)
@@ -309,8 +288,7 @@ var acceptRows = slices.Concat([]row{
 	{call: "accept", name: "LISTENING/requester closed, without SYNC=EAGAIN", check: func(c *check) {
 		near, listener := c.connecting()
 		c.closeEnd(near)
-		_, err := listener.TryAccept()
-		c.want(err, syscall.EAGAIN)
+		c.want(errOf(listener.TryAccept()), syscall.EAGAIN)
 	}},
 	{call: "accept", name: "LISTENING/requester closed=next request", check: func(c *check) {
 		near, listener := c.connecting()
@@ -324,11 +302,9 @@ var acceptRows = slices.Concat([]row{
 	{call: "accept", name: "LISTENING/requester timed out, without SYNC=EAGAIN", alone: true, wait: brief, check: func(c *check) {
 		_, listener, result := c.startedConnect()
 		c.want(<-result, syscall.ECONNREFUSED)
-		_, err := listener.TryAccept()
-		c.want(err, syscall.EAGAIN)
+		c.want(errOf(listener.TryAccept()), syscall.EAGAIN)
 	}},
-	{call: "accept", name: "LISTENING/requester closes after accept=DISCONNECTED", check: func(c *check) {
-		near, far := c.connected()
+	{call: "accept", name: "LISTENING/requester closes after accept=DISCONNECTED", conn: func(c *check, near, far end) {
 		c.closeEnd(near)
 		c.await(far, fabric.PollHup)
 	}},
@@ -346,7 +322,7 @@ var acceptRows = slices.Concat([]row{
 	}},
 	{call: "accept", name: "LISTENING/waits and is closed=EINTR", check: func(c *check) {
 		listener := c.listening()
-		result := c.blocked("(*Endpoint).Accept", func() error { _, err := listener.Accept(c.ctx); return err })
+		result := c.blocked("(*Endpoint).Accept", func() error { return errOf(listener.Accept(c.ctx)) })
 		c.closeEnd(listener)
 		c.want(<-result, syscall.EINTR)
 	}},
@@ -371,9 +347,9 @@ var acceptRows = slices.Concat([]row{
 
 var notListening = []state{unbound, bound, connecting, connected, accepted, disconnected}
 
-func acceptAny(c *check, e end) error { _, err := e.Accept(c.ctx); return err }
+func acceptAny(c *check, e end) error { return errOf(e.Accept(c.ctx)) }
 
-func tryAcceptAny(_ *check, e end) error { _, err := e.TryAccept(); return err }
+func tryAcceptAny(_ *check, e end) error { return errOf(e.TryAccept()) }
 
 // done returns a context that is over.
 func done() context.Context {

@@ -60,7 +60,7 @@ var uses = slices.Concat([]use{
 	{"unregister", "", unregisterAny},
 	{"mmap", "", mmapAny},
 	{"fence_mark", "/INIT_SELF", markAny},
-	{"fence_mark", "/INIT_PEER", func(_ *check, near end) error { _, err := near.FenceMark(fabric.InitPeer); return err }},
+	{"fence_mark", "/INIT_PEER", func(_ *check, near end) error { return errOf(near.FenceMark(fabric.InitPeer)) }},
 	{"fence_wait", "", waitAny},
 	{"fence_signal", "", signalAny},
 }, transferUses(), wordUses())
@@ -76,7 +76,7 @@ func transferUses() (all []use) {
 // wordUses are the atomic calls.
 func wordUses() (all []use) {
 	for _, a := range some() {
-		all = append(all, use{a.call(), "", func(c *check, near end) error { _, err := a.do(c.ctx, near, 0, 1); return err }})
+		all = append(all, use{a.call(), "", func(c *check, near end) error { return errOf(a.do(c.ctx, near, 0, 1)) }})
 	}
 	return all
 }
@@ -90,8 +90,7 @@ func (e *ending) disconnectedRows() []row {
 		e.fails("listen", "", syscall.EINVAL, listenFor(1)),
 		e.fails("connect", "", syscall.EINVAL, func(c *check, near end) error {
 			_, at := c.listeningOn(c.near, 1)
-			_, err := near.Connect(c.ctx, at)
-			return err
+			return errOf(near.Connect(c.ctx, at))
 		}),
 		e.fails("accept", "", syscall.EINVAL, acceptAny),
 		e.fails("close", "", ok, closeAny),
@@ -101,14 +100,12 @@ func (e *ending) disconnectedRows() []row {
 			}
 		}),
 		e.row("bind", "/its port", "ok", func(c *check, near end) {
-			_, err := c.unbound().Bind(near.LocalAddr().Port)
-			c.want(err, ok)
+			c.want(errOf(c.unbound().Bind(near.LocalAddr().Port)), ok)
 		}),
 		{call: "fence_wait", name: "CONNECTED, then " + e.name + "/mark taken before=ECONNRESET", only: e.only, needs: e.needs, ending: e,
 			after: func(c *check) func(*check) {
 				near := c.mate()
-				m, err := near.FenceMark(fabric.InitSelf)
-				c.must(err)
+				m := c.mark(near, fabric.InitSelf)
 				return func(c *check) {
 					c.await(near, fabric.PollHup)
 					c.want(near.FenceWait(c.ctx, m), syscall.ECONNRESET)
@@ -131,8 +128,7 @@ func on(f func(c *check, near end) error) func(*check) func() error {
 
 // sendMuch sends more than a connection has room for.
 func sendMuch(c *check, near end) error {
-	_, err := near.Send(c.ctx, make([]byte, 16<<20))
-	return err
+	return errOf(near.Send(c.ctx, make([]byte, 16<<20)))
 }
 
 // pollHup polls for bytes, and wants POLLHUP.
@@ -183,7 +179,7 @@ func (e *ending) waitRows() []row {
 		e.waits("connect", "", "(*Endpoint).Connect", errnoName(e.connecting), e.connecting, func(c *check) func() error {
 			near := c.unbound()
 			_, at := c.idle()
-			return func() error { _, err := near.Connect(c.ctx, at); return err }
+			return func() error { return errOf(near.Connect(c.ctx, at)) }
 		}),
 		{call: "connect", name: "non-blocking when " + e.name + "=POLLOUT, then " + errnoName(e.tried) + ", BOUND", only: e.only, needs: e.needs, ending: e,
 			after: func(c *check) func(*check) {
@@ -195,10 +191,8 @@ func (e *ending) waitRows() []row {
 				}
 				return func(c *check) {
 					c.await(near, fabric.PollOut)
-					_, err := near.TryConnect(at)
-					c.want(err, e.tried)
-					_, err = near.Bind(0)
-					c.want(err, syscall.EINVAL)
+					c.want(errOf(near.TryConnect(at)), e.tried)
+					c.want(errOf(near.Bind(0)), syscall.EINVAL)
 				}
 			}},
 	}
@@ -223,8 +217,7 @@ func (e *ending) leaves() row {
 			c.request(c.openOn(c.far), at)
 			c.await(listener, fabric.PollIn)
 			return func(c *check) {
-				_, err := listener.TryAccept()
-				c.want(err, syscall.EAGAIN)
+				c.want(errOf(listener.TryAccept()), syscall.EAGAIN)
 			}
 		}}
 }
@@ -232,8 +225,7 @@ func (e *ending) leaves() row {
 // dial is a row about a connect of a new endpoint to where the peer was.
 func (e *ending) dial(errno syscall.Errno) row {
 	return e.fails("connect", "/new endpoint to its address", errno, func(c *check, near end) error {
-		_, err := c.unbound().Connect(c.ctx, near.RemoteAddr())
-		return err
+		return errOf(c.unbound().Connect(c.ctx, near.RemoteAddr()))
 	})
 }
 
@@ -276,10 +268,10 @@ func (c *check) arrived(data string) end {
 // stream as after a loss, and none waits.
 func (e *ending) ownRows() []row {
 	rows := []row{
-		e.fails("open", "", syscall.ENODEV, func(c *check, _ end) error { _, err := c.near.Open(); return err }),
+		e.fails("open", "", syscall.ENODEV, func(c *check, _ end) error { return errOf(c.near.Open()) }),
 		e.fails("bind", "", syscall.ENODEV, bindAny),
 		e.fails("listen", "", syscall.ENODEV, listenFor(1)),
-		e.fails("connect", "", syscall.ENODEV, func(c *check, near end) error { _, err := near.Connect(c.ctx, near.RemoteAddr()); return err }),
+		e.fails("connect", "", syscall.ENODEV, func(c *check, near end) error { return errOf(near.Connect(c.ctx, near.RemoteAddr())) }),
 		e.fails("accept", "", syscall.ENODEV, acceptAny),
 		e.fails("accept", "/without SYNC", syscall.ENODEV, tryAcceptAny),
 		e.fails("close", "", ok, closeAny),
@@ -287,8 +279,7 @@ func (e *ending) ownRows() []row {
 		{call: "register", name: "CONNECTED, then " + e.name + "=ENODEV", needs: e.needs, ending: e, after: func(c *check) func(*check) {
 			near, mem := c.mate(), c.alloc(c.near, 1)
 			return func(c *check) {
-				_, err := near.Register(mem, 0, rw, 0)
-				c.want(err, syscall.ENODEV)
+				c.want(errOf(near.Register(mem, 0, rw, 0)), syscall.ENODEV)
 			}
 		}},
 		e.left(),
@@ -319,7 +310,7 @@ func (e *ending) ownWaitRows() []row {
 		e.waits("connect", "", "(*Endpoint).Connect", "an error", anyError, func(c *check) func() error {
 			_, at := c.listeningOn(c.far, 4)
 			near := c.unbound()
-			return func() error { _, err := near.Connect(c.ctx, at); return err }
+			return func() error { return errOf(near.Connect(c.ctx, at)) }
 		}),
 	}
 }

@@ -77,8 +77,7 @@ var eventRows = []row{
 			c.Errorf("kinds %v and %d more, want %v", got, len(events), want)
 		}
 	}},
-	{call: "events", name: "NODE_REMOVED=every call has failed before", alone: true, only: []Pair{Across}, check: func(c *check) {
-		near, _ := c.connected()
+	{call: "events", name: "NODE_REMOVED=every call has failed before", alone: true, only: []Pair{Across}, conn: func(c *check, near, _ end) {
 		waits := c.blocked("(*Endpoint).Recv", func() error { return recvAny(c, near) })
 		failed := make(chan error, 3)
 		stop := c.near.OnEvent(func(fabric.Event) {

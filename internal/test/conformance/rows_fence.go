@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-func markAny(_ *check, e end) error { _, err := e.FenceMark(fabric.InitSelf); return err }
+func markAny(_ *check, e end) error { return errOf(e.FenceMark(fabric.InitSelf)) }
 
 func waitAny(c *check, e end) error { return e.FenceWait(c.ctx, fabric.Mark{Side: fabric.InitSelf}) }
 
@@ -21,10 +21,8 @@ func signalAny(_ *check, e end) error {
 func fenceRows() []row {
 	var rows []row
 	for _, by := range []fabric.Side{0, 3, 4, 8, 0x10} {
-		rows = append(rows, row{call: "fence_mark", name: fmt.Sprintf("CONNECTED/side %#x=EINVAL", uint8(by)), check: func(c *check) {
-			near, _ := c.connected()
-			_, err := near.FenceMark(by)
-			c.want(err, syscall.EINVAL)
+		rows = append(rows, row{call: "fence_mark", name: fmt.Sprintf("CONNECTED/side %#x=EINVAL", uint8(by)), conn: func(c *check, near, _ end) {
+			c.want(errOf(near.FenceMark(by)), syscall.EINVAL)
 		}})
 	}
 	return slices.Concat(rows, markRows, waitRows, signalRows(), signalArgumentRows())
@@ -33,31 +31,25 @@ func fenceRows() []row {
 var markRows = slices.Concat(
 	needsConnection("fence_mark", "", markAny),
 	inStates("fence_mark", "/side 0, after the state", syscall.ENOTCONN, []state{unbound}, func(_ *check, e end) error {
-		_, err := e.FenceMark(0)
-		return err
+		return errOf(e.FenceMark(0))
 	}),
 	[]row{
-		{call: "fence_mark", name: "CONNECTED/INIT_SELF, nothing begun=complete", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "fence_mark", name: "CONNECTED/INIT_SELF, nothing begun=complete", conn: func(c *check, near, _ end) {
 			c.fence(near, fabric.InitSelf)
 		}},
-		{call: "fence_mark", name: "CONNECTED/INIT_PEER, nothing begun=complete", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "fence_mark", name: "CONNECTED/INIT_PEER, nothing begun=complete", conn: func(c *check, near, _ end) {
 			c.fence(near, fabric.InitPeer)
 		}},
 		{call: "fence_mark", name: "accepted/INIT_PEER=ok", check: func(c *check) {
 			_, far := c.connected()
-			_, err := far.FenceMark(fabric.InitPeer)
-			c.want(err, ok)
+			c.want(errOf(far.FenceMark(fabric.InitPeer)), ok)
 		}},
-		{call: "fence_mark", name: "CONNECTED/1000 marks outstanding=ok", check: func(c *check) {
-			near, far := c.connected()
+		{call: "fence_mark", name: "CONNECTED/1000 marks outstanding=ok", conn: func(c *check, near, far end) {
 			r := c.window(far, 1, rw)
 			marks := make([]fabric.Mark, 1000)
 			for i := range marks {
 				c.must(near.VWriteTo([]byte{byte(i)}, r.off, 0))
-				m, err := near.FenceMark(fabric.InitSelf)
-				c.must(err)
+				m := c.mark(near, fabric.InitSelf)
 				marks[i] = m
 			}
 			for _, m := range slices.Backward(marks) {
@@ -71,94 +63,76 @@ var markRows = slices.Concat(
 var waitRows = slices.Concat(
 	needsConnection("fence_wait", "", waitAny),
 	[]row{
-		{call: "fence_wait", name: "CONNECTED/INIT_SELF=own transfers are complete", check: func(c *check) {
-			near, far := c.connected()
+		{call: "fence_wait", name: "CONNECTED/INIT_SELF=own transfers are complete", conn: func(c *check, near, far end) {
 			l, r := c.window(near, 64, rw), c.window(far, 64, rw)
 			copy(l.mem, pattern(len(l.mem), 14))
 			c.must(near.WriteTo(l.off, int64(len(l.mem)), r.off, 0))
 			c.fence(near, fabric.InitSelf)
 			c.same(r.mem, l.mem)
 		}},
-		{call: "fence_wait", name: "CONNECTED/INIT_PEER=the peer's transfers are complete", check: func(c *check) {
-			near, far := c.connected()
+		{call: "fence_wait", name: "CONNECTED/INIT_PEER=the peer's transfers are complete", conn: func(c *check, near, far end) {
 			mine := c.window(near, 64, rw)
 			want := pattern(len(mine.mem), 15)
 			c.must(far.VWriteTo(want, mine.off, 0))
 			c.fence(near, fabric.InitPeer)
 			c.same(mine.mem, want)
 		}},
-		{call: "fence_wait", name: "CONNECTED/INIT_PEER, the peer reads=complete", check: func(c *check) {
-			near, far := c.connected()
+		{call: "fence_wait", name: "CONNECTED/INIT_PEER, the peer reads=complete", conn: func(c *check, near, far end) {
 			mine, theirs := c.window(near, 16, rw), c.window(far, 16, rw)
 			copy(mine.mem, pattern(len(mine.mem), 16))
 			c.must(far.ReadFrom(theirs.off, int64(len(mine.mem)), mine.off, 0))
 			c.fence(near, fabric.InitPeer)
 			c.same(theirs.mem, mine.mem)
 		}},
-		{call: "fence_wait", name: "CONNECTED/same mark again=ok", check: func(c *check) {
-			near, far := c.connected()
+		{call: "fence_wait", name: "CONNECTED/same mark again=ok", conn: func(c *check, near, far end) {
 			r := c.window(far, 1, rw)
 			c.must(near.VWriteTo([]byte("x"), r.off, 0))
-			m, err := near.FenceMark(fabric.InitSelf)
-			c.must(err)
+			m := c.mark(near, fabric.InitSelf)
 			for range 3 {
 				c.want(near.FenceWait(c.ctx, m), ok)
 			}
 		}},
-		{call: "fence_wait", name: "CONNECTED/younger mark first=ok", check: func(c *check) {
-			near, far := c.connected()
+		{call: "fence_wait", name: "CONNECTED/younger mark first=ok", conn: func(c *check, near, far end) {
 			r := c.window(far, 1, rw)
 			c.must(near.VWriteTo([]byte("1"), r.off, 0))
-			old, err := near.FenceMark(fabric.InitSelf)
-			c.must(err)
+			old := c.mark(near, fabric.InitSelf)
 			c.must(near.VWriteTo([]byte("2"), r.off, 0))
-			young, err := near.FenceMark(fabric.InitSelf)
-			c.must(err)
+			young := c.mark(near, fabric.InitSelf)
 			c.want(near.FenceWait(c.ctx, young), ok)
 			c.same(r.mem[:1], []byte("2"))
 			c.want(near.FenceWait(c.ctx, old), ok)
 		}},
-		{call: "fence_wait", name: "CONNECTED/after more transfers=old mark is good", check: func(c *check) {
-			near, far := c.connected()
+		{call: "fence_wait", name: "CONNECTED/after more transfers=old mark is good", conn: func(c *check, near, far end) {
 			r := c.window(far, 1, rw)
-			m, err := near.FenceMark(fabric.InitSelf)
-			c.must(err)
+			m := c.mark(near, fabric.InitSelf)
 			for range 100 {
 				c.must(near.VWriteTo([]byte("x"), r.off, 0))
 			}
 			c.want(near.FenceWait(c.ctx, m), ok)
 		}},
-		{call: "fence_wait", name: "CONNECTED/mark of no side=EINVAL", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "fence_wait", name: "CONNECTED/mark of no side=EINVAL", conn: func(c *check, near, _ end) {
 			c.want(near.FenceWait(c.ctx, fabric.Mark{}), syscall.EINVAL)
 			c.want(near.FenceWait(c.ctx, fabric.Mark{Side: 3}), syscall.EINVAL)
 		}},
-		{call: "fence_wait", name: "CONNECTED/mark behind transfers that never began=EINVAL", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "fence_wait", name: "CONNECTED/mark behind transfers that never began=EINVAL", conn: func(c *check, near, _ end) {
 			for _, by := range []fabric.Side{fabric.InitSelf, fabric.InitPeer} {
 				c.want(near.FenceWait(c.ctx, fabric.Mark{Side: by, Seq: 1 << 40}), syscall.EINVAL)
 			}
 		}},
-		{call: "fence_wait", name: "DISCONNECTED/mark taken before=ECONNRESET", check: func(c *check) {
-			near, far := c.connected()
-			m, err := near.FenceMark(fabric.InitSelf)
-			c.must(err)
+		{call: "fence_wait", name: "DISCONNECTED/mark taken before=ECONNRESET", conn: func(c *check, near, far end) {
+			m := c.mark(near, fabric.InitSelf)
 			c.closeEnd(far)
 			c.await(near, fabric.PollHup)
 			c.want(near.FenceWait(c.ctx, m), syscall.ECONNRESET)
 		}},
-		{call: "fence_wait", name: "DISCONNECTED/mark of the peer taken before=ECONNRESET", check: func(c *check) {
-			near, far := c.connected()
-			m, err := near.FenceMark(fabric.InitPeer)
-			c.must(err)
+		{call: "fence_wait", name: "DISCONNECTED/mark of the peer taken before=ECONNRESET", conn: func(c *check, near, far end) {
+			m := c.mark(near, fabric.InitPeer)
 			c.closeEnd(far)
 			c.await(near, fabric.PollHup)
 			c.want(near.FenceWait(c.ctx, m), syscall.ECONNRESET)
 		}},
-		{call: "fence_wait", name: "CONNECTED/context done, complete=ok", check: func(c *check) {
-			near, _ := c.connected()
-			m, err := near.FenceMark(fabric.InitSelf)
-			c.must(err)
+		{call: "fence_wait", name: "CONNECTED/context done, complete=ok", conn: func(c *check, near, _ end) {
+			m := c.mark(near, fabric.InitSelf)
 			c.want(near.FenceWait(c.ctx, m), ok)
 			c.want(near.FenceWait(done(), m), ok)
 		}},
@@ -169,8 +143,7 @@ const both = fabric.SignalLocal | fabric.SignalRemote
 
 // signals is a row about a signal after a large transfer that by begins.
 func signals(name string, by fabric.Side, where fabric.Where) row {
-	return row{call: "fence_signal", name: "CONNECTED/" + name + "=stored after the transfer", check: func(c *check) {
-		near, far := c.connected()
+	return row{call: "fence_signal", name: "CONNECTED/" + name + "=stored after the transfer", conn: func(c *check, near, far end) {
 		l, r := c.window(near, 64, rw), c.window(far, 64, rw)
 		const size = 60 * page
 		want := pattern(size, 17)
@@ -224,14 +197,12 @@ func signalRows() []row {
 			signals("INIT_PEER, LOCAL", fabric.InitPeer, fabric.SignalLocal),
 			signals("INIT_PEER, REMOTE", fabric.InitPeer, fabric.SignalRemote),
 			signals("INIT_PEER, LOCAL|REMOTE", fabric.InitPeer, both),
-			{call: "fence_signal", name: "CONNECTED/nothing begun=stored", check: func(c *check) {
-				near, far := c.connected()
+			{call: "fence_signal", name: "CONNECTED/nothing begun=stored", conn: func(c *check, near, far end) {
 				r := c.window(far, 1, rw)
 				c.must(near.FenceSignal(fabric.Signal{By: fabric.InitSelf, Where: fabric.SignalRemote, RemoteOffset: r.off, RemoteValue: 1}))
 				c.spin(r.mem, 1)
 			}},
-			{call: "fence_signal", name: "CONNECTED/several=in order", check: func(c *check) {
-				near, far := c.connected()
+			{call: "fence_signal", name: "CONNECTED/several=in order", conn: func(c *check, near, far end) {
 				r := c.window(far, 1, rw)
 				for i := range uint64(100) {
 					c.must(near.FenceSignal(fabric.Signal{By: fabric.InitSelf, Where: fabric.SignalRemote, RemoteOffset: r.off, RemoteValue: i + 1}))
@@ -248,8 +219,7 @@ func signalRows() []row {
 					yield()
 				}
 			}},
-			{call: "fence_signal", name: "CONNECTED/offset a multiple of 4 only=all 8 bytes stored", check: func(c *check) {
-				near, far := c.connected()
+			{call: "fence_signal", name: "CONNECTED/offset a multiple of 4 only=all 8 bytes stored", conn: func(c *check, near, far end) {
 				r := c.window(far, 1, rw)
 				c.must(near.FenceSignal(fabric.Signal{By: fabric.InitSelf, Where: fabric.SignalRemote, RemoteOffset: r.off + 4, RemoteValue: math.MaxUint64}))
 				want := append(make([]byte, 4), bytes.Repeat([]byte{0xff}, 8)...)
@@ -268,8 +238,7 @@ func signalRows() []row {
 func signalArgumentRows() []row {
 	good := fabric.Signal{By: fabric.InitSelf, Where: both, LocalOffset: 0, RemoteOffset: 8}
 	try := func(name string, errno syscall.Errno, mine, theirs fabric.Prot, change func(s *fabric.Signal)) row {
-		return row{call: "fence_signal", name: "CONNECTED/" + name + "=" + errnoName(errno), check: func(c *check) {
-			near, far := c.connected()
+		return row{call: "fence_signal", name: "CONNECTED/" + name + "=" + errnoName(errno), conn: func(c *check, near, far end) {
 			c.windowAt(near, 1, 0, mine)
 			c.windowAt(far, 1, 0, theirs)
 			s := good
@@ -308,8 +277,7 @@ func signalArgumentRows() []row {
 		try("INIT_PEER, peer's offset not registered", syscall.ENXIO, rw, rw, func(s *fabric.Signal) { s.By, s.RemoteOffset = fabric.InitPeer, page }),
 		try("INIT_PEER, own offset not registered", syscall.ENXIO, rw, rw, func(s *fabric.Signal) { s.By, s.LocalOffset = fabric.InitPeer, page }),
 	}
-	return append(rows, row{call: "fence_signal", name: "CONNECTED/word across two windows=ENXIO", check: func(c *check) {
-		near, far := c.connected()
+	return append(rows, row{call: "fence_signal", name: "CONNECTED/word across two windows=ENXIO", conn: func(c *check, near, far end) {
 		c.windowAt(far, 1, 0, rw)
 		c.windowAt(far, 1, page, rw)
 		c.want(near.FenceSignal(fabric.Signal{By: fabric.InitSelf, Where: fabric.SignalRemote, RemoteOffset: page - 4}), syscall.ENXIO)

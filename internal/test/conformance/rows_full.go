@@ -20,8 +20,7 @@ var fullRows = []row{
 		app := c.another(c.near)
 		all := c.openAll(app)
 		c.must(all[0].Close())
-		_, err := app.Open()
-		c.want(err, ok)
+		c.want(errOf(app.Open()), ok)
 	}},
 	{call: "accept", name: "LISTENING/all endpoints that the application may have=ENOMEM", only: []Pair{SameApp}, check: func(c *check) {
 		app := c.another(c.near)
@@ -29,19 +28,15 @@ var fullRows = []row{
 		c.openAll(app)
 		c.request(c.unbound(), at)
 		c.await(listener, fabric.PollIn)
-		_, err := listener.TryAccept()
-		c.want(err, syscall.ENOMEM)
+		c.want(errOf(listener.TryAccept()), syscall.ENOMEM)
 	}},
-	{call: "register", name: "CONNECTED/all windows that there may be=ENOMEM, until one is unregistered", only: []Pair{SameApp}, check: func(c *check) {
-		near, _ := c.connected()
+	{call: "register", name: "CONNECTED/all windows that there may be=ENOMEM, until one is unregistered", only: []Pair{SameApp}, conn: func(c *check, near, _ end) {
 		mem := c.alloc(c.near, 1)
-		c.untilFull(manyWindows, func() error { _, err := near.Register(mem, 0, rw, 0); return err })
+		c.untilFull(manyWindows, func() error { return errOf(near.Register(mem, 0, rw, 0)) })
 		c.must(near.Unregister(fabric.FirstOffset, page))
-		_, err := near.Register(mem, 0, rw, 0)
-		c.want(err, ok)
+		c.want(errOf(near.Register(mem, 0, rw, 0)), ok)
 	}},
-	{call: "mmap", name: "CONNECTED/all mappings that the application may have=ENOMEM, until one is closed", only: []Pair{SameNode}, needs: Processes, check: func(c *check) {
-		near, far := c.connected()
+	{call: "mmap", name: "CONNECTED/all mappings that the application may have=ENOMEM, until one is closed", only: []Pair{SameNode}, needs: Processes, conn: func(c *check, near, far end) {
 		w := c.window(far, 1, rw)
 		var last *fabric.Mapping
 		c.untilFull(manyWindows, func() error {
@@ -57,18 +52,15 @@ var fullRows = []row{
 	}},
 	{call: "bind", name: "UNBOUND/0, no free port=ENOSPC", only: []Pair{SameApp}, needs: AllPorts, alone: true, check: func(c *check) {
 		c.takePorts()
-		_, err := c.unbound().Bind(0)
-		c.want(err, syscall.ENOSPC)
+		c.want(errOf(c.unbound().Bind(0)), syscall.ENOSPC)
 	}},
 	{call: "connect", name: "UNBOUND/no free port=ENOSPC, UNBOUND", only: []Pair{SameApp}, needs: AllPorts, alone: true, check: func(c *check) {
 		_, at := c.listeningOn(c.far, 1)
 		near := c.unbound()
 		freed := c.takePorts()
-		_, err := near.Connect(c.ctx, at)
-		c.want(err, syscall.ENOSPC)
+		c.want(errOf(near.Connect(c.ctx, at)), syscall.ENOSPC)
 		c.must(freed.Close())
-		_, err = near.Bind(0)
-		c.want(err, ok)
+		c.want(errOf(near.Bind(0)), ok)
 	}},
 }
 

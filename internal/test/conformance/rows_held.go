@@ -46,8 +46,7 @@ func heldRows() []row {
 		held("unregister", "own window, a LOCAL signal waits=ok, the window stays until the signal", func(c *check, s stuck) {
 			c.must(s.near.FenceSignal(fabric.Signal{By: fabric.InitSelf, Where: fabric.SignalLocal, LocalOffset: s.mine.off, LocalValue: 5}))
 			gone := c.start(func() error { return s.near.Unregister(s.mine.off, page) })
-			_, err := s.near.Register(c.alloc(c.near, 1), s.mine.off, rw, fixed)
-			c.want(err, syscall.EADDRINUSE)
+			c.want(errOf(s.near.Register(c.alloc(c.near, 1), s.mine.off, rw, fixed)), syscall.EADDRINUSE)
 			s.release()
 			c.want(<-gone, ok)
 			c.spin(s.mine.mem, 5)
@@ -77,8 +76,7 @@ type stuck struct {
 
 // held is a row about such a connection.
 func held(call, name string, f func(c *check, s stuck)) row {
-	return row{call: call, name: "CONNECTED/" + name, only: []Pair{Across}, needs: Held, check: func(c *check) {
-		near, far := c.connected()
+	return row{call: call, name: "CONNECTED/" + name, only: []Pair{Across}, needs: Held, conn: func(c *check, near, far end) {
 		s := stuck{near: near, far: far, data: c.windowAt(far, 1, 0, rw), word: c.windowAt(far, 1, 16*page, rw), mine: c.windowAt(near, 1, 16*page, rw)}
 		var err error
 		s.peers, err = far.FenceMark(fabric.InitPeer) // the answer to one comes behind the transfers
@@ -145,13 +143,12 @@ func lostRows() []row {
 	rows := []row{
 		e.waits("fence_wait", "", "(*Endpoint).FenceWait", "ECONNRESET", syscall.ECONNRESET, func(c *check) func() error {
 			near := c.heldMate()
-			m, err := near.FenceMark(fabric.InitSelf)
-			c.must(err)
+			m := c.mark(near.end, fabric.InitSelf)
 			return func() error { return near.FenceWait(c.ctx, m) }
 		}),
 		e.waits("atomic", "", "(*Endpoint).FetchAdd64", "ECONNRESET", syscall.ECONNRESET, func(c *check) func() error {
 			near := c.heldMate()
-			return func() error { _, err := near.FetchAdd64(c.ctx, 0, 1); return err }
+			return func() error { return errOf(near.FetchAdd64(c.ctx, 0, 1)) }
 		}),
 		e.waits("vwriteto", "/SYNC", "(*Endpoint).VWriteTo", "ECONNRESET", syscall.ECONNRESET, func(c *check) func() error {
 			near := c.heldMate()

@@ -37,8 +37,7 @@ func putRows() []row {
 
 func putMoveRows(call string, with func(fabric.Notice) transfer) []row {
 	move := func(name string, pages int, lo, ro, n int64) row {
-		return row{call: call, name: "CONNECTED/" + name + "=bytes are there with the signal", check: func(c *check) {
-			near, far := c.connected()
+		return row{call: call, name: "CONNECTED/" + name + "=bytes are there with the signal", conn: func(c *check, near, far end) {
 			l, r, word := c.window(near, pages, rw), c.window(far, pages, rw), c.window(far, 1, rw)
 			copy(l.mem, pattern(len(l.mem), 21))
 			want := slices.Clone(r.mem)
@@ -56,8 +55,7 @@ func putMoveRows(call string, with func(fabric.Notice) transfer) []row {
 		move("unaligned", 3, 4093, 7, 5001),
 		move("1 MiB", 256, 0, 0, 1<<20),
 		move("3 MiB and 3", 770, 5, 4097, 3<<20+3),
-		{call: call, name: "CONNECTED/word among the bytes=the signal is stored last", check: func(c *check) {
-			near, far := c.connected()
+		{call: call, name: "CONNECTED/word among the bytes=the signal is stored last", conn: func(c *check, near, far end) {
 			l, r := c.window(near, 1, rw), c.window(far, 1, rw)
 			copy(l.mem, pattern(page, 22))
 			c.must(with(fabric.Notice{Offset: r.off + 64, Value: 9}).do(near, l, 0, page, r.off, 0))
@@ -66,8 +64,7 @@ func putMoveRows(call string, with func(fabric.Notice) transfer) []row {
 			fabric.StoreUint64(want[64:], 9)
 			c.same(r.mem, want)
 		}},
-		{call: call, name: "CONNECTED/200 without a fence=each with its bytes, in order", check: func(c *check) {
-			near, far := c.connected()
+		{call: call, name: "CONNECTED/200 without a fence=each with its bytes, in order", conn: func(c *check, near, far end) {
 			l, r := c.window(near, 1, rw), c.window(far, 2, rw)
 			copy(l.mem, pattern(page, 24))
 			for i := range int64(200) {
@@ -83,8 +80,7 @@ func putMoveRows(call string, with func(fabric.Notice) transfer) []row {
 // putArgumentRows are about one wrong argument each: nothing moves.
 func putArgumentRows(call string, with func(fabric.Notice) transfer) []row {
 	try := func(name string, n, roff, word int64, data, sig fabric.Prot, errno syscall.Errno) row {
-		return row{call: call, name: "CONNECTED/" + name + "=" + errnoName(errno), check: func(c *check) {
-			near, far := c.connected()
+		return row{call: call, name: "CONNECTED/" + name + "=" + errnoName(errno), conn: func(c *check, near, far end) {
 			l := c.window(near, 600, rw)
 			r, w := c.windowAt(far, 600, 0, data), c.windowAt(far, 1, 1000*page, sig)
 			copy(l.mem, pattern(len(l.mem), 23))
@@ -116,8 +112,7 @@ func putArgumentRows(call string, with func(fabric.Notice) transfer) []row {
 		try("2 MiB that end behind the window", 2<<20, last-2<<20+1, at, rw, rw, syscall.ENXIO),
 	}
 	if call == "putsignal" {
-		rows = append(rows, row{call: call, name: "CONNECTED/own bytes not registered=ENXIO", check: func(c *check) {
-			near, far := c.connected()
+		rows = append(rows, row{call: call, name: "CONNECTED/own bytes not registered=ENXIO", conn: func(c *check, near, far end) {
 			r := c.window(far, 1, rw)
 			c.want(with(fabric.Notice{Offset: r.off}).do(near, window{}, 0, 8, r.off, 0), syscall.ENXIO)
 			c.fence(near, fabric.InitSelf)

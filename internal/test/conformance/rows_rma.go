@@ -63,8 +63,7 @@ func (x transfer) stateRows() []row {
 
 // on is a row with near and far windows of pages each.
 func (x transfer) on(name string, pages int, f func(c *check, near end, l, r window, far end)) row {
-	return row{call: x.call, name: "CONNECTED/" + name, check: func(c *check) {
-		near, far := c.connected()
+	return row{call: x.call, name: "CONNECTED/" + name, conn: func(c *check, near, far end) {
 		f(c, near, c.window(near, pages, rw), c.window(far, pages, rw), far)
 	}}
 }
@@ -116,8 +115,7 @@ func (x transfer) moveRows() []row {
 				c.Errorf("first bytes %v, want the last transfer's", got)
 			}
 		}),
-		{call: x.call, name: "CONNECTED/adjacent windows of the peer=one range", check: func(c *check) {
-			near, far := c.connected()
+		{call: x.call, name: "CONNECTED/adjacent windows of the peer=one range", conn: func(c *check, near, far end) {
 			l := c.window(near, 4, rw)
 			mem := c.alloc(c.far, 4)
 			for i, part := range []struct{ from, to int }{{0, 1}, {1, 3}, {3, 4}} {
@@ -132,8 +130,7 @@ func (x transfer) moveRows() []row {
 			far, near := c.connected()
 			x.moved(c, near, c.window(near, 1, rw), c.window(far, 1, rw), 0, 0, page, fabric.Sync)
 		}},
-		{call: x.call, name: "CONNECTED/fixed offset 0=bytes moved", check: func(c *check) {
-			near, far := c.connected()
+		{call: x.call, name: "CONNECTED/fixed offset 0=bytes moved", conn: func(c *check, near, far end) {
 			x.moved(c, near, c.windowAt(near, 1, 0, rw), c.windowAt(far, 1, 0, rw), 8, 16, 100, fabric.Sync)
 		}},
 	}
@@ -180,12 +177,10 @@ func (x transfer) rangeRows() []row {
 		outside("negative offset of the peer", 8, -page),
 		outside("offset of the peer at the end of the space", 8, math.MaxInt64-8),
 		outside("range of the peer overflows", 16, math.MaxInt64-7),
-		{call: x.call, name: "CONNECTED/peer has no window=ENXIO", check: func(c *check) {
-			near, _ := c.connected()
+		{call: x.call, name: "CONNECTED/peer has no window=ENXIO", conn: func(c *check, near, _ end) {
 			c.want(x.do(near, c.window(near, 1, rw), 0, 8, 0, fabric.Sync), syscall.ENXIO)
 		}},
-		{call: x.call, name: "CONNECTED/gap between the peer's windows=ENXIO", check: func(c *check) {
-			near, far := c.connected()
+		{call: x.call, name: "CONNECTED/gap between the peer's windows=ENXIO", conn: func(c *check, near, far end) {
 			c.windowAt(far, 1, 0, rw)
 			c.windowAt(far, 1, 2*page, rw)
 			c.want(x.do(near, c.window(near, 3, rw), 0, 3*page, 0, fabric.Sync), syscall.ENXIO)
@@ -217,20 +212,17 @@ func (x transfer) ownRangeRows() []row {
 		outside("ends behind the own window", fabric.FirstOffset+2*page-4, 8, syscall.ENXIO),
 		outside("negative own offset", -page, 8, syscall.ENXIO),
 		outside("own range overflows", math.MaxInt64-7, 16, syscall.ENXIO),
-		{call: x.call, name: "CONNECTED/no own window=ENXIO", check: func(c *check) {
-			near, far := c.connected()
+		{call: x.call, name: "CONNECTED/no own window=ENXIO", conn: func(c *check, near, far end) {
 			r := c.window(far, 1, rw)
 			c.want(x.do(near, window{}, 0, 8, r.off, fabric.Sync), syscall.ENXIO)
 		}},
-		{call: x.call, name: "CONNECTED/gap between own windows=ENXIO", check: func(c *check) {
-			near, far := c.connected()
+		{call: x.call, name: "CONNECTED/gap between own windows=ENXIO", conn: func(c *check, near, far end) {
 			r := c.window(far, 3, rw)
 			c.windowAt(near, 1, 0, rw)
 			c.windowAt(near, 1, 2*page, rw)
 			c.want(x.do(near, window{}, 0, 3*page, r.off, fabric.Sync), syscall.ENXIO)
 		}},
-		{call: x.call, name: "CONNECTED/adjacent own windows=one range", check: func(c *check) {
-			near, far := c.connected()
+		{call: x.call, name: "CONNECTED/adjacent own windows=one range", conn: func(c *check, near, far end) {
 			r := c.window(far, 3, rw)
 			mem := c.alloc(c.near, 3)
 			for i := range 3 {
@@ -248,8 +240,7 @@ func (x transfer) ownRangeRows() []row {
 
 func (x transfer) protectionRows() []row {
 	try := func(name string, mine, theirs fabric.Prot, errno syscall.Errno) row {
-		return row{call: x.call, name: "CONNECTED/" + name + "=" + errnoName(errno), check: func(c *check) {
-			near, far := c.connected()
+		return row{call: x.call, name: "CONNECTED/" + name + "=" + errnoName(errno), conn: func(c *check, near, far end) {
 			l, r := c.window(near, 1, mine), c.window(far, 1, theirs)
 			c.want(x.do(near, l, 0, 8, r.off, fabric.Sync), errno)
 		}}
@@ -263,8 +254,7 @@ func (x transfer) protectionRows() []row {
 		try("just enough protection", mine, theirs, ok),
 		try("peer's window allows the other direction only", rw, notTheirs, syscall.EACCES),
 		try("peer's window allows nothing", rw, 0, syscall.EACCES),
-		{call: x.call, name: "CONNECTED/one of the peer's adjacent windows does not allow it=EACCES, nothing moved", check: func(c *check) {
-			near, far := c.connected()
+		{call: x.call, name: "CONNECTED/one of the peer's adjacent windows does not allow it=EACCES, nothing moved", conn: func(c *check, near, far end) {
 			l := c.window(near, 2, rw)
 			one := c.windowAt(far, 1, 0, rw)
 			c.windowAt(far, 1, page, notTheirs)
@@ -275,8 +265,7 @@ func (x transfer) protectionRows() []row {
 			c.same(one.mem, theirs)
 		}},
 	}
-	rows = append(rows, row{call: x.call, name: "CONNECTED/last of 3 MiB in a window that does not allow it=EACCES, nothing moved", check: func(c *check) {
-		near, far := c.connected()
+	rows = append(rows, row{call: x.call, name: "CONNECTED/last of 3 MiB in a window that does not allow it=EACCES, nothing moved", conn: func(c *check, near, far end) {
 		l := c.window(near, 768, rw)
 		most := c.windowAt(far, 767, 0, rw)
 		c.windowAt(far, 1, 767*page, notTheirs)

@@ -90,23 +90,19 @@ var serviceRows = []row{
 	}},
 	{call: "service", name: "a name that nothing serves=ENODEV", check: func(c *check) {
 		for _, address := range []string{serviceName(), serviceName() + "@" + c.far.Name(), serviceName() + "@65000", "no-such-node:5"} {
-			_, err := c.near.Dial(c.ctx, address)
-			c.want(err, syscall.ENODEV)
+			c.want(errOf(c.near.Dial(c.ctx, address)), syscall.ENODEV)
 		}
 	}},
 	{call: "service", name: "no name=EINVAL", check: func(c *check) {
 		for _, name := range []string{"", "7", "a b", "a:1", "a@b", strings.Repeat("x", 64)} {
-			_, err := c.near.Listen(0, fabric.Service(name))
-			c.want(err, syscall.EINVAL)
+			c.want(errOf(c.near.Listen(0, fabric.Service(name))), syscall.EINVAL)
 		}
-		_, err := c.near.Dial(c.ctx, "a b")
-		c.want(err, syscall.EINVAL)
+		c.want(errOf(c.near.Dial(c.ctx, "a b")), syscall.EINVAL)
 	}},
 	{call: "service", name: "served twice on a node=EADDRINUSE", only: []Pair{SameNode, SameApp}, check: func(c *check) {
 		name := serviceName()
 		c.serves(c.far, name)
-		_, err := c.near.Listen(0, fabric.Service(name))
-		c.want(err, syscall.EADDRINUSE)
+		c.want(errOf(c.near.Listen(0, fabric.Service(name))), syscall.EADDRINUSE)
 	}},
 	{call: "service", name: "Listen as a name in a state that does not allow it=as without", check: func(c *check) {
 		c.want(c.unbound().Endpoint.Listen(1, fabric.Service(serviceName())), syscall.EINVAL)
@@ -119,8 +115,7 @@ var serviceRows = []row{
 		gone := c.heard(fabric.ServiceRemoved, name, c.far.ID())
 		c.must(l.Close())
 		gone()
-		_, err := c.near.Dial(c.ctx, name)
-		c.want(err, syscall.ENODEV)
+		c.want(errOf(c.near.Dial(c.ctx, name)), syscall.ENODEV)
 		c.meets(c.serves(c.far, name), name)
 	}},
 	{call: "service", name: "the application ends=the name is gone", only: []Pair{Across, SameNode}, check: func(c *check) {

@@ -51,7 +51,7 @@ var shutRows = []row{
 	}},
 	{call: "shutdown", name: "CONNECTED/a read waits=the end", check: func(c *check) {
 		near, far := c.conns()
-		result := c.blocked("(*Conn).Read", func() error { _, err := near.Read(make([]byte, 1)); return err })
+		result := c.blocked("(*Conn).Read", func() error { return errOf(near.Read(make([]byte, 1))) })
 		c.must(far.CloseWrite())
 		if err := <-result; err != io.EOF {
 			c.Errorf("the read ends with %v", err)
@@ -114,7 +114,7 @@ var shutRows = []row{
 	}},
 	{call: "abort", name: "CONNECTED/a read waits=ECONNRESET", check: func(c *check) {
 		near, far := c.conns()
-		result := c.blocked("(*Conn).Read", func() error { _, err := near.Read(make([]byte, 1)); return err })
+		result := c.blocked("(*Conn).Read", func() error { return errOf(near.Read(make([]byte, 1))) })
 		c.must(far.SetLinger(0))
 		c.must(far.Close())
 		if err := <-result; !errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {

@@ -12,12 +12,11 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-func sendAny(c *check, e end) error    { _, err := e.Send(c.ctx, []byte("x")); return err }
-func trySendAny(_ *check, e end) error { _, err := e.TrySend([]byte("x")); return err }
-func sendNone(c *check, e end) error   { _, err := e.Send(c.ctx, nil); return err }
+func sendAny(c *check, e end) error    { return errOf(e.Send(c.ctx, []byte("x"))) }
+func trySendAny(_ *check, e end) error { return errOf(e.TrySend([]byte("x"))) }
+func sendNone(c *check, e end) error   { return errOf(e.Send(c.ctx, nil)) }
 func trySendNone(_ *check, e end) error {
-	_, err := e.TrySend(nil)
-	return err
+	return errOf(e.TrySend(nil))
 }
 
 // open are all states but closed.
@@ -29,8 +28,7 @@ var sendRows = slices.Concat(
 	inStates("send", "/0 bytes, block", ok, open, sendNone),
 	inStates("send", "/0 bytes", ok, open, trySendNone),
 	[]row{
-		{call: "send", name: "CONNECTED/1 MiB in odd pieces=in order, complete", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/1 MiB in odd pieces=in order, complete", conn: func(c *check, near, far end) {
 			want := pattern(1<<20, 3)
 			sent := c.start(func() error {
 				for size, rest := 1, want; len(rest) > 0; size = size*3 + 1 {
@@ -44,43 +42,36 @@ var sendRows = slices.Concat(
 				return nil
 			})
 			got := make([]byte, len(want))
-			_, err := far.Recv(c.ctx, got)
-			c.want(err, ok)
+			c.want(errOf(far.Recv(c.ctx, got)), ok)
 			c.want(<-sent, ok)
 			c.same(got, want)
 		}},
-		{call: "send", name: "CONNECTED/two sends=one stream without boundaries", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/two sends=one stream without boundaries", conn: func(c *check, near, far end) {
 			c.send(near, "one")
 			c.send(near, "two")
 			c.recv(far, "onetw")
 			c.recv(far, "o")
 		}},
-		{call: "send", name: "CONNECTED/both directions=independent", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/both directions=independent", conn: func(c *check, near, far end) {
 			c.fill(near)
 			c.send(far, "back")
 			c.recv(near, "back")
 		}},
-		{call: "send", name: "CONNECTED/no room, no block=0", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "send", name: "CONNECTED/no room, no block=0", conn: func(c *check, near, _ end) {
 			if c.fill(near) == 0 { // it ends with a send of 0 bytes without an error
 				c.Error("a fresh connection has no room")
 			}
 		}},
-		{call: "send", name: "CONNECTED/no room, block=waits for the receiver", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/no room, block=waits for the receiver", conn: func(c *check, near, far end) {
 			filled := c.fill(near)
 			more := pattern(2<<20, 18)
-			result := c.blocked("(*Endpoint).Send", func() error { _, err := near.Send(c.ctx, more); return err })
+			result := c.blocked("(*Endpoint).Send", func() error { return errOf(near.Send(c.ctx, more)) })
 			got := make([]byte, filled+len(more))
-			_, err := far.Recv(c.ctx, got)
-			c.want(err, ok)
+			c.want(errOf(far.Recv(c.ctx, got)), ok)
 			c.want(<-result, ok)
 			c.same(got[filled:], more)
 		}},
-		{call: "send", name: "CONNECTED/waits and the peer closes=short count, ECONNRESET", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/waits and the peer closes=short count, ECONNRESET", conn: func(c *check, near, far end) {
 			var sent int
 			result := c.blocked("(*Endpoint).Send", func() (err error) {
 				sent, err = near.Send(c.ctx, make([]byte, 16<<20))
@@ -92,16 +83,14 @@ var sendRows = slices.Concat(
 				c.Errorf("sent %d bytes", sent)
 			}
 		}},
-		{call: "send", name: "CONNECTED/two blocking sends=not mixed", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/two blocking sends=not mixed", conn: func(c *check, near, far end) {
 			const size = 300 << 10
 			for _, b := range []byte("ab") {
 				result := c.start(func() error { _, err := near.Send(c.ctx, bytes.Repeat([]byte{b}, size)); return err })
 				defer func() { c.want(<-result, ok) }()
 			}
 			got := make([]byte, 2*size)
-			_, err := far.Recv(c.ctx, got)
-			c.want(err, ok)
+			c.want(errOf(far.Recv(c.ctx, got)), ok)
 			first, second := got[:size], got[size:]
 			if bytes.Count(first, first[:1]) != size || bytes.Count(second, second[:1]) != size {
 				c.Error("the bytes of two sends are mixed")
@@ -115,8 +104,7 @@ var sendRows = slices.Concat(
 			c.send(near, "through")
 			c.recv(far, "through")
 		}},
-		{call: "send", name: "CONNECTED/context ends while it waits=short count, its error", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/context ends while it waits=short count, its error", conn: func(c *check, near, far end) {
 			ctx, cancel := context.WithCancel(c.ctx)
 			want := pattern(16<<20, 4) // more than kernels keep for a path
 			var sent int
@@ -125,16 +113,14 @@ var sendRows = slices.Concat(
 			if err := <-result; !errors.Is(err, context.Canceled) || errors.Is(err, syscall.ECONNRESET) {
 				c.Errorf("got %v", err)
 			}
-			after := c.start(func() error { _, err := near.Send(c.ctx, []byte("after")); return err })
+			after := c.start(func() error { return errOf(near.Send(c.ctx, []byte("after"))) })
 			got := make([]byte, sent)
-			_, err := far.Recv(c.ctx, got)
-			c.want(err, ok)
+			c.want(errOf(far.Recv(c.ctx, got)), ok)
 			c.same(got, want[:sent])
 			c.recv(far, "after")
 			c.want(<-after, ok)
 		}},
-		{call: "send", name: "CONNECTED/context done, room=ok", check: func(c *check) {
-			near, far := c.connected()
+		{call: "send", name: "CONNECTED/context done, room=ok", conn: func(c *check, near, far end) {
 			n, err := near.Send(done(), []byte("fits"))
 			c.want(err, ok)
 			if n != 4 {
@@ -145,10 +131,10 @@ var sendRows = slices.Concat(
 	},
 )
 
-func recvAny(c *check, e end) error     { _, err := e.Recv(c.ctx, make([]byte, 1)); return err }
-func tryRecvAny(_ *check, e end) error  { _, err := e.TryRecv(make([]byte, 1)); return err }
-func recvNone(c *check, e end) error    { _, err := e.Recv(c.ctx, nil); return err }
-func tryRecvNone(_ *check, e end) error { _, err := e.TryRecv(nil); return err }
+func recvAny(c *check, e end) error     { return errOf(e.Recv(c.ctx, make([]byte, 1))) }
+func tryRecvAny(_ *check, e end) error  { return errOf(e.TryRecv(make([]byte, 1))) }
+func recvNone(c *check, e end) error    { return errOf(e.Recv(c.ctx, nil)) }
+func tryRecvNone(_ *check, e end) error { return errOf(e.TryRecv(nil)) }
 
 var recvRows = slices.Concat(
 	needsConnection("recv", "/block", recvAny),
@@ -156,16 +142,14 @@ var recvRows = slices.Concat(
 	inStates("recv", "/0 bytes, block", ok, open, recvNone),
 	inStates("recv", "/0 bytes", ok, open, tryRecvNone),
 	[]row{
-		{call: "recv", name: "CONNECTED/nothing there, no block=0", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "recv", name: "CONNECTED/nothing there, no block=0", conn: func(c *check, near, _ end) {
 			n, err := near.TryRecv(make([]byte, 8))
 			c.want(err, ok)
 			if n != 0 {
 				c.Errorf("received %d bytes", n)
 			}
 		}},
-		{call: "recv", name: "CONNECTED/less there than asked, no block=what is there", check: func(c *check) {
-			near, far := c.connected()
+		{call: "recv", name: "CONNECTED/less there than asked, no block=what is there", conn: func(c *check, near, far end) {
 			c.send(far, "abc")
 			c.await(near, fabric.PollIn)
 			p := make([]byte, 8)
@@ -175,29 +159,25 @@ var recvRows = slices.Concat(
 				c.Errorf("received %q", p[:n])
 			}
 		}},
-		{call: "recv", name: "CONNECTED/more there than asked=the rest stays", check: func(c *check) {
-			near, far := c.connected()
+		{call: "recv", name: "CONNECTED/more there than asked=the rest stays", conn: func(c *check, near, far end) {
 			c.send(far, "abcdef")
 			c.recv(near, "abcd")
 			c.recv(near, "ef")
 		}},
-		{call: "recv", name: "CONNECTED/block=waits for all of it", check: func(c *check) {
-			near, far := c.connected()
+		{call: "recv", name: "CONNECTED/block=waits for all of it", conn: func(c *check, near, far end) {
 			p := make([]byte, 6)
-			result := c.blocked("(*Endpoint).Recv", func() error { _, err := near.Recv(c.ctx, p); return err })
+			result := c.blocked("(*Endpoint).Recv", func() error { return errOf(near.Recv(c.ctx, p)) })
 			c.send(far, "abc")
 			c.send(far, "def")
 			c.want(<-result, ok)
 			c.same(p, []byte("abcdef"))
 		}},
-		{call: "recv", name: "CONNECTED/waits and the peer closes=ECONNRESET", check: func(c *check) {
-			near, far := c.connected()
+		{call: "recv", name: "CONNECTED/waits and the peer closes=ECONNRESET", conn: func(c *check, near, far end) {
 			result := c.blocked("(*Endpoint).Recv", func() error { return recvAny(c, near) })
 			c.closeEnd(far)
 			c.want(<-result, syscall.ECONNRESET)
 		}},
-		{call: "recv", name: "CONNECTED/waits for more than the peer sends before it closes=short count, ECONNRESET", check: func(c *check) {
-			near, far := c.connected()
+		{call: "recv", name: "CONNECTED/waits for more than the peer sends before it closes=short count, ECONNRESET", conn: func(c *check, near, far end) {
 			p := make([]byte, 100)
 			var n int
 			result := c.start(func() (err error) { n, err = near.Recv(c.ctx, p); return err })
@@ -238,8 +218,7 @@ var recvRows = slices.Concat(
 				c.Errorf("got %v, want io.EOF in its chain", err)
 			}
 		}},
-		{call: "recv", name: "CONNECTED/context done, data there=ok", check: func(c *check) {
-			near, far := c.connected()
+		{call: "recv", name: "CONNECTED/context done, data there=ok", conn: func(c *check, near, far end) {
 			c.send(far, "abc")
 			c.await(near, fabric.PollIn)
 			p := make([]byte, 1)
@@ -247,10 +226,9 @@ var recvRows = slices.Concat(
 			c.want(err, ok)
 			c.same(p[:n], []byte("a"))
 		}},
-		{call: "recv", name: "CONNECTED/context ends while it waits=its error, nothing lost", check: func(c *check) {
-			near, far := c.connected()
+		{call: "recv", name: "CONNECTED/context ends while it waits=its error, nothing lost", conn: func(c *check, near, far end) {
 			ctx, cancel := context.WithCancel(c.ctx)
-			result := c.blocked("(*Endpoint).Recv", func() error { _, err := near.Recv(ctx, make([]byte, 4)); return err })
+			result := c.blocked("(*Endpoint).Recv", func() error { return errOf(near.Recv(ctx, make([]byte, 4))) })
 			cancel()
 			if err := <-result; !errors.Is(err, context.Canceled) {
 				c.Errorf("got %v", err)
@@ -258,8 +236,7 @@ var recvRows = slices.Concat(
 			c.send(far, "data")
 			c.recv(near, "data")
 		}},
-		{call: "recv", name: "CONNECTED/deadline passes=ETIMEDOUT", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "recv", name: "CONNECTED/deadline passes=ETIMEDOUT", conn: func(c *check, near, _ end) {
 			ctx, cancel := context.WithTimeout(c.ctx, time.Millisecond)
 			defer cancel()
 			_, err := near.Recv(ctx, make([]byte, 4))
@@ -345,18 +322,15 @@ var pollRows = []row{
 	{call: "poll", name: "waits=woken by a request", check: func(c *check) {
 		l, at := c.listeningOn(c.far, 1)
 		result := c.blocked("(*Node).Poll", func() error {
-			_, err := c.far.Poll(c.ctx, []fabric.PollItem{{Endpoint: l.Endpoint, Events: fabric.PollIn}})
-			return err
+			return errOf(c.far.Poll(c.ctx, []fabric.PollItem{{Endpoint: l.Endpoint, Events: fabric.PollIn}}))
 		})
 		c.request(c.unbound(), at)
 		c.want(<-result, ok)
 	}},
-	{call: "poll", name: "waits=woken by room", check: func(c *check) {
-		near, far := c.connected()
+	{call: "poll", name: "waits=woken by room", conn: func(c *check, near, far end) {
 		sent := c.fill(near)
 		room := func() error {
-			_, err := c.near.Poll(c.ctx, []fabric.PollItem{{Endpoint: near.Endpoint, Events: fabric.PollOut}})
-			return err
+			return errOf(c.near.Poll(c.ctx, []fabric.PollItem{{Endpoint: near.Endpoint, Events: fabric.PollOut}}))
 		}
 		result, blocks := c.tryBlocked("(*Node).Poll", room)
 		for !blocks { // bytes on their way have moved on and made room
@@ -364,8 +338,7 @@ var pollRows = []row{
 			sent += c.fill(near)
 			result, blocks = c.tryBlocked("(*Node).Poll", room)
 		}
-		_, err := far.Recv(c.ctx, make([]byte, sent))
-		c.want(err, ok)
+		c.want(errOf(far.Recv(c.ctx, make([]byte, sent))), ok)
 		c.want(<-result, ok)
 	}},
 	{call: "poll", name: "many endpoints=count and revents of each", check: func(c *check) {
@@ -429,7 +402,7 @@ func pollWakes(ask, want fabric.Events, event func(c *check, near, far end)) fun
 	return func(c *check) {
 		near, far := c.connected()
 		items := []fabric.PollItem{{Endpoint: near.Endpoint, Events: ask}}
-		result := c.blocked("(*Node).Poll", func() error { _, err := c.near.Poll(c.ctx, items); return err })
+		result := c.blocked("(*Node).Poll", func() error { return errOf(c.near.Poll(c.ctx, items)) })
 		event(c, near, far)
 		c.want(<-result, ok)
 		if got := items[0].Revents; got&want != want {

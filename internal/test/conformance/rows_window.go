@@ -9,14 +9,12 @@ import (
 )
 
 func registerAny(c *check, e end) error {
-	_, err := e.Register(c.alloc(c.near, 1), 0, rw, 0)
-	return err
+	return errOf(e.Register(c.alloc(c.near, 1), 0, rw, 0))
 }
 
 // registers is a row about Register on a connected endpoint.
 func registers(name string, errno syscall.Errno, pages int, off int64, prot fabric.Prot, flags fabric.MapFlags) row {
-	return row{call: "register", name: name, check: func(c *check) {
-		near, _ := c.connected()
+	return row{call: "register", name: name, conn: func(c *check, near, _ end) {
 		got, err := near.Register(c.alloc(c.near, pages), off, prot, flags)
 		c.want(err, errno)
 		if errno == ok && flags&fabric.MapFixed != 0 && got != off {
@@ -33,8 +31,7 @@ const lastPage = math.MaxInt64 &^ (page - 1)
 var registerRows = slices.Concat(
 	needsConnection("register", "", registerAny),
 	inStates("register", "/unknown flag, before the state", syscall.EINVAL, []state{unbound, disconnected}, func(c *check, e end) error {
-		_, err := e.Register(c.alloc(c.near, 1), 0, rw, 0x40)
-		return err
+		return errOf(e.Register(c.alloc(c.near, 1), 0, rw, 0x40))
 	}),
 	[]row{
 		registers("CONNECTED/offset 0, fixed=0", ok, 1, 0, rw, fixed),
@@ -52,8 +49,7 @@ var registerRows = slices.Concat(
 		registers("CONNECTED/fixed, range overflows=EINVAL", syscall.EINVAL, 2, lastPage, rw, fixed),
 		registers("CONNECTED/unaligned hint=ok", ok, 1, page+1, rw, 0),
 		registers("CONNECTED/negative hint=ok", ok, 1, -page, rw, 0),
-		{call: "register", name: "CONNECTED/first offset=0x4000000000000000, at both ends", check: func(c *check) {
-			near, far := c.connected()
+		{call: "register", name: "CONNECTED/first offset=0x4000000000000000, at both ends", conn: func(c *check, near, far end) {
 			for _, e := range []end{near, far} {
 				first, second := c.window(e, 2, rw), c.window(e, 1, rw)
 				if first.off != fabric.FirstOffset || second.off != fabric.FirstOffset+2*page {
@@ -61,16 +57,14 @@ var registerRows = slices.Concat(
 				}
 			}
 		}},
-		{call: "register", name: "CONNECTED/hint is free=hint", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "register", name: "CONNECTED/hint is free=hint", conn: func(c *check, near, _ end) {
 			got, err := near.Register(c.alloc(c.near, 1), 0x10000, rw, 0)
 			c.want(err, ok)
 			if got != 0x10000 {
 				c.Errorf("got %#x", got)
 			}
 		}},
-		{call: "register", name: "CONNECTED/hint is taken=chosen offset", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "register", name: "CONNECTED/hint is taken=chosen offset", conn: func(c *check, near, _ end) {
 			c.windowAt(near, 1, 0x10000, rw)
 			got, err := near.Register(c.alloc(c.near, 1), 0x10000, rw, 0)
 			c.want(err, ok)
@@ -78,8 +72,7 @@ var registerRows = slices.Concat(
 				c.Errorf("got %#x", got)
 			}
 		}},
-		{call: "register", name: "CONNECTED/chosen offset=lowest free", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "register", name: "CONNECTED/chosen offset=lowest free", conn: func(c *check, near, _ end) {
 			first := c.window(near, 1, rw)
 			c.window(near, 1, rw)
 			c.must(near.Unregister(first.off, page))
@@ -87,55 +80,41 @@ var registerRows = slices.Concat(
 				c.Errorf("got %#x", got.off)
 			}
 		}},
-		{call: "register", name: "CONNECTED/fixed over a window=EADDRINUSE", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "register", name: "CONNECTED/fixed over a window=EADDRINUSE", conn: func(c *check, near, _ end) {
 			w := c.windowAt(near, 2, 16*page, rw)
 			for _, at := range []int64{w.off - page, w.off, w.off + page} {
-				_, err := near.Register(c.alloc(c.near, 2), at, rw, fixed)
-				c.want(err, syscall.EADDRINUSE)
+				c.want(errOf(near.Register(c.alloc(c.near, 2), at, rw, fixed)), syscall.EADDRINUSE)
 			}
 			c.windowAt(near, 1, w.off-page, rw)
 			c.windowAt(near, 1, w.off+2*page, rw)
 		}},
-		{call: "register", name: "CONNECTED/fixed over an unregistered window that is mapped=EADDRINUSE", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "register", name: "CONNECTED/fixed over an unregistered window that is mapped=EADDRINUSE", only: local, conn: func(c *check, near, far end) {
 			w := c.windowAt(near, 1, 16*page, rw)
 			m, err := far.Mmap(w.off, page, rw)
 			c.must(err)
 			c.want(near.Unregister(w.off, page), ok)
-			_, err = near.Register(c.alloc(c.near, 1), w.off, rw, fixed)
-			c.want(err, syscall.EADDRINUSE)
+			c.want(errOf(near.Register(c.alloc(c.near, 1), w.off, rw, fixed)), syscall.EADDRINUSE)
 			c.must(m.Close())
 			c.windowAt(near, 1, w.off, rw)
 		}},
-		{call: "register", name: "CONNECTED/no memory=EINVAL", check: func(c *check) {
-			near, _ := c.connected()
-			_, err := near.Register(nil, 0, rw, 0)
-			c.want(err, syscall.EINVAL)
-			_, err = near.Register(c.alloc(c.near, 1)[:0], 0, rw, 0)
-			c.want(err, syscall.EINVAL)
+		{call: "register", name: "CONNECTED/no memory=EINVAL", conn: func(c *check, near, _ end) {
+			c.want(errOf(near.Register(nil, 0, rw, 0)), syscall.EINVAL)
+			c.want(errOf(near.Register(c.alloc(c.near, 1)[:0], 0, rw, 0)), syscall.EINVAL)
 		}},
-		{call: "register", name: "CONNECTED/memory that was given back=EFAULT", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "register", name: "CONNECTED/memory that was given back=EFAULT", conn: func(c *check, near, _ end) {
 			mem, err := c.near.Alloc(page)
 			c.must(err)
 			p := mem.Bytes()
 			c.must(mem.Close())
-			_, err = near.Register(p, 0, rw, 0)
-			c.want(err, syscall.EFAULT)
+			c.want(errOf(near.Register(p, 0, rw, 0)), syscall.EFAULT)
 		}},
-		{call: "register", name: "CONNECTED/length not in pages=EINVAL", check: func(c *check) {
-			near, _ := c.connected()
-			_, err := near.Register(c.alloc(c.near, 2)[:page+8], 0, rw, 0)
-			c.want(err, syscall.EINVAL)
+		{call: "register", name: "CONNECTED/length not in pages=EINVAL", conn: func(c *check, near, _ end) {
+			c.want(errOf(near.Register(c.alloc(c.near, 2)[:page+8], 0, rw, 0)), syscall.EINVAL)
 		}},
-		{call: "register", name: "CONNECTED/memory not page-aligned=EINVAL", check: func(c *check) {
-			near, _ := c.connected()
-			_, err := near.Register(c.alloc(c.near, 2)[8:page+8], 0, rw, 0)
-			c.want(err, syscall.EINVAL)
+		{call: "register", name: "CONNECTED/memory not page-aligned=EINVAL", conn: func(c *check, near, _ end) {
+			c.want(errOf(near.Register(c.alloc(c.near, 2)[8:page+8], 0, rw, 0)), syscall.EINVAL)
 		}},
-		{call: "register", name: "CONNECTED/same memory twice=two windows", check: func(c *check) {
-			near, far := c.connected()
+		{call: "register", name: "CONNECTED/same memory twice=two windows", conn: func(c *check, near, far end) {
 			mem := c.alloc(c.near, 1)
 			one, err := near.Register(mem, 0, rw, 0)
 			c.must(err)
@@ -145,8 +124,7 @@ var registerRows = slices.Concat(
 			c.must(far.VWriteTo(want, one, fabric.Sync))
 			c.same(c.pull(far, other, page), want)
 		}},
-		{call: "register", name: "CONNECTED/part of the memory=window onto that part", check: func(c *check) {
-			near, far := c.connected()
+		{call: "register", name: "CONNECTED/part of the memory=window onto that part", conn: func(c *check, near, far end) {
 			mem := c.alloc(c.near, 4)
 			off, err := near.Register(mem[page:3*page], 0, rw, 0)
 			c.must(err)
@@ -169,15 +147,13 @@ var registerRows = slices.Concat(
 			c.must(far1.VWriteTo(want, one, fabric.Sync))
 			c.same(c.pull(far2, other, page), want)
 		}},
-		{call: "register", name: "CONNECTED/returns=the peer has the window", check: func(c *check) {
-			near, far := c.connected()
+		{call: "register", name: "CONNECTED/returns=the peer has the window", conn: func(c *check, near, far end) {
 			for range 20 {
 				w := c.window(near, 1, rw)
 				c.want(far.VWriteTo([]byte("there"), w.off, fabric.Sync), ok)
 			}
 		}},
-		{call: "register", name: "CONNECTED/memory given up by its owner=window keeps it", check: func(c *check) {
-			near, far := c.connected()
+		{call: "register", name: "CONNECTED/memory given up by its owner=window keeps it", conn: func(c *check, near, far end) {
 			mem, err := c.near.Alloc(page)
 			c.must(err)
 			off, err := near.Register(mem.Bytes(), 0, rw, 0)
@@ -208,16 +184,14 @@ func unregisterAny(_ *check, e end) error { return e.Unregister(0, page) }
 
 // unregisters is a row about a range that is wrong whatever is registered.
 func unregisters(name string, off, n int64) row {
-	return row{call: "unregister", name: "CONNECTED/" + name + "=EINVAL", check: func(c *check) {
-		near, _ := c.connected()
+	return row{call: "unregister", name: "CONNECTED/" + name + "=EINVAL", conn: func(c *check, near, _ end) {
 		c.want(near.Unregister(off, n), syscall.EINVAL)
 	}}
 }
 
 // cuts is a row about a range that cuts a window: nothing must be removed.
 func cuts(name string, off, n int64) row {
-	return row{call: "unregister", name: "CONNECTED/" + name + "=EINVAL, nothing removed", check: func(c *check) {
-		near, far := c.connected()
+	return row{call: "unregister", name: "CONNECTED/" + name + "=EINVAL, nothing removed", conn: func(c *check, near, far end) {
 		c.windowAt(near, 1, 0, rw)
 		c.windowAt(near, 3, page, rw)
 		c.want(near.Unregister(off, n), syscall.EINVAL)
@@ -238,26 +212,22 @@ var unregisterRows = slices.Concat(
 		cuts("tail of a window", 3*page, page),
 		cuts("middle of a window", 2*page, page),
 		cuts("a window and part of another", 0, 2*page),
-		{call: "unregister", name: "CONNECTED/a window=ok, the peer does not find it", check: func(c *check) {
-			near, far := c.connected()
+		{call: "unregister", name: "CONNECTED/a window=ok, the peer does not find it", conn: func(c *check, near, far end) {
 			w := c.window(near, 2, rw)
 			c.want(near.Unregister(w.off, 2*page), ok)
 			c.want(far.VWriteTo([]byte("x"), w.off, fabric.Sync), syscall.ENXIO)
 		}},
-		{call: "unregister", name: "CONNECTED/no window in the range=ok", check: func(c *check) {
-			near, far := c.connected()
+		{call: "unregister", name: "CONNECTED/no window in the range=ok", conn: func(c *check, near, far end) {
 			c.windowAt(near, 1, 0, rw)
 			c.want(near.Unregister(page, 8*page), ok)
 			c.want(far.VWriteTo([]byte("x"), 0, fabric.Sync), ok)
 		}},
-		{call: "unregister", name: "CONNECTED/again=ok", check: func(c *check) {
-			near, _ := c.connected()
+		{call: "unregister", name: "CONNECTED/again=ok", conn: func(c *check, near, _ end) {
 			w := c.window(near, 1, rw)
 			c.want(near.Unregister(w.off, page), ok)
 			c.want(near.Unregister(w.off, page), ok)
 		}},
-		{call: "unregister", name: "CONNECTED/several windows and gaps=all of them", check: func(c *check) {
-			near, far := c.connected()
+		{call: "unregister", name: "CONNECTED/several windows and gaps=all of them", conn: func(c *check, near, far end) {
 			c.windowAt(near, 1, page, rw)
 			c.windowAt(near, 2, 4*page, rw)
 			c.windowAt(near, 1, 10*page, rw)
@@ -266,16 +236,14 @@ var unregisterRows = slices.Concat(
 			c.want(far.VWriteTo([]byte("x"), 4*page, fabric.Sync), syscall.ENXIO)
 			c.want(far.VWriteTo([]byte("x"), 10*page, fabric.Sync), ok)
 		}},
-		{call: "unregister", name: "CONNECTED/freed range=may be registered again", check: func(c *check) {
-			near, far := c.connected()
+		{call: "unregister", name: "CONNECTED/freed range=may be registered again", conn: func(c *check, near, far end) {
 			c.windowAt(near, 1, page, rw)
 			c.must(near.Unregister(page, page))
 			w := c.windowAt(near, 1, page, rw)
 			c.must(far.VWriteTo([]byte("new"), page, fabric.Sync))
 			c.same(w.mem[:3], []byte("new"))
 		}},
-		{call: "unregister", name: "CONNECTED/window is mapped=ok, the mapping stays", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "unregister", name: "CONNECTED/window is mapped=ok, the mapping stays", only: local, conn: func(c *check, near, far end) {
 			w := c.window(near, 1, rw)
 			m, err := far.Mmap(w.off, page, rw)
 			c.must(err)
@@ -288,11 +256,9 @@ var unregisterRows = slices.Concat(
 				c.Errorf("the window's memory has %d", got)
 			}
 			c.want(far.VWriteTo([]byte("x"), w.off, fabric.Sync), syscall.ENXIO)
-			_, err = far.Mmap(w.off, page, rw)
-			c.want(err, syscall.ENXIO)
+			c.want(errOf(far.Mmap(w.off, page, rw)), syscall.ENXIO)
 		}},
-		{call: "unregister", name: "CONNECTED/RMA begun before=completes", check: func(c *check) {
-			near, far := c.connected()
+		{call: "unregister", name: "CONNECTED/RMA begun before=completes", conn: func(c *check, near, far end) {
 			w := c.window(near, 16, rw)
 			want := pattern(len(w.mem), 9)
 			c.must(far.VWriteTo(want, w.off, 0))
@@ -314,8 +280,7 @@ func mmapAny(_ *check, e end) error {
 // maps is a row about a range of the peer's space, where pages 1 and 2 are one
 // window with protection prot.
 func maps(name string, errno syscall.Errno, prot fabric.Prot, off, n int64, ask fabric.Prot) row {
-	return row{call: "mmap", name: "CONNECTED/" + name, only: local, check: func(c *check) {
-		near, far := c.connected()
+	return row{call: "mmap", name: "CONNECTED/" + name, only: local, conn: func(c *check, near, far end) {
 		c.windowAt(far, 2, page, prot)
 		m, err := near.Mmap(off, n, ask)
 		c.want(err, errno)
@@ -346,8 +311,7 @@ var mmapRows = slices.Concat(
 		maps("write to a window that only reads=EACCES", syscall.EACCES, fabric.ProtRead, page, page, rw),
 		maps("read of a window that only writes=EACCES", syscall.EACCES, fabric.ProtWrite, page, page, fabric.ProtRead),
 		maps("window without protection=EACCES", syscall.EACCES, 0, page, page, fabric.ProtRead),
-		{call: "mmap", name: "CONNECTED/stores and loads=the same memory", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "mmap", name: "CONNECTED/stores and loads=the same memory", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 2, rw)
 			m, err := near.Mmap(w.off+page, page, rw)
 			c.must(err)
@@ -361,8 +325,7 @@ var mmapRows = slices.Concat(
 				c.Errorf("the mapping has %d", got)
 			}
 		}},
-		{call: "mmap", name: "CONNECTED/RMA into the window=seen through the mapping", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "mmap", name: "CONNECTED/RMA into the window=seen through the mapping", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
 			m, err := near.Mmap(w.off, page, rw)
 			c.must(err)
@@ -371,16 +334,13 @@ var mmapRows = slices.Concat(
 			c.must(near.VWriteTo(want, w.off, fabric.Sync))
 			c.same(m.Bytes(), want)
 		}},
-		{call: "mmap", name: "mapped/own close=mapping stays, peer DISCONNECTED", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "mmap", name: "mapped/own close=mapping stays, peer DISCONNECTED", only: local, conn: func(c *check, near, far end) {
 			stays(c, near, far, near)
 		}},
-		{call: "mmap", name: "mapped/peer closes=mapping stays", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "mmap", name: "mapped/peer closes=mapping stays", only: local, conn: func(c *check, near, far end) {
 			stays(c, near, far, far)
 		}},
-		{call: "munmap", name: "mapping=ok", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "munmap", name: "mapping=ok", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
 			m, err := near.Mmap(w.off, page, rw)
 			c.must(err)
@@ -389,8 +349,7 @@ var mmapRows = slices.Concat(
 			c.want(far.Unregister(w.off, page), ok)
 			c.windowAt(far, 1, w.off, rw)
 		}},
-		{call: "munmap", name: "one of two mappings=the other stays", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "munmap", name: "one of two mappings=the other stays", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
 			one, err := near.Mmap(w.off, page, rw)
 			c.must(err)
@@ -403,8 +362,7 @@ var mmapRows = slices.Concat(
 				c.Errorf("the window's memory has %d", got)
 			}
 		}},
-		{call: "munmap", name: "after close of the endpoint=ok", only: local, check: func(c *check) {
-			near, far := c.connected()
+		{call: "munmap", name: "after close of the endpoint=ok", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
 			m, err := near.Mmap(w.off, page, rw)
 			c.must(err)

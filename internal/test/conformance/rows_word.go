@@ -17,8 +17,7 @@ func (c *check) mapping(e end, off int64, prot fabric.Prot) *fabric.Mapping {
 
 // wordRows are about words of window memory and of mappings.
 var wordRows = []row{
-	{call: "word", name: "own memory=one domain with the peer's atomics", check: func(c *check) {
-		near, far := c.connected()
+	{call: "word", name: "own memory=one domain with the peer's atomics", conn: func(c *check, near, far end) {
 		mem, err := c.far.Alloc(page)
 		c.must(err)
 		c.Cleanup(func() { mem.Close() })
@@ -33,8 +32,7 @@ var wordRows = []row{
 			c.Errorf("got %d, %v, then %d; want 41, then 42", old, err, w.Load())
 		}
 	}},
-	{call: "word", name: "mapping=one domain with the owner's words", only: []Pair{SameNode, SameApp}, check: func(c *check) {
-		near, far := c.connected()
+	{call: "word", name: "mapping=one domain with the owner's words", only: []Pair{SameNode, SameApp}, conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		mine, err := fabric.Word32At(r.mem, 4)
 		c.must(err)
@@ -45,12 +43,10 @@ var wordRows = []row{
 			c.Errorf("got %d, the owner sees %d", got, mine.Load())
 		}
 	}},
-	{call: "word", name: "mapping that only reads=EACCES, and loads", only: []Pair{SameNode, SameApp}, check: func(c *check) {
-		near, far := c.connected()
+	{call: "word", name: "mapping that only reads=EACCES, and loads", only: []Pair{SameNode, SameApp}, conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)
 		m := c.mapping(near, r.off, fabric.ProtRead)
-		_, err := m.Word64(0)
-		c.want(err, syscall.EACCES)
+		c.want(errOf(m.Word64(0)), syscall.EACCES)
 		w, err := fabric.Word64At(m.Bytes(), 0)
 		c.must(err)
 		fabric.StoreUint64(r.mem, 6)
@@ -58,25 +54,18 @@ var wordRows = []row{
 			c.Errorf("got %d", got)
 		}
 	}},
-	{call: "word", name: "mapping, unaligned=EINVAL", only: []Pair{SameNode, SameApp}, check: func(c *check) {
-		near, far := c.connected()
+	{call: "word", name: "mapping, unaligned=EINVAL", only: []Pair{SameNode, SameApp}, conn: func(c *check, near, far end) {
 		m := c.mapping(near, c.window(far, 1, rw).off, rw)
-		_, err := m.Word64(4)
-		c.want(err, syscall.EINVAL)
-		_, err = m.Word32(2)
-		c.want(err, syscall.EINVAL)
+		c.want(errOf(m.Word64(4)), syscall.EINVAL)
+		c.want(errOf(m.Word32(2)), syscall.EINVAL)
 	}},
-	{call: "word", name: "mapping, behind its end=ENXIO", only: []Pair{SameNode, SameApp}, check: func(c *check) {
-		near, far := c.connected()
+	{call: "word", name: "mapping, behind its end=ENXIO", only: []Pair{SameNode, SameApp}, conn: func(c *check, near, far end) {
 		m := c.mapping(near, c.window(far, 2, rw).off, rw)
-		_, err := m.Word64(page)
-		c.want(err, syscall.ENXIO)
+		c.want(errOf(m.Word64(page)), syscall.ENXIO)
 	}},
-	{call: "word", name: "closed mapping=EBADF", only: []Pair{SameNode, SameApp}, check: func(c *check) {
-		near, far := c.connected()
+	{call: "word", name: "closed mapping=EBADF", only: []Pair{SameNode, SameApp}, conn: func(c *check, near, far end) {
 		m := c.mapping(near, c.window(far, 1, rw).off, rw)
 		c.must(m.Close())
-		_, err := m.Word64(0)
-		c.want(err, syscall.EBADF)
+		c.want(errOf(m.Word64(0)), syscall.EBADF)
 	}},
 }

@@ -44,7 +44,7 @@ func Run(t *testing.T, door Door) []Tally {
 				case !r.isFor(door, pair):
 				case r.ending != nil:
 					ends = append(ends, r)
-				case r.check == nil:
+				case r.test() == nil:
 					tally.add(r, true)
 				default:
 					tally.add(r, t.Run(r.id(), func(t *testing.T) { shared.run(t, r) }))
@@ -92,5 +92,5 @@ func (p place) run(t *testing.T, r row) {
 	if r.alone {
 		p = newPlace(t, p.door, p.pair, r)
 	}
-	r.check(p.of(t))
+	r.test()(p.of(t))
 }
