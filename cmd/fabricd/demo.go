@@ -89,7 +89,7 @@ type plot struct {
 func (p *plot) play(ctx context.Context) error {
 	for _, scene := range []struct {
 		title string
-		play  func(context.Context) error
+		play  task
 	}{
 		{"A cluster: a host and two nodes that find each other", p.cluster},
 		{"Two applications: messages", p.messages},
@@ -102,6 +102,19 @@ func (p *plot) play(ctx context.Context) error {
 	} {
 		p.t.scene(scene.title)
 		if err := scene.play(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A task is what the demo, or one of its applications, does next.
+type task func(context.Context) error
+
+// inOrder does tasks up to the first that fails.
+func inOrder(ctx context.Context, tasks ...task) error {
+	for _, do := range tasks {
+		if err := do(ctx); err != nil {
 			return err
 		}
 	}
@@ -131,41 +144,153 @@ func (p *plot) clean(played bool) error {
 func until(ctx context.Context, check func() error) error { return within(ctx, stepLimit, check) }
 
 // cluster makes a cluster of three.
-func (p *plot) cluster(ctx context.Context) error {
+func (p *plot) cluster(ctx context.Context) (err error) {
 	token := p.tokenFile()
-	var err error
 	if p.host, err = p.crew.member("host", "--role", "host"); err != nil {
 		return err
 	}
-	err = p.host.initCluster(token)
-	if err := p.t.step("fabricd init", "a cluster and a join token", err); err != nil {
-		return err
-	}
-	st, err := p.host.start(ctx)
-	if err == nil && (st.ID != fabric.Host || st.Generation == 0) {
-		err = fmt.Errorf("the host is node %d.%d, want node 0", st.ID, st.Generation)
-	}
-	if err := p.t.step("fabricd run --role host", joined(st), err); err != nil {
+	err = inOrder(ctx,
+		p.step("fabricd init", func(context.Context) (string, error) { return "a cluster and a join token", p.host.initCluster(token) }),
+		p.starts("fabricd run --role host", p.host, "node 0", func(st daemon.Status) bool { return st.ID == fabric.Host && st.Generation > 0 }))
+	if err != nil {
 		return err
 	}
 	for i, m := range []**member{&p.one, &p.two} {
-		name := fmt.Sprintf("node-%d", i+1)
-		if *m, err = p.crew.member(name, "--join", st.Data[0], "--token-file", token); err != nil {
+		if *m, err = p.crew.member(fmt.Sprintf("node-%d", i+1), "--join", p.host.dataAddr, "--token-file", token); err != nil {
 			return err
 		}
-		got, err := (*m).start(ctx)
-		if err == nil && (got.ID == fabric.Host || got.Generation == 0) {
-			err = fmt.Errorf("%s is node %d.%d, want a free ID and a generation", name, got.ID, got.Generation)
-		}
-		if err := p.t.step("fabricd run --join", joined(got), err); err != nil {
+		start := p.starts("fabricd run --join", *m, "a free ID and a generation", func(st daemon.Status) bool { return st.ID != fabric.Host && st.Generation > 0 })
+		if err := start(ctx); err != nil {
 			return err
 		}
 	}
-	return p.t.step("all three see all three", "", agree(ctx, stepLimit, []*member{p.host, p.one, p.two}))
+	return inOrder(ctx, p.step("all three see all three", func(ctx context.Context) (string, error) {
+		return "", agree(ctx, stepLimit, []*member{p.host, p.one, p.two})
+	}))
+}
+
+// step is a task that is recorded, with the detail that do returns.
+func (p *plot) step(name string, do func(context.Context) (detail string, err error)) task {
+	return func(ctx context.Context) error {
+		limited, cancel := context.WithTimeout(ctx, stepLimit)
+		defer cancel()
+		detail, err := do(limited)
+		return p.t.step(name, detail, err)
+	}
+}
+
+// starts starts a member. right checks its ID and generation.
+func (p *plot) starts(name string, m *member, want string, right func(daemon.Status) bool) task {
+	return p.step(name, func(ctx context.Context) (string, error) {
+		st, err := m.start(ctx)
+		if err == nil && !right(st) {
+			err = fmt.Errorf("%s is node %d.%d, want %s", m.name, st.ID, st.Generation, want)
+		}
+		return joined(st), err
+	})
+}
+
+// startsAgain starts node-2 again: the same ID, the next generation.
+func (p *plot) startsAgain(ctx context.Context) error {
+	id, gen := p.two.id, p.two.gen+1
+	return p.starts("node-2 runs again", p.two, fmt.Sprintf("%d.%d", id, gen), func(st daemon.Status) bool { return st.ID == id && st.Generation == gen })(ctx)
+}
+
+// terminates ends a member in order, within a time unless that is 0.
+func (p *plot) terminates(name string, m *member, limit time.Duration) task {
+	return p.step(name, func(ctx context.Context) (string, error) {
+		took, err := m.proc.terminate(ctx)
+		if err == nil && limit > 0 && took > limit {
+			err = fmt.Errorf("it took %v, want %v at most", took, limit)
+		}
+		return fmt.Sprintf("left within %v", took.Round(time.Millisecond)), err
+	})
 }
 
 func joined(st daemon.Status) string {
 	return fmt.Sprintf("%s is node %d generation %d, data %s", st.Name, st.ID, st.Generation, strings.Join(st.Data, " "))
+}
+
+// A since is the moment from which the times of steps count; the zero since is none.
+type since struct {
+	began time.Time
+	what  string        // has happened then
+	limit time.Duration // in which a step must have happened; 0: none
+}
+
+// record records what happened at a time.
+func (p *plot) record(s since, name string, at time.Time, detail string, err error) error {
+	took := at.Sub(s.began)
+	if err == nil && s.limit > 0 && took > s.limit {
+		err = fmt.Errorf("after %v, want %v at most", took.Round(time.Millisecond), s.limit)
+	}
+	if s.what != "" && !at.IsZero() {
+		detail = fmt.Sprintf("%.1f ms after %s: %s", ms(took), s.what, detail)
+	}
+	return p.t.step(name, detail, err)
+}
+
+// hears waits for the named line of an application, and records it.
+func (p *plot) hears(a **actor, what, name string) task { return p.hearsSince(since{}, a, what, name) }
+
+func (p *plot) hearsSince(s since, a **actor, what, name string) task {
+	return func(ctx context.Context) error {
+		limited, cancel := context.WithTimeout(ctx, stepLimit)
+		defer cancel()
+		l, err := (*a).hear(limited, what)
+		return p.record(s, name, l.At, l.Detail, err)
+	}
+}
+
+// tells sends an application a command.
+func (p *plot) tells(a **actor, command string) task {
+	return func(context.Context) error { return (*a).tell(command) }
+}
+
+// acts starts an application in a role at m, and waits for its line.
+func (p *plot) acts(a **actor, role string, m *member, what, name string) task {
+	return func(ctx context.Context) (err error) {
+		if *a, err = p.crew.act(role, m.socket()); err != nil {
+			return err
+		}
+		return p.hears(a, what, name)(ctx)
+	}
+}
+
+// dismisses ends applications.
+func (p *plot) dismisses(name string, all ...**actor) task {
+	return p.step(name, func(ctx context.Context) (string, error) {
+		var errs []error
+		for _, a := range all {
+			errs = append(errs, (*a).dismiss(ctx))
+		}
+		return "", errors.Join(errs...)
+	})
+}
+
+// sees waits for an event of node-2 at node-1, where alice prints it, and at the host, and has each
+// recorded. An empty reason is any.
+func (p *plot) sees(s since, kind fabric.EventKind, incarnation func() string, reason string) task {
+	word, name := "node-added", "NODE_ADDED"
+	if kind == fabric.NodeRemoved {
+		word, name = "node-removed", "NODE_REMOVED"
+	}
+	return func(ctx context.Context) error {
+		limited, cancel := context.WithTimeout(ctx, stepLimit)
+		defer cancel()
+		printed, err := p.alice.hear(limited, word)
+		if want := incarnation() + " " + reason; err == nil && !strings.HasPrefix(printed.Detail, want) {
+			err = fmt.Errorf("%s says %q, want %q", name, printed.Detail, want)
+		}
+		if err := p.record(s, name+" at node-1", printed.At, printed.Detail, err); err != nil {
+			return err
+		}
+		ev, at, err := p.watch.next(limited)
+		if err == nil && (ev.Kind != kind || fmt.Sprintf("%d.%d", ev.Node, ev.Generation) != incarnation() || reason != "" && string(ev.Reason) != reason) {
+			err = fmt.Errorf("got %v, want %s of node %s %s", ev, name, incarnation(), reason)
+		}
+		return p.record(s, name+" at host", at, ev.String(), err)
+	}
 }
 
 // messages starts the two applications and lets them talk.
@@ -173,221 +298,110 @@ func (p *plot) messages(ctx context.Context) (err error) {
 	if p.watch, err = newWatcher(ctx, p.host.socket()); err != nil {
 		return p.t.step("an application attaches to host", "", err)
 	}
-	if p.bob, err = p.crew.act("bob", p.two.socket()); err != nil {
-		return err
-	}
-	if p.alice, err = p.crew.act("alice", p.one.socket()); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.bob, "attached", "bob attaches to node-2"); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.alice, "attached", "alice attaches to node-1"); err != nil {
-		return err
-	}
-	if err := p.connect(ctx, p.alice, p.bob); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.alice, "messages", "their first messages, over the link"); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.alice, "messages", "they exchange messages"); err != nil {
-		return err
-	}
-	if err := p.hasPath(ctx, p.one, "the connection has a path of its own"); err != nil {
-		return err
-	}
-	if err := p.alice.tell("talk"); err != nil {
-		return err
-	}
-	return p.hear(ctx, p.alice, "messages", "the same messages, on the path")
+	return inOrder(ctx,
+		p.acts(&p.bob, "bob", p.two, "attached", "bob attaches to node-2"),
+		p.acts(&p.alice, "alice", p.one, "attached", "alice attaches to node-1"),
+		p.connect,
+		p.hears(&p.alice, "messages", "their first messages, over the link"),
+		p.hears(&p.alice, "messages", "they exchange messages"),
+		p.step("the connection has a path of its own", func(ctx context.Context) (string, error) { return pathOf(ctx, p.one) }),
+		p.tells(&p.alice, "talk"),
+		p.hears(&p.alice, "messages", "the same messages, on the path"),
+	)
 }
 
-// hasPath waits until the connection of m's application goes through a path.
-func (p *plot) hasPath(ctx context.Context, m *member, name string) error {
-	var ways []wayOf
-	err := until(ctx, func() (err error) {
-		if ways, err = waysOf(ctx, m.admin, ""); err != nil {
+// pathOf waits until the connection of m's application goes through a path, and describes it.
+func pathOf(ctx context.Context, m *member) (text string, err error) {
+	err = until(ctx, func() error {
+		ways, err := waysOf(ctx, m.admin, "")
+		switch {
+		case err != nil:
 			return err
-		}
-		if len(ways) != 1 || ways[0].Messages.Path != "path" || ways[0].Socket == nil || !ways[0].Socket.TLS {
+		case len(ways) != 1 || ways[0].Messages.Path != "path" || ways[0].Socket == nil || !ways[0].Socket.TLS:
 			return fmt.Errorf("no path with TLS among %+v", ways)
 		}
+		text = pathText(ways[0].Socket)
 		return nil
 	})
-	if err != nil {
-		return p.t.step(name, "", err)
-	}
-	return p.t.step(name, pathText(ways[0].Socket), nil)
+	return text, err
 }
 
-// connect lets b listen, a connect and b accept.
-func (p *plot) connect(ctx context.Context, a, b *actor) error {
-	if err := p.hear(ctx, b, "listening", "bob listens"); err != nil {
-		return err
-	}
-	if err := a.tell(fmt.Sprintf("connect %d:%d", p.two.id, demoPort)); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, a, "connected", "alice connects"); err != nil {
-		return err
-	}
-	return p.hear(ctx, b, "accepted", "bob accepts")
+// connect lets bob listen, alice connect and bob accept.
+func (p *plot) connect(ctx context.Context) error {
+	return inOrder(ctx,
+		p.hears(&p.bob, "listening", "bob listens"),
+		p.tells(&p.alice, p.toBob()),
+		p.hears(&p.alice, "connected", "alice connects"),
+		p.hears(&p.bob, "accepted", "bob accepts"),
+	)
 }
 
-// hear waits for the named line of the application and records it as a step.
-func (p *plot) hear(ctx context.Context, a *actor, what, name string) error {
-	limited, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	l, err := a.hear(limited, what)
-	return p.t.step(name, l.Detail, err)
+// toBob is the command to connect to an application at node-2.
+func (p *plot) toBob() string { return fmt.Sprintf("connect %d:%d", p.two.id, demoPort) }
+
+// greet has alice connect, exchange one message, and close.
+func (p *plot) greet(ctx context.Context) error {
+	return inOrder(ctx,
+		p.connect,
+		p.hears(&p.alice, "messages", "a message on the new connection"),
+		p.hears(&p.bob, "closed", "bob sees alice close"),
+	)
 }
 
 // memory follows the applications through windows, RMA and fences.
 func (p *plot) memory(ctx context.Context) error {
-	for _, s := range []struct {
-		who        *actor
-		what, name string
-	}{
-		{p.alice, "window", "alice registers a window"},
-		{p.bob, "window", "bob registers a window"},
-		{p.alice, "wrote", "alice writes into bob's memory"},
-		{p.bob, "saw-signal", "bob polls, sees her signal"},
-		{p.bob, "read", "bob reads alice's memory"},
-		{p.bob, "wrote", "bob writes into alice's memory"},
-		{p.alice, "saw-signal", "alice polls, sees his signal"},
-		{p.alice, "read", "alice reads bob's memory"},
-	} {
-		if err := p.hear(ctx, s.who, s.what, s.name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inOrder(ctx,
+		p.hears(&p.alice, "window", "alice registers a window"),
+		p.hears(&p.bob, "window", "bob registers a window"),
+		p.hears(&p.alice, "wrote", "alice writes into bob's memory"),
+		p.hears(&p.bob, "saw-signal", "bob polls, sees her signal"),
+		p.hears(&p.bob, "read", "bob reads alice's memory"),
+		p.hears(&p.bob, "wrote", "bob writes into alice's memory"),
+		p.hears(&p.alice, "saw-signal", "alice polls, sees his signal"),
+		p.hears(&p.alice, "read", "alice reads bob's memory"),
+	)
 }
 
 // loss kills the node that bob is on, while alice is blocked in a receive.
 func (p *plot) loss(ctx context.Context) error {
-	if err := p.hear(ctx, p.alice, "blocked", "alice blocks in a receive"); err != nil {
+	if err := p.hears(&p.alice, "blocked", "alice blocks in a receive")(ctx); err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	killed := time.Now()
+	kill := since{began: time.Now(), what: "the kill"}
 	p.two.proc.kill()
-	lost := p.two.incarnation()
-	p.t.step("kill -9 node-2", fmt.Sprintf("node %s, pid %d", lost, p.two.proc.pid()), nil)
-
-	reset, err := p.alice.hear(limited, "reset")
-	if err := p.t.step("alice's receive: ECONNRESET", after(reset.At, killed, reset.Detail), err); err != nil {
-		return err
-	}
-	if err := p.seen(limited, fabric.NodeRemoved, lost, "", func(name string, at time.Time, detail string, err error) error {
-		return p.t.step(name, after(at, killed, detail), err)
-	}); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.alice, "no-device", "alice connects to the lost node"); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.bob, "node-gone", "bob learns that his node is gone"); err != nil {
-		return err
-	}
-	return p.t.step("bob ends", "", p.bob.dismiss(limited))
+	p.t.step("kill -9 node-2", fmt.Sprintf("node %s, pid %d", p.two.incarnation(), p.two.proc.pid()), nil)
+	return inOrder(ctx,
+		p.hearsSince(kill, &p.alice, "reset", "alice's receive: ECONNRESET"),
+		p.sees(kill, fabric.NodeRemoved, p.two.incarnation, ""),
+		p.hears(&p.alice, "no-device", "alice connects to the lost node"),
+		p.hears(&p.bob, "node-gone", "bob learns that his node is gone"),
+		p.dismisses("bob ends", &p.bob),
+	)
 }
 
-// seen waits for an event of node-2 at node-1, where alice prints it, and at the host, and has each
-// recorded. An empty reason is any.
-func (p *plot) seen(ctx context.Context, kind fabric.EventKind, incarnation, reason string, record func(name string, at time.Time, detail string, err error) error) error {
-	word, name := "node-added", "NODE_ADDED"
-	if kind == fabric.NodeRemoved {
-		word, name = "node-removed", "NODE_REMOVED"
-	}
-	printed, err := p.alice.hear(ctx, word)
-	if want := incarnation + " " + reason; err == nil && !strings.HasPrefix(printed.Detail, want) {
-		err = fmt.Errorf("%s says %q, want %q", name, printed.Detail, want)
-	}
-	if err := record(name+" at node-1", printed.At, printed.Detail, err); err != nil {
-		return err
-	}
-	ev, at, err := p.watch.next(ctx)
-	if err == nil && (ev.Kind != kind || fmt.Sprintf("%d.%d", ev.Node, ev.Generation) != incarnation || reason != "" && string(ev.Reason) != reason) {
-		err = fmt.Errorf("got %v, want %s of node %s %s", ev, name, incarnation, reason)
-	}
-	return record(name+" at host", at, ev.String(), err)
-}
-
-// plain records a step whose time says nothing.
-func (p *plot) plain(name string, _ time.Time, detail string, err error) error {
-	return p.t.step(name, detail, err)
-}
-
-// after adds the time between the kill and at to detail.
-func after(at, killed time.Time, detail string) string {
-	if at.IsZero() {
-		return detail
-	}
-	return fmt.Sprintf("%.1f ms after the kill: %s", ms(at.Sub(killed)), detail)
-}
-
-// comeback starts the killed node again: the same ID, the next generation.
+// comeback starts the killed node again.
 func (p *plot) comeback(ctx context.Context) error {
-	id, gen := p.two.id, p.two.gen
-	st, err := p.two.start(ctx)
-	if err == nil && (st.ID != id || st.Generation != gen+1) {
-		err = fmt.Errorf("it is node %d.%d, want %d.%d", st.ID, st.Generation, id, gen+1)
-	}
-	if err := p.t.step("node-2 runs again", joined(st), err); err != nil {
-		return err
-	}
-	limited, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	if err := p.seen(limited, fabric.NodeAdded, p.two.incarnation(), "", p.plain); err != nil {
-		return err
-	}
-	if p.bob, err = p.crew.act("bob-again", p.two.socket()); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.bob, "attached", "bob attaches again"); err != nil {
-		return err
-	}
-	if err := p.connect(ctx, p.alice, p.bob); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.alice, "messages", "a message on the new connection"); err != nil {
-		return err
-	}
-	return p.hear(ctx, p.bob, "closed", "bob sees alice close")
+	return inOrder(ctx,
+		p.startsAgain,
+		p.sees(since{}, fabric.NodeAdded, p.two.incarnation, ""),
+		p.acts(&p.bob, "bob-again", p.two, "attached", "bob attaches again"),
+		p.greet,
+	)
 }
 
 // leave ends everything in order: a node that leaves notifies the others.
 func (p *plot) leave(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	if err := p.t.step("bob ends", "", p.bob.dismiss(limited)); err != nil {
-		return err
-	}
-	took, err := p.two.proc.terminate(limited)
-	if err == nil && took > 2*time.Second {
-		err = fmt.Errorf("it took %v, want 2 s at most", took)
-	}
-	if err := p.t.step("SIGTERM to node-2", fmt.Sprintf("left within %v", took.Round(time.Millisecond)), err); err != nil {
-		return err
-	}
-	if err := p.seen(limited, fabric.NodeRemoved, p.two.incarnation(), "left", p.plain); err != nil {
-		return err
-	}
-	if err := p.t.step("alice ends", "", p.alice.dismiss(limited)); err != nil {
-		return err
-	}
-	if err := p.t.step("no event too many", "", errors.Join(p.alice.silent(), p.watch.silent())); err != nil {
-		return err
-	}
-	p.watch.close()
-	for _, m := range []*member{p.one, p.host} {
-		took, err := m.proc.terminate(limited)
-		if err := p.t.step("SIGTERM to "+m.name, fmt.Sprintf("left within %v", took.Round(time.Millisecond)), err); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inOrder(ctx,
+		p.dismisses("bob ends", &p.bob),
+		p.terminates("SIGTERM to node-2", p.two, 2*time.Second),
+		p.sees(since{}, fabric.NodeRemoved, p.two.incarnation, "left"),
+		p.dismisses("alice ends", &p.alice),
+		p.step("no event too many", func(context.Context) (string, error) {
+			err := errors.Join(p.alice.silent(), p.watch.silent())
+			p.watch.close()
+			return "", err
+		}),
+		p.terminates("SIGTERM to node-1", p.one, 0),
+		p.terminates("SIGTERM to host", p.host, 0),
+	)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -154,6 +155,12 @@ func (d *demoApp) dial(ctx context.Context) (*fabric.Conn, error) {
 	return conn, err
 }
 
+// wait waits for the demo's next command, whatever it is.
+func (d *demoApp) wait(ctx context.Context) error {
+	_, err := d.command(ctx)
+	return err
+}
+
 // alice connects to bob again and again: before and after the loss of his node,
 // before and after its ban.
 func alice(ctx context.Context, d *demoApp) error {
@@ -162,39 +169,19 @@ func alice(ctx context.Context, d *demoApp) error {
 		return err
 	}
 	defer conn.Close()
-	for _, n := range []int{demoFirst, demoMessages} {
-		if err := d.talk(conn, n); err != nil {
-			return err
-		}
-	}
-	if _, err := d.command(ctx); err != nil { // when there is a path
-		return err
-	}
-	if err := d.talk(conn, demoMessages); err != nil {
-		return err
-	}
-	if err := d.writeFirst(ctx, conn); err != nil {
-		return err
-	}
-	if err := d.survive(ctx, conn); err != nil {
-		return err
-	}
-	if err := d.greet(ctx); err != nil {
-		return err
-	}
-	banned, err := d.dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer banned.Close()
-	if err := d.talkOn(ctx, banned); err != nil {
-		return err
-	}
-	if err := d.greet(ctx); err != nil {
-		return err
-	}
-	_, err = d.command(ctx) // stay attached, to see the events to come
-	return err
+	talk := func(n int) task { return func(context.Context) error { return d.talk(conn, n) } }
+	return inOrder(ctx,
+		talk(demoFirst),
+		talk(demoMessages),
+		d.wait, // until there is a path
+		talk(demoMessages),
+		func(ctx context.Context) error { return d.writeFirst(ctx, conn) },
+		func(ctx context.Context) error { return d.survive(ctx, conn) },
+		d.greet,
+		d.talkOn,
+		d.greet,
+		d.wait, // attached, to see the events to come
+	)
 }
 
 // greet connects on command, exchanges one message and closes.
@@ -206,8 +193,13 @@ func (d *demoApp) greet(ctx context.Context) error {
 	return errors.Join(d.talk(conn, 1), conn.Close())
 }
 
-// talkOn exchanges messages until the connection is cut off.
-func (d *demoApp) talkOn(ctx context.Context, conn *fabric.Conn) error {
+// talkOn connects on command, and exchanges messages until the connection is cut off.
+func (d *demoApp) talkOn(ctx context.Context) error {
+	conn, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
 	for n := 0; ; n++ {
 		err := sendMessage(conn, pattern(byte(n), 64))
 		if err == nil {
@@ -238,20 +230,8 @@ func (d *demoApp) cutOff(n int, err error) error {
 // bobBanned answers on one connection until it is cut off. On the command to listen it
 // then accepts another one, as bobAgain does.
 func bobBanned(ctx context.Context, d *demoApp) error {
-	conn, err := d.accept(ctx)
+	err := d.accept(ctx, func(conn *fabric.Conn) error { return d.cutOff(echo(conn, math.MaxInt)) })
 	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	n := 0
-	for err == nil {
-		var msg []byte
-		if msg, err = recvMessage(conn); err == nil {
-			err = sendMessage(conn, msg)
-			n++
-		}
-	}
-	if err := d.cutOff(n, err); err != nil {
 		return err
 	}
 	if c, err := d.command(ctx); err != nil || c != "listen" {
@@ -260,57 +240,53 @@ func bobBanned(ctx context.Context, d *demoApp) error {
 	return bobAgain(ctx, d)
 }
 
-// bob accepts a connection and does the other half of alice's part.
+// bob accepts a connection and does the other half of alice's tasks.
 func bob(ctx context.Context, d *demoApp) error {
-	conn, err := d.accept(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := echo(conn, demoFirst+2*demoMessages); err != nil {
-		return err
-	}
-	if err := d.writeSecond(ctx, conn); err != nil {
-		return err
-	}
-	select {
-	case <-d.node.Done():
-		d.say("node-gone", "", nil)
-	case <-ctx.Done():
-	}
-	return nil
+	return d.accept(ctx, func(conn *fabric.Conn) error {
+		if _, err := echo(conn, demoFirst+2*demoMessages); err != nil {
+			return err
+		}
+		if err := d.writeSecond(ctx, conn); err != nil {
+			return err
+		}
+		select {
+		case <-d.node.Done():
+			d.say("node-gone", "", nil)
+		case <-ctx.Done():
+		}
+		return nil
+	})
 }
 
 // bobAgain accepts a connection and answers one message.
 func bobAgain(ctx context.Context, d *demoApp) error {
-	conn, err := d.accept(ctx)
+	return d.accept(ctx, func(conn *fabric.Conn) error {
+		if _, err := echo(conn, 1); err != nil {
+			return err
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+			return fmt.Errorf("after the peer's close: got %v, want EOF", err)
+		}
+		d.say("closed", "", nil)
+		return nil
+	})
+}
+
+// accept accepts a connection, which it closes behind use.
+func (d *demoApp) accept(ctx context.Context, use func(*fabric.Conn) error) error {
+	l, err := d.node.Listen(demoPort)
+	if err != nil {
+		return err
+	}
+	d.say("listening", l.Addr().String(), nil)
+	conn, err := l.AcceptConn(ctx)
+	l.Close()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := echo(conn, 1); err != nil {
-		return err
-	}
-	_, err = conn.Read(make([]byte, 1))
-	if err != io.EOF {
-		return fmt.Errorf("after the peer's close: got %v, want EOF", err)
-	}
-	d.say("closed", "", nil)
-	return nil
-}
-
-func (d *demoApp) accept(ctx context.Context) (*fabric.Conn, error) {
-	l, err := d.node.Listen(demoPort)
-	if err != nil {
-		return nil, err
-	}
-	defer l.Close()
-	d.say("listening", l.Addr().String(), nil)
-	conn, err := l.AcceptConn(ctx)
-	if err == nil {
-		d.say("accepted", conn.RemoteAddr().String(), nil)
-	}
-	return conn, err
+	d.say("accepted", conn.RemoteAddr().String(), nil)
+	return use(conn)
 }
 
 // talk sends n messages of growing size, each behind its length, and expects
@@ -337,17 +313,18 @@ func (d *demoApp) talk(conn *fabric.Conn, n int) error {
 	return nil
 }
 
-func echo(conn *fabric.Conn, n int) error {
+// echo answers n messages, and returns how many it has answered.
+func echo(conn *fabric.Conn, n int) (int, error) {
 	for i := range n {
 		msg, err := recvMessage(conn)
 		if err == nil {
 			err = sendMessage(conn, msg)
 		}
 		if err != nil {
-			return fmt.Errorf("message %d: %w", i, err)
+			return i, fmt.Errorf("message %d: %w", i, err)
 		}
 	}
-	return nil
+	return n, nil
 }
 
 func sendMessage(conn *fabric.Conn, msg []byte) error {

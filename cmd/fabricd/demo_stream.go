@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/fabricd/fabricd/fabric"
 )
@@ -16,85 +15,39 @@ import (
 // send before its fabricd gets SIGTERM.
 const demoStream int64 = 16 << 30
 
-// cutStream restarts the fabricd of node-2 in good order while a server on it streams:
-// the reader gets an error, and no end.
+// cutStream restarts the fabricd of node-2 in good order while a server on it, which bob is then,
+// streams: the reader at node-1 gets an error, and no end.
 func (p *plot) cutStream(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	if err := p.t.step("bob ends", "", p.bob.dismiss(limited)); err != nil {
-		return err
-	}
-	reader, err := p.stream(ctx)
-	if err != nil {
-		return err
-	}
-	before := p.two.gen
-	took, err := p.two.proc.terminate(limited)
-	if err := p.t.step("SIGTERM to node-2, in the middle", fmt.Sprintf("it ended within %v", took.Round(time.Millisecond)), err); err != nil {
-		return err
-	}
-	st, err := p.two.start(ctx)
-	if err == nil && st.Generation != before+1 {
-		err = fmt.Errorf("it is generation %d, want %d", st.Generation, before+1)
-	}
-	if err := p.t.step("node-2 runs again", joined(st), err); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, reader, "cut-off", "the reader: ECONNRESET, and no end"); err != nil {
-		return err
-	}
-	if err := p.hear(ctx, p.bob, "cut-off", "the server: ECONNRESET"); err != nil {
-		return err
-	}
-	if err := p.restartSeen(limited); err != nil {
-		return err
-	}
-	return p.t.step("both end", "", errors.Join(reader.dismiss(limited), p.bob.dismiss(limited)))
-}
-
-// stream starts a server at node-2, which bob is then, and a reader of it at node-1.
-func (p *plot) stream(ctx context.Context) (reader *actor, err error) {
-	if p.bob, err = p.crew.act("streamer", p.two.socket()); err != nil {
-		return nil, err
-	}
-	if err := p.hear(ctx, p.bob, "listening", "a server listens at node-2"); err != nil {
-		return nil, err
-	}
-	if reader, err = p.crew.act("reader", p.one.socket()); err != nil {
-		return nil, err
-	}
-	if err := reader.tell(fmt.Sprintf("connect %d:%d", p.two.id, demoPort)); err != nil {
-		return nil, err
-	}
-	if err := p.hear(ctx, reader, "connected", "a reader at node-1 connects"); err != nil {
-		return nil, err
-	}
-	return reader, p.hear(ctx, reader, "reading", "the server streams")
-}
-
-// restartSeen waits for the events of node-2's restart.
-func (p *plot) restartSeen(ctx context.Context) error {
-	left := fmt.Sprintf("%d.%d", p.two.id, p.two.gen-1)
-	if err := p.seen(ctx, fabric.NodeRemoved, left, "left", p.plain); err != nil {
-		return err
-	}
-	return p.seen(ctx, fabric.NodeAdded, p.two.incarnation(), "", p.plain)
+	var reader *actor
+	before := p.two.incarnation()
+	return inOrder(ctx,
+		p.dismisses("bob ends", &p.bob),
+		p.acts(&p.bob, "streamer", p.two, "listening", "a server listens at node-2"),
+		p.acts(&reader, "reader", p.one, "attached", "a reader attaches to node-1"),
+		p.tells(&reader, p.toBob()),
+		p.hears(&reader, "connected", "it connects"),
+		p.hears(&reader, "reading", "the server streams"),
+		p.terminates("SIGTERM to node-2, in the middle", p.two, 0),
+		p.startsAgain,
+		p.hears(&reader, "cut-off", "the reader: ECONNRESET, and no end"),
+		p.hears(&p.bob, "cut-off", "the server: ECONNRESET"),
+		p.sees(since{}, fabric.NodeRemoved, func() string { return before }, "left"),
+		p.sees(since{}, fabric.NodeAdded, p.two.incarnation, ""),
+		p.dismisses("both end", &reader, &p.bob),
+	)
 }
 
 // streamer sends a known number of bytes until its node goes.
 func streamer(ctx context.Context, d *demoApp) error {
-	conn, err := d.accept(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	var sent int64
-	for block := pattern('s', 64<<10); err == nil && sent < demoStream; {
-		var n int
-		n, err = conn.Write(block)
-		sent += int64(n)
-	}
-	return d.streamCut(ctx, sent, err, "fabricd")
+	return d.accept(ctx, func(conn *fabric.Conn) (err error) {
+		var sent int64
+		for block := pattern('s', 64<<10); err == nil && sent < demoStream; {
+			var n int
+			n, err = conn.Write(block)
+			sent += int64(n)
+		}
+		return d.streamCut(ctx, sent, err, "fabricd")
+	})
 }
 
 // reader reads the streamer's bytes until the connection is lost.
