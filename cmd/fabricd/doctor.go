@@ -27,8 +27,9 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use: "doctor", Short: "Report what this machine lacks for a node, and what to do about it", Args: noArguments,
 		Long: `doctor looks at the machine for a node with these settings, which are those of
 run, from flags, variables and the file: shared memory, descriptors, processors,
-UDP buffers, ports, directories, the members to join, and the node that runs here,
-if one does. It changes nothing. A finding is ok, a note (it works, and could be
+UDP buffers, whether the sockets of paths can be locked to their peers, ports,
+directories, the members to join, and the node that runs here, if one does. It
+changes nothing. A finding is ok, a note (it works, and could be
 better) or bad (it does not work); a bad one makes the exit code 1.
 
 --plan N adds what N connections take, of the memory and the descriptors that

@@ -82,7 +82,7 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) server.Opt
 		Delivery:   delivery,
 		NoDirect:   !may || shm.Absent() != nil,
 		NoChannels: noChannels,
-		NoPaths:    d.noPaths(),
+		NoPaths:    d.cfg.NoPaths(),
 		MaxPaths:   int64(d.cfg.maxPaths()),
 		Rings:      o.Rings,
 		HugePages:  o.HugePages,

@@ -257,7 +257,7 @@ func (d *Daemon) observeEngine(s *observe.Snapshot, e *engine.Node) {
 		s.Services = append(s.Services, row)
 	}
 	t.Paths = e.Paths()
-	if d.noPaths() == "" {
+	if d.cfg.NoPaths() == "" {
 		t.PathLimit = d.cfg.maxPaths()
 	}
 	slices.SortStableFunc(s.Conns, func(a, b engine.ConnInfo) int { return cmp.Compare(b.WaitingMS, a.WaitingMS) })

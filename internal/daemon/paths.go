@@ -12,12 +12,12 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// noPaths says why connections of this node get no path; "": they do.
-func (d *Daemon) noPaths() string {
+// NoPaths says why connections of a node with this configuration get no path; "": they do.
+func (c Config) NoPaths() string {
 	switch {
-	case d.cfg.Paths == pathsOff:
+	case c.Paths == pathsOff:
 		return "paths are off by the setting paths"
-	case d.cfg.EnableFaults:
+	case c.EnableFaults:
 		return "enable-faults is set: what the operator breaks is the link"
 	}
 	if err := path.Absent(); err != nil {
@@ -34,7 +34,7 @@ const (
 
 // pathNetwork returns how this node makes the sockets of paths; nil: it does not.
 func (d *Daemon) pathNetwork() *engine.PathNetwork {
-	if d.noPaths() != "" {
+	if d.cfg.NoPaths() != "" {
 		return nil
 	}
 	return &engine.PathNetwork{

@@ -24,6 +24,9 @@ type Facts struct {
 	UDPBuffers  string // the fault of its buffers, for operators
 	Send, Merge bool   // the kernel splits a large send into packets, and merges received ones
 
+	Locked     bool  // this process may lock a path's socket to its peer
+	LockFailed error // of trying it, for another reason than a missing capability
+
 	Needs   []daemon.Need
 	Joins   []Join
 	Unknown []string // lines about variables FABRIC_… that are not settings

@@ -45,7 +45,7 @@ func Judge(c daemon.Config, f Facts) []Finding {
 		all = append(all, Finding{"environment", Note, line, "fabricd run --help lists them"})
 	}
 	all = append(all, kernel(f), sharedMemory(f), memory(f), descriptors(f), processors(f), hugePages(c, f))
-	all = append(all, udp(f), offload(f))
+	all = append(all, udp(f), offload(f), pathLock(c, f))
 	for _, n := range f.Needs {
 		all = append(all, need(n, f.Node))
 	}
@@ -143,6 +143,20 @@ func offload(f Facts) Finding {
 	}
 	return Finding{"udp-offload", Note, fmt.Sprintf("UDP_SEGMENT %s, UDP_GRO %s", yes(f.Send), yes(f.Merge)),
 		"links over quic take more processor time: Linux 5.0 has both; --providers tcp,quic prefers TCP"}
+}
+
+// pathLock checks the socket filter that binds a path's socket to its peer.
+func pathLock(c daemon.Config, f Facts) Finding {
+	switch none := c.NoPaths(); {
+	case none != "":
+		return Finding{"path-lock", OK, "not needed: " + none, ""}
+	case f.LockFailed != nil:
+		return Finding{"path-lock", Note, "sockets cannot be locked: " + f.LockFailed.Error(), "connections to other nodes stay on their links"}
+	case !f.Locked:
+		return Finding{"path-lock", Note, "this kernel lets only processes with CAP_NET_ADMIN lock a path's socket to its peer: applications get theirs unlocked",
+			"a hostile application can connect one to whatever fabricd reaches: give fabricd CAP_NET_ADMIN, or set --paths off (docs/threats.md)"}
+	}
+	return Finding{"path-lock", OK, "a path's socket can be locked to its peer by a filter", ""}
 }
 
 func yes(b bool) string {

@@ -15,7 +15,7 @@ import (
 func well() Facts {
 	return Facts{
 		Kernel: "6.1.0", Processors: 8, Descriptors: 1 << 20, Memory: 8 << 30, Bound: "on this machine", Ptrace: "1",
-		HugePage: 2 << 20, Send: true, Merge: true,
+		HugePage: 2 << 20, Send: true, Merge: true, Locked: true,
 		Needs: []daemon.Need{{Setting: "data-port", Value: "7700"}},
 	}
 }
@@ -36,6 +36,8 @@ func TestJudge(t *testing.T) {
 	huge.Local.HugePages = shm.HugeTry
 	required := daemon.Default()
 	required.Local.HugePages = shm.HugeRequire
+	linked := daemon.Default()
+	linked.Paths = "off"
 	for _, tt := range []struct {
 		name   string
 		config daemon.Config
@@ -61,6 +63,9 @@ func TestJudge(t *testing.T) {
 			"udp-buffers bad, udp-offload note"},
 		{"small buffers", daemon.Default(), func(f *Facts) { f.UDPBuffers = "UDP buffers are 208 KiB; set net.core.rmem_max" }, "udp-buffers note"},
 		{"no offload", daemon.Default(), func(f *Facts) { f.Merge = false }, "udp-offload note"},
+		{"sockets stay unlocked", daemon.Default(), func(f *Facts) { f.Locked = false }, "path-lock note"},
+		{"sockets stay unlocked, and none is needed", linked, func(f *Facts) { f.Locked = false }, ""},
+		{"sockets cannot be locked", daemon.Default(), func(f *Facts) { f.Locked, f.LockFailed = false, errors.New("not supported") }, "path-lock note"},
 		{"a port is taken", daemon.Default(), func(f *Facts) { f.Needs = []daemon.Need{taken} }, "data-port bad"},
 		{"by the node that runs", daemon.Default(), func(f *Facts) { f.Needs, f.Node = []daemon.Need{taken}, running("7700") }, ""},
 		{"by another than the node that runs", daemon.Default(), func(f *Facts) { f.Needs, f.Node = []daemon.Need{taken}, running("7710") }, "data-port bad"},

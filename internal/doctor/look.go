@@ -16,6 +16,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/attach/server"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/path"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -52,6 +53,7 @@ func Look(ctx context.Context, c daemon.Config, environ []string, client *daemon
 		f.HugeFailed = server.CheckHugePages(c.Local.Rings)
 	}
 	f.lookAtUDP(c)
+	f.Locked, f.LockFailed = tryLock()
 	f.Joins = dialAll(ctx, c.Join)
 	return f
 }
@@ -104,6 +106,25 @@ func (f *Facts) lookAtUDP(c daemon.Config) {
 		f.Send = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, udpSegment, 1200) == nil
 		f.Merge = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, udpGRO, 1) == nil
 	})
+}
+
+// tryLock reports whether this process may lock a path's socket to its peer.
+func tryLock() (locked bool, err error) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return false, err
+	}
+	defer l.Close()
+	c, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		return false, err
+	}
+	held, err := path.Hold(c)
+	if err != nil {
+		return false, err
+	}
+	defer held.Close()
+	return !held.Unlocked(), nil
 }
 
 // dialAll asks all addresses concurrently whether they are data ports, and does not wait long for

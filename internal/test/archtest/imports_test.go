@@ -92,7 +92,7 @@ var mayImport = map[string][]string{
 	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/ring", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
-	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/shm", "internal/transport/quic", "membership/trust"},
+	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/path", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":      {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
 	"fabric/fabricgrpc": {"fabric", "fabric/addr"},
 	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/attach", "internal/attach/client", "internal/attach/server", "internal/transport", "internal/transport/mem",
