@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
+	"github.com/fabricd/fabricd/internal/observe"
 )
 
 // A gatewaySubject runs gateways that carry nothing.
@@ -86,5 +89,31 @@ func TestGatewaysOfCommandsAreAudited(t *testing.T) {
 	got.next(t, "forward: no port")
 	if err := log.Close(); err != nil || len(got) > 0 {
 		t.Errorf("%d more lines, %v", len(got), err)
+	}
+}
+
+// stuckGateways has a gateway that waits, and one that listens.
+type stuckGateways struct{}
+
+func (stuckGateways) Set([]spec.Gateway) {}
+func (stuckGateways) Close()             {}
+
+func (stuckGateways) Run(context.Context, spec.Gateway, func(spec.Event)) error { return nil }
+
+func (stuckGateways) List() []spec.Status {
+	return []spec.Status{
+		{Kind: spec.Forward, Line: "127.0.0.1:15432=db", State: spec.Waiting, Detail: "address already in use"},
+		{Kind: spec.Expose, Line: "web=localhost:80", State: spec.Listening},
+	}
+}
+
+func TestAGatewayThatWaitsIsAFinding(t *testing.T) {
+	host, _ := testHost(t)
+	host.live.set(func(p *parts) { p.gateways = stuckGateways{} })
+	all := observe.Findings(host.observe(time.Now()))
+	want := observe.Finding{Severity: observe.Broken, Kind: observe.KindGateway, Node: addr.NoNode,
+		Text: "gateway forward 127.0.0.1:15432=db is waiting: address already in use"}
+	if i := slices.Index(all, want); i < 0 || slices.ContainsFunc(all[i+1:], func(f observe.Finding) bool { return f.Kind == want.Kind }) {
+		t.Errorf("%+v, want only %+v of this kind", all, want)
 	}
 }

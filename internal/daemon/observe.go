@@ -12,6 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/engine"
+	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/membership"
@@ -175,6 +176,11 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	}
 	if apps := d.live.get().apps; apps != nil {
 		s.Quotas = apps.server.Quotas()
+	}
+	for _, g := range d.Gateways() {
+		if g.State != spec.Listening {
+			s.Gateways = append(s.Gateways, observe.Gateway{Line: string(g.Kind) + " " + g.Line, State: g.State, Detail: g.Detail})
+		}
 	}
 	d.observeHost(&s.Host)
 	d.observePast(&s)

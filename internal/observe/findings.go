@@ -31,6 +31,7 @@ const (
 	KindFallback    = "fallback"
 	KindReceiver    = "receiver"
 	KindBacklog     = "backlog"
+	KindGateway     = "gateway"
 	KindRefused     = "refused"
 	KindJoin        = "join"
 	KindBanned      = "banned"
@@ -46,7 +47,7 @@ const (
 
 // Kinds returns all kinds of a Finding.
 func Kinds() []string {
-	return []string{KindState, KindHost, KindNode, KindLink, KindLoss, KindSlow, KindFallback, KindReceiver, KindBacklog, KindRefused, KindJoin,
+	return []string{KindState, KindHost, KindNode, KindLink, KindLoss, KindSlow, KindFallback, KindReceiver, KindBacklog, KindGateway, KindRefused, KindJoin,
 		KindBanned, KindDescriptors, KindMemory, KindQuota, KindCertificate, KindClock, KindProvider, KindFault, KindPanic}
 }
 
@@ -88,6 +89,7 @@ func Findings(s Snapshot) []Finding {
 	f.links()
 	f.receivers()
 	f.ports()
+	f.gateways()
 	f.host()
 	f.events()
 	rank := []string{Broken, Warning, Note}
@@ -403,6 +405,13 @@ func (f *findings) portName(p engine.PortInfo) string {
 		}
 	}
 	return fmt.Sprintf("port %d", p.Port)
+}
+
+// gateways adds the gateways that carry nothing.
+func (f *findings) gateways() {
+	for _, g := range f.s.Gateways {
+		f.add(Broken, KindGateway, "gateway %s is %s%s", g.Line, g.State, after(": ", g.Detail))
+	}
 }
 
 // host adds findings that only the host can make.

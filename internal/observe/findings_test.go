@@ -80,6 +80,9 @@ func TestFindings(t *testing.T) {
 		"backlog of a service": {func(s *Snapshot) {
 			s.Ports[0].Waiting, s.Services = 128, []Service{{Name: "db", Node: "web-1", Address: "1:2050"}}
 		}, "broken backlog -: db: backlog full, 128 of 128 wait: process 77 does not accept; 0 connects were refused so far"},
+		"gateway": {func(s *Snapshot) {
+			s.Gateways = []Gateway{{Line: "forward 127.0.0.1:15432=db", State: "waiting", Detail: "address already in use"}}
+		}, "broken gateway -: gateway forward 127.0.0.1:15432=db is waiting: address already in use"},
 		"rule": {event(Event{Time: now.Add(-time.Minute), Event: ConnectRefused, Name: "web-3", Text: `port 2060, rule "2060 from web-1"`, Count: 4}),
 			`warning refused -: a connect by web-3 was refused by an access rule 4 times, 1m0s ago: port 2060, rule "2060 from web-1"`},
 		"rule long ago": {event(Event{Time: now.Add(-6 * time.Minute), Event: ConnectRefused, Count: 1}), ""},

@@ -29,6 +29,8 @@ type Snapshot struct {
 	Services []Service `json:"services"` // there may be more, see Totals
 	Totals   Totals    `json:"totals"`
 	Host     Host      `json:"host"`
+	// Gateways are those that carry nothing.
+	Gateways []Gateway `json:"-"`
 	// Events are recent events, the oldest first.
 	Events []Event `json:"events"`
 
@@ -116,6 +118,13 @@ type Service struct {
 	Address string `json:"address"` // node:port
 	// RoundTripUS is how far away that node is; -1 while it is not known.
 	RoundTripUS int64 `json:"round_trip_us"`
+}
+
+// A Gateway is a line of the settings expose, forward, socks and http-proxy, or a command's.
+type Gateway struct {
+	Line   string // with its setting
+	State  string // waiting or barred
+	Detail string // why
 }
 
 // Totals are counts and their limits.
