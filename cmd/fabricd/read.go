@@ -314,17 +314,20 @@ func (a *app) eventsCommand() *cobra.Command {
 it begins with what has happened before, and tells of links, paths and connections
 too: a node keeps the last 1024 events of nodes, as many of links, of connections with
 their paths, and of attempts that failed. Failures and links that are alike within a
-minute are one event, with how often.`,
+minute are one event, with how often. --once prints what is kept and ends.`,
 		Example: `  fabricd events
+  fabricd events --once
   fabricd events --since 10m --once
   fabricd events --json | jq -c 'select(.event == "removed")'`,
 	}
 	f.addTo(cmd, a, true)
 	cmd.Flags().DurationVar(&since, "since", 0, "begin with what has happened in this time, of links and connections too")
-	cmd.Flags().BoolVar(&once, "once", false, "with --since: end behind what has happened")
+	cmd.Flags().BoolVar(&once, "once", false, "print what has happened, all that is kept or with --since a part, and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if past := cmd.Flags().Changed("since"); since < 0 || past && since == 0 || once && !past {
-			return usagef("since: want a duration, like 10m; --once goes with it")
+		if past := cmd.Flags().Changed("since"); past && since <= 0 {
+			return usagef("since: want a duration, like 10m")
+		} else if once && !past {
+			since = daemon.MaxSince
 		}
 		c := f.client(a)
 		defer c.Close()

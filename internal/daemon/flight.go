@@ -13,11 +13,11 @@ import (
 	"github.com/fabricd/fabricd/internal/flight"
 )
 
-const (
-	// recordedEvery is how often the reader of recorded events gets those that are new.
-	recordedEvery = 250 * time.Millisecond
-	maxSince      = 365 * 24 * time.Hour
-)
+// recordedEvery is how often the reader of recorded events gets those that are new.
+const recordedEvery = 250 * time.Millisecond
+
+// MaxSince is the longest time that events are asked for: all that are kept.
+const MaxSince = 365 * 24 * time.Hour
 
 // Recorded returns the kept events of this node that come after the
 // event seq, and not before from.
@@ -53,7 +53,7 @@ func colons(parts ...string) string {
 // recorded streams the events since a time, one JSON object per line, and then, unless
 // once is asked for, new events, until the reader goes away or the node ends.
 func (a *admin) recorded(w http.ResponseWriter, r *http.Request) {
-	since, err := formDuration(r, "since", 0, 0, maxSince)
+	since, err := formDuration(r, "since", 0, 0, MaxSince)
 	if err != nil {
 		a.refuse(w, err)
 		return
