@@ -30,6 +30,7 @@ type upFlags struct {
 	nodes         int
 	dir           string
 	restart       bool
+	faults        bool
 	json, verbose bool
 }
 
@@ -54,6 +55,7 @@ things out: "fabricd init" and "fabricd run" make a cluster of machines.`,
 	cmd.Flags().IntVarP(&f.nodes, "nodes", "n", 3, fmt.Sprintf("how many nodes, the host included, 1 to %d", upMaxNodes))
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory that keeps the cluster; a temporary one if empty")
 	cmd.Flags().BoolVar(&f.restart, "restart", false, fmt.Sprintf("start a node whose process has ended again, after %v", upRestart))
+	cmd.Flags().BoolVar(&f.faults, "enable-faults", false, "let \"fabricd faults\" break the nodes on purpose")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object per line: the nodes, then what happens to them")
 	cmd.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "print what the nodes log too, to standard error")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -80,7 +82,7 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	if err != nil {
 		return err
 	}
-	c := &crew{exe: exe, dir: dir.path, limit: upJoin, keepLogs: true}
+	c := &crew{exe: exe, dir: dir.path, limit: upJoin, keepLogs: true, settings: []string{fmt.Sprintf("--enable-faults=%t", f.faults)}}
 	if f.verbose {
 		c.echo = newLogEcho(a.stderr).of
 	}

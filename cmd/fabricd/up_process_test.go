@@ -201,7 +201,14 @@ func TestUpContinues(t *testing.T) {
 	t.Parallel()
 	tmp := upTmp(t)
 	dir := filepath.Join(tmp, "c")
-	u := startUp(t, tmp, "--dir", dir, "--nodes", "2", "--restart")
+	u := startUp(t, tmp, "--dir", dir, "--nodes", "2", "--restart", "--enable-faults")
+	admin := u.nodes["node-1"].Admin
+	if out, stderr, code := run(t, nil, "faults", "list", "--admin", admin); code != exitOK {
+		t.Errorf("faults list: exit code %d, %s%s", code, out, stderr)
+	}
+	if out, stderr, code := run(t, nil, "events", "--once", "--admin", admin); code != exitOK || !strings.Contains(out, `"host"`) {
+		t.Errorf("events --once: exit code %d, want the arrival of the host: %s%s", code, out, stderr)
+	}
 	if _, stderr, code := run(t, nil, "up", "--dir", dir); code != exitFail || !strings.Contains(stderr, "runs in "+dir+" already") {
 		t.Errorf("a second up: exit code %d, %q", code, stderr)
 	}
