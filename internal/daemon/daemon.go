@@ -137,7 +137,7 @@ type parts struct {
 type ports struct {
 	data   portPair
 	gossip portPair
-	shared *share // of data
+	demux  *portDemux // of data
 }
 
 // A page is the HTTP server of the page and of metrics. Start sets it.

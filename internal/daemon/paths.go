@@ -77,7 +77,7 @@ func (c *Config) checkPaths() error {
 // acceptPaths gives the engine the sockets that other nodes open for paths, until the
 // node ends.
 func (d *Daemon) acceptPaths(engine *engine.Node) {
-	side := d.ports.shared.paths
+	side := d.ports.demux.paths
 	stop := context.AfterFunc(d.tasks.ctx, func() { side.Close() })
 	d.tasks.wg.Go(func() {
 		defer stop()

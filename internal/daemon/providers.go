@@ -16,8 +16,8 @@ import (
 // data port. The engine closes them, and gives up links that are silent for giveUp.
 // A provider that cannot be used beside others is warned of, and shown.
 func (d *Daemon) openProviders(store *trust.Store, giveUp time.Duration) ([]transport.Provider, error) {
-	d.ports.shared = newShare(d.ports.data.streams, d.log, d.countRefused)
-	names, _ := d.cfg.carriers()
+	d.ports.demux = newPortDemux(d.ports.data.streams, d.log, d.countRefused)
+	names, _ := d.cfg.linkProviders()
 	all, none, err := openEach(names, func(name string) (transport.Provider, error) {
 		switch name {
 		case "quic":
@@ -52,9 +52,9 @@ func (d *Daemon) openQUIC(store *trust.Store, idle time.Duration) (transport.Pro
 }
 
 func (d *Daemon) openTCP(store *trust.Store) (transport.Provider, error) {
-	p, err := stream.New(streamConfig(d, d.ports.shared.provider(), store))
+	p, err := stream.New(streamConfig(d, d.ports.demux.provider(), store))
 	if err != nil {
-		d.ports.shared.other = nil
+		d.ports.demux.other = nil
 		return nil, err
 	}
 	return d.links.provider(p, false), nil
@@ -65,7 +65,7 @@ func (d *Daemon) openTCP(store *trust.Store) (transport.Provider, error) {
 func (d *Daemon) providers() (names []string, none []Unavailable) {
 	live := d.live.get()
 	if live.carried == nil {
-		names, _ := d.cfg.carriers()
+		names, _ := d.cfg.linkProviders()
 		return names, nil
 	}
 	return live.carried, live.unavailable

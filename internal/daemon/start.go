@@ -319,7 +319,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		State:    d.state,
 		Trust:    store,
 		Node:     membership.NodeConfig{Name: d.cfg.Name, Addresses: []string{at.data}, Providers: carried, Want: d.cfg.NodeID},
-		Listener: d.links.streams(d.ports.shared, faults.Control),
+		Listener: d.links.streams(d.ports.demux, faults.Control),
 		Dial:     d.links.dial(faults.Control),
 		Refused:  d.countRefused,
 		Seeds:    d.cfg.Join,

@@ -18,12 +18,12 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// A share is the data port's TCP listener for three: membership, which accepts
+// A portDemux is the data port's TCP listener for three: membership, which accepts
 // from it, the TCP provider and the paths of connections, which accept from its
 // other sides. The first bytes of a connection show its side. Membership reads them, in the places
 // that it has for connections that are not authenticated yet; when they turn out to be for another
 // side, the connection changes hands.
-type share struct {
+type portDemux struct {
 	net.Listener           // membership's side
 	other        *handover // the provider's side; nil: there is none
 	paths        *handover // the side of paths
@@ -33,14 +33,14 @@ type share struct {
 // them at once. Further ones are closed.
 const handedMax = 128
 
-// newShare divides l between membership and paths. refused is called for each
+// newPortDemux divides l between membership and paths. refused is called for each
 // connection that finds no room.
-func newShare(l net.Listener, log zerolog.Logger, refused func()) *share {
-	return &share{Listener: l, paths: newHandover(l, log, refused)}
+func newPortDemux(l net.Listener, log zerolog.Logger, refused func()) *portDemux {
+	return &portDemux{Listener: l, paths: newHandover(l, log, refused)}
 }
 
 // provider makes the provider's side, before the first Accept.
-func (s *share) provider() *handover {
+func (s *portDemux) provider() *handover {
 	s.other = newHandover(s.Listener, s.paths.log, s.paths.refused)
 	return s.other
 }
@@ -53,7 +53,7 @@ func newHandover(l net.Listener, log zerolog.Logger, refused func()) *handover {
 }
 
 // Accept returns the next connection, of which nothing was read.
-func (s *share) Accept() (net.Conn, error) {
+func (s *portDemux) Accept() (net.Conn, error) {
 	c, err := s.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (h *handover) take(c net.Conn) {
 // An undecided connection is one whose first bytes decide which side takes it.
 type undecided struct {
 	*net.TCPConn
-	of *share
+	of *portDemux
 
 	head    []byte // read and not given on yet; of the goroutine that reads
 	decided bool

@@ -39,7 +39,7 @@ func TestProvidersAreNamedOrLeftOut(t *testing.T) {
 			}
 			continue
 		}
-		names, named := conf.carriers()
+		names, named := conf.linkProviders()
 		if err != nil || strings.Join(names, ",") != c.want || named != c.named {
 			t.Errorf("%s: %v, named %v, %v; want %s, %v", setting, names, named, err, c.want, c.named)
 		}

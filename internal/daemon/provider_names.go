@@ -60,8 +60,8 @@ func leftOut(items []string) []string {
 	return names
 }
 
-// carriers returns the providers of links to use, and whether the setting lists them in this order.
-func (c *Config) carriers() (names []string, named bool) {
+// linkProviders returns the providers of links to use, and whether the setting lists them in this order.
+func (c *Config) linkProviders() (names []string, named bool) {
 	out := leftOut(c.Providers)
 	if out == nil && !slices.Equal(c.Providers, []string{autoProviders}) {
 		return slices.DeleteFunc(slices.Clone(c.Providers), func(name string) bool { return name == sharedMemory }), true
@@ -72,7 +72,7 @@ func (c *Config) carriers() (names []string, named bool) {
 // StreamsOnly reports whether none of the providers that links take sends packets of its
 // own: a fault that is one of packets would do nothing.
 func (c *Config) StreamsOnly() bool {
-	names, _ := c.carriers()
+	names, _ := c.linkProviders()
 	return !slices.Contains(names, "quic")
 }
 
@@ -85,7 +85,7 @@ func (c *Config) sharesMemory() (may, must bool) {
 
 // checkProviders finds contradictions between providers and the settings of single providers.
 func (c *Config) checkProviders(report func(key, text, allowed string)) {
-	names, _ := c.carriers()
+	names, _ := c.linkProviders()
 	if len(names) == 0 {
 		report("providers", strings.Join(c.Providers, ","), "want at least one of quic and tcp")
 		return

@@ -40,7 +40,7 @@ func TestShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newShare(l, zerolog.Nop(), func() {})
+	s := newPortDemux(l, zerolog.Nop(), func() {})
 	s.provider()
 	defer s.Close()
 	say := func(parts ...[]byte) net.Conn {
@@ -138,7 +138,7 @@ func TestConnectionsThatNobodyTakesAreSummedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	s := newShare(l, zerolog.New(&out), func() { refused++ })
+	s := newPortDemux(l, zerolog.New(&out), func() { refused++ })
 	s.provider()
 	const more = 1000
 	for range handedMax + more {

@@ -38,7 +38,7 @@ func TestControlRulesLeaveSessionsAlone(t *testing.T) {
 			}
 			layer := inject.New(plane)
 			defer layer.Close()
-			s := newShare(inner, zerolog.Nop(), func() {})
+			s := newPortDemux(inner, zerolog.Nop(), func() {})
 			s.provider()
 			control := layer.Listener(s, faults.Control) // as the daemon does
 			defer control.Close()
@@ -84,7 +84,7 @@ func TestHalfOpenControlIsRefused(t *testing.T) {
 	}
 	layer := inject.New(plane)
 	defer layer.Close()
-	s := newShare(inner, zerolog.Nop(), func() {})
+	s := newPortDemux(inner, zerolog.Nop(), func() {})
 	s.provider()
 	control := layer.Listener(s, faults.Control)
 	defer control.Close()
