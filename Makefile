@@ -171,7 +171,7 @@ apps: ## PostgreSQL, Redis, nginx, ssh, rsync, git and gRPC across two fabricds 
 	FABRICD_APPSMOKE=$(if $(findstring --json,$(ARGS)),json,text) FABRICD_APPSMOKE_EXE=$(CURDIR)/bin/fabricd \
 	  exec $(CURDIR)/bin/appsmoke.test -test.run '^TestAppsSmoke$$' -test.timeout 8m
 
-conformance: ## what of SCIF holds, is missing or cannot apply, per call, through every door
+conformance: ## what of SCIF holds, is missing or cannot apply, per call, in every API mode
 	@cd internal/test/conformance
 	go test -count=1 -timeout 30m -run '^TestConformance$$' # without a package: go shows what passing tests print
 

@@ -23,7 +23,7 @@ type check struct {
 	near *fabric.Node // of the endpoint that the row is about
 	far  *fabric.Node // of its peer
 
-	settles time.Duration // of the door
+	settles time.Duration // of the API mode
 
 	// Addresses of a peer in a process of its own, which dies ends: at accepts every connect
 	// is accepted, at waits none. dies is nil if there is no such process.
@@ -148,7 +148,7 @@ func (c *check) dial(near, listener end, at fabric.Addr) (end, end) {
 	return near, far
 }
 
-// ready brings a new connection to the state in which the door's rows expect
+// ready brings a new connection to the state in which the API mode's rows expect
 // it. An application of the row's own may have come through another socket of its
 // node. Its server does not know the other end: its connections stay as they are.
 func (c *check) ready(near, far end) {

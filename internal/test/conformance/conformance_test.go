@@ -35,10 +35,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestConformance runs the contract through every door.
+// TestConformance runs the contract in every API mode.
 func TestConformance(t *testing.T) {
-	for _, door := range doors {
-		t.Run(door.Name, func(t *testing.T) { tallies = append(tallies, Run(t, door)...) })
+	for _, mode := range modes {
+		t.Run(mode.Name, func(t *testing.T) { tallies = append(tallies, Run(t, mode)...) })
 	}
 }
 
@@ -109,7 +109,7 @@ func begins(name, state string) bool {
 }
 
 func TestPrintCounts(t *testing.T) {
-	tally := Tally{Door: "d", Pair: Across, Calls: map[string]count{}}
+	tally := Tally{Mode: "d", Pair: Across, Calls: map[string]count{}}
 	open, connect := openRows[0], row{call: "connect", name: "any=ENODEV", instead: "nothing"}
 	tally.add(open, true)
 	tally.add(open, false)

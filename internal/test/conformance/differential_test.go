@@ -45,7 +45,7 @@ type started struct {
 	rings *rings
 }
 
-// An entrance is a door to a node: embedded or attached.
+// An entrance is an API mode of a node: embedded or attached.
 type entrance func(cluster *fabrictest.Cluster, attached *sockets, node int) *fabric.Node
 
 func throughEngine(c *fabrictest.Cluster, _ *sockets, node int) *fabric.Node {
@@ -119,7 +119,7 @@ func traceOf(t *testing.T, on started, program []step) []string {
 }
 
 // TestSameProgramSameTrace runs random programs of calls, right and wrong ones,
-// through every door, over every provider and on one node: the visible results,
+// in every API mode, over every provider and on one node: the visible results,
 // errors, bytes and events are the same everywhere.
 func TestSameProgramSameTrace(t *testing.T) { sameTraces(t, stages, programSteps) }
 

@@ -65,7 +65,7 @@ func (p place) end(t *testing.T, e *ending, rows []row, tally *Tally) {
 	}
 	passed := make([]bool, len(mine))
 	t.Run(e.name, func(t *testing.T) {
-		p := newPlace(t, p.door, p.pair, row{})
+		p := newPlace(t, p.mode, p.pair, row{})
 		c := p.of(t)
 		if e.process {
 			c.accepts, c.waits, c.dies = c.site.Process(int(c.far.ID()))

@@ -1,6 +1,6 @@
 // Package conformance is the contract of SCIF's user-mode calls as a table:
 // one row for each call and state or argument, with the result that SCIF gives
-// it. The rows stand on package fabric alone and run through every door to a
+// it. The rows stand on package fabric alone and run in every API mode of a
 // node (embedded, attached), over every provider, and on one node.
 //
 // Its tests print how many rows of each call hold, how many are missing, and the same
@@ -15,15 +15,15 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// A Door is one way for applications to reach two nodes of a cluster.
-type Door struct {
+// A Mode is one way for applications to reach two nodes of a cluster.
+type Mode struct {
 	Name string
 
 	// Pairs are the kinds of connections to try. Those inside one node do not
 	// depend on the provider.
 	Pairs []Pair
 
-	// Has lists the features, needed by some rows, that this door has.
+	// Has lists the features, needed by some rows, that this mode has.
 	Has feature
 
 	// Settles is how long a connection must have no room before it is full: the buffers
@@ -42,7 +42,7 @@ type Site interface {
 	App(node int, admin bool) *fabric.Node
 
 	// Ready brings a new connection, whose ends are a and b, to the state in which the
-	// door's rows expect it. No bytes that it sends remain to be received.
+	// API mode's rows expect it. No bytes that it sends remain to be received.
 	Ready(ctx context.Context, a, b *fabric.Endpoint) error
 
 	// Kill ends a node as a crash does, Restart starts it again.
@@ -54,12 +54,12 @@ type Site interface {
 	Evict(node int)
 
 	// Hold holds up the transfers between the nodes until release is called. It is for
-	// doors that have Held.
+	// API modes that have Held.
 	Hold() (release func())
 	// Process starts an application in a process of its own, which listens at two
 	// ports. It accepts every connection to the first, registers a page at offset 0 of
 	// it, and sends back the first 4 bytes that it receives; the second accepts none.
-	// kill ends the process with SIGKILL. It is for doors that have Processes.
+	// kill ends the process with SIGKILL. It is for API modes that have Processes.
 	Process(node int) (accepts, waits fabric.Addr, kill func())
 }
 

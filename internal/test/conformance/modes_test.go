@@ -25,7 +25,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-var doors = []Door{
+var modes = []Mode{
 	{Name: "fabrictest mem", Pairs: []Pair{Across, SameNode, SameApp}, Has: Held | AllPorts, Settles: 50 * time.Millisecond, Start: inTest()},
 	{Name: "fabrictest quic", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.QUIC())},
 	{Name: "fabrictest tcp", Pairs: []Pair{Across}, Has: Held, Settles: 50 * time.Millisecond, Start: inTest(fabrictest.TCP())},

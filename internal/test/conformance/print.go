@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// Print writes the verdicts on the rows of each call, per door and pair, and on the
+// Print writes the verdicts on the rows of each call, per API mode and pair, and on the
 // pairs of call and error in SCIF's header. It reports whether none is broken and
 // no pair unjudged.
 func Print(w io.Writer, tallies []Tally) bool {
@@ -18,7 +18,7 @@ func Print(w io.Writer, tallies []Tally) bool {
 	}
 	rows := printRows(w, tallies)
 	pairs := printPairs(w, failed)
-	fmt.Fprintf(w, "\nrows of scif.md through all doors: %d of %d hold, %d are missing, %d are broken; %d lines are not applicable\n",
+	fmt.Fprintf(w, "\nrows of scif.md in all API modes: %d of %d hold, %d are missing, %d are broken; %d lines are not applicable\n",
 		rows[holds], rows.all(), rows[missing], rows[broken], len(rests))
 	fmt.Fprintf(w, "pairs of call and error in scif.h: %d of %d hold, %d are missing, %d are broken, %d are not applicable\n",
 		pairs[holds], pairs.all(), pairs[missing], pairs[broken], pairs[inapplicable])
@@ -30,7 +30,7 @@ func printRows(w io.Writer, tallies []Tally) (sum count) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(tw, "rows that hold\t")
 	for _, t := range tallies {
-		fmt.Fprintf(tw, "%s\t", t.Door)
+		fmt.Fprintf(tw, "%s\t", t.Mode)
 	}
 	fmt.Fprint(tw, "missing\tnot\t\n\t")
 	for _, t := range tallies {

@@ -172,7 +172,7 @@ func lossSteps() []programStep {
 const lossPrograms = 4
 
 // TestSameLossSameErrnos lets programs end with the death of the far node: calls that
-// wait and later ones end in the same way behind every door and over
+// wait and later ones end in the same way in every API mode and over
 // every provider. Connections inside the near node go on.
 func TestSameLossSameErrnos(t *testing.T) {
 	seed := *programSeed

@@ -98,7 +98,7 @@ type programEnd struct {
 
 // A programRun runs programs on one pair of applications, and writes their visible
 // results. It waits for effects that depend on time, so that the same program sees the
-// same behind every door.
+// same in every API mode.
 type programRun struct {
 	ctx  context.Context
 	apps [2]*fabric.Node

@@ -22,7 +22,7 @@ type row struct {
 	instead string
 
 	only  []Pair        // the pairs that the row is about; nil: all
-	needs feature       // of the door
+	needs feature       // of the API mode
 	alone bool          // the row needs a cluster of its own
 	wait  time.Duration // the connect timeout of that cluster
 
@@ -32,8 +32,8 @@ type row struct {
 	ending *ending
 }
 
-// isFor reports whether the row is about pairs of kind p behind the door.
-func (r row) isFor(d Door, p Pair) bool {
+// isFor reports whether the row is about pairs of kind p in the API mode.
+func (r row) isFor(d Mode, p Pair) bool {
 	return (r.only == nil || slices.Contains(r.only, p)) && d.Has&r.needs == r.needs
 }
 
@@ -51,7 +51,7 @@ func (r row) test() func(*check) {
 // id returns the row's unique name.
 func (r row) id() string { return r.call + "/" + r.name }
 
-// A feature is a property that some doors have and others do not.
+// A feature is a property that some API modes have and others do not.
 type feature uint
 
 const (

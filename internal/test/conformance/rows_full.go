@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// Bounds of the rows' attempts: higher than the limits of any door.
+// Bounds of the rows' attempts: higher than the limits of any API mode.
 const (
 	manyEndpoints = 20_000
 	manyWindows   = 5_000

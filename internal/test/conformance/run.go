@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// A Tally counts, for one door and one kind of pair, the verdicts on the rows of
+// A Tally counts, for one API mode and one kind of pair, the verdicts on the rows of
 // each call.
 type Tally struct {
-	Door  string
+	Mode  string
 	Pair  Pair
 	Calls map[string]count
 	// Failed are the rows that do not hold.
@@ -30,18 +30,18 @@ func (t *Tally) add(r row, passed bool) {
 	t.Calls[r.call] = n
 }
 
-// Run runs every row through the door, as sub-tests of t with the names
+// Run runs every row in the mode, as sub-tests of t with the names
 // pair/call/row, and returns the tallies.
-func Run(t *testing.T, door Door) []Tally {
+func Run(t *testing.T, mode Mode) []Tally {
 	var tallies []Tally
-	for _, pair := range door.Pairs {
-		tally := Tally{Door: door.Name, Pair: pair, Calls: map[string]count{}}
+	for _, pair := range mode.Pairs {
+		tally := Tally{Mode: mode.Name, Pair: pair, Calls: map[string]count{}}
 		t.Run(string(pair), func(t *testing.T) {
-			shared := newPlace(t, door, pair, row{})
+			shared := newPlace(t, mode, pair, row{})
 			var ends []row
 			for _, r := range table() {
 				switch {
-				case !r.isFor(door, pair):
+				case !r.isFor(mode, pair):
 				case r.ending != nil:
 					ends = append(ends, r)
 				case r.test() == nil:
@@ -61,12 +61,12 @@ func Run(t *testing.T, door Door) []Tally {
 
 // A place is a cluster and the two applications on it that rows share.
 type place struct {
-	door Door
+	mode Mode
 	check
 }
 
-func newPlace(tb testing.TB, door Door, pair Pair, r row) place {
-	site := door.Start(tb, r.wait)
+func newPlace(tb testing.TB, mode Mode, pair Pair, r row) place {
+	site := mode.Start(tb, r.wait)
 	near := site.App(0, true)
 	far := near
 	switch pair {
@@ -75,7 +75,7 @@ func newPlace(tb testing.TB, door Door, pair Pair, r row) place {
 	case SameNode:
 		far = site.App(0, true)
 	}
-	return place{door, check{site: site, pair: pair, near: near, far: far, settles: door.Settles}}
+	return place{mode, check{site: site, pair: pair, near: near, far: far, settles: mode.Settles}}
 }
 
 // of returns the check of one test.
@@ -90,7 +90,7 @@ func (p place) of(t *testing.T) *check {
 // run runs one row, in a cluster of its own if it needs one.
 func (p place) run(t *testing.T, r row) {
 	if r.alone {
-		p = newPlace(t, p.door, p.pair, r)
+		p = newPlace(t, p.mode, p.pair, r)
 	}
 	r.test()(p.of(t))
 }
