@@ -79,26 +79,18 @@ func (a Action) What() string {
 		rule.On = ""
 		_, effects, _ := strings.Cut(rule.String(), "→any ")
 		return strings.Join(strings.Fields("link "+string(a.Link.Plane)+" "+effects), " ")
-	case a.Partition != nil:
-		return strings.TrimSpace("partition " + string(a.Partition.Way))
-	case a.Path != nil:
-		return strings.Join(strings.Fields("path "+string(a.Path.Of)+" "+string(a.Path.Do)), " ")
-	case a.Network != nil:
-		return "network " + string(a.Network.Do)
-	case a.Node != nil:
-		return "node " + string(a.Node.Do)
-	case a.App != nil:
-		return "app " + string(a.App.Do)
-	case a.Fault != nil:
-		return strings.TrimSpace("fault " + string(a.Fault.Kind) + " " + string(a.Fault.Step))
 	case a.CPU != nil:
 		return fmt.Sprintf("cpu share %s hogs %d", a.CPU.Share, a.CPU.Hogs)
 	case a.Memory != nil:
 		return "memory " + a.Memory.Limit.String()
-	case a.Rotate != nil:
-		return "rotate " + string(a.Rotate.What)
 	}
-	return "nothing"
+	words := setFields(valueOf(&a.Do)) // the action's name
+	for _, f := range theOne(valueOf(&a.Do)).Fields() {
+		if f.Kind() == reflect.String && f.String() != "" {
+			words = append(words, f.String())
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // Begin returns the record that opens a run of the schedule in a lab, as far as the
