@@ -75,7 +75,7 @@ func (e *End) borrow(off int64) Step {
 			return Step{Call: Call{Do: Transfer, RMA: Operation{Verb: VRead, Len: lentSize}, Buf: part, Remote: off, Quiet: true}, Then: next}
 		}
 		return quiet(fenceWait(false, func(r Result) Step {
-			e.honest(r.Status)
+			e.noteUnexpected(r.Status)
 			if r.Status == "" && !e.lentWhole(dst) {
 				e.env.Bug("a window was given back while a read of it was under way")
 			}

@@ -70,7 +70,7 @@ func (e *End) operate() Step {
 			if r.Status != "" {
 				return ended(r)
 			}
-			return (&operator{e: e, g: g, last: make([]uint64, g.slots)}).hear(r)
+			return (&operator{e: e, g: g, last: make([]uint64, g.slots)}).frames(r)
 		})
 	}}
 }
@@ -81,8 +81,8 @@ func (e *End) without(err error) Step {
 	return done
 }
 
-// hear takes the peer's frames. The first one describes its window; then work begins.
-func (o *operator) hear(r Result) Step {
+// frames takes the peer's frames. The first one describes its window; then work begins.
+func (o *operator) frames(r Result) Step {
 	return recvFull(frameSize, func(r Result) Step {
 		if r.Status != "" || r.Over {
 			return ended(r)
@@ -93,11 +93,11 @@ func (o *operator) hear(r Result) Step {
 			o.peerID, o.peerOff = a, int64(b)
 			begun = []Task{{First: o.begin(), Begins: true}}
 		case kind == frameDone && o.e.window != nil:
-			o.e.window.checkTold(a)
+			o.e.window.checkReported(a)
 		case kind == frameLent:
 			begun = []Task{{First: o.e.borrow(int64(a))}}
 		}
-		next := o.hear(r)
+		next := o.frames(r)
 		next.Also = begun
 		return next
 	})
@@ -275,7 +275,7 @@ func (o *operator) add(op Operation, then func(Result) Step) Step {
 func (o *operator) fence(then func(Result) Step) Step {
 	upto := o.n
 	return fenceWait(false, func(r Result) Step {
-		o.e.honest(r.Status)
+		o.e.noteUnexpected(r.Status)
 		for _, p := range o.reads {
 			bad := -1
 			if r.Status == "" {
@@ -321,9 +321,9 @@ func fenceWait(peer bool, then func(Result) Step) Step {
 	}}
 }
 
-// honest notes an operation that was begun well and failed although nothing happened to
+// noteUnexpected notes an operation that was begun well and failed although nothing happened to
 // the connection: its window was taken away under it.
-func (e *End) honest(status string) {
+func (e *End) noteUnexpected(status string) {
 	if !slices.Contains([]string{"", "ECONNRESET", "ENODEV", "ECANCELED", "EINTR", "EBADF", "ENOTCONN"}, status) {
 		e.env.Bug("an operation that was begun in order failed: %s", status)
 	}

@@ -204,11 +204,11 @@ type End struct {
 	Open                  bool   // both ends have greeted each other
 	Failed                string // how the first call failed that did; empty: none
 
-	env     Env
-	plan    *Plan
-	tellers []*teller
-	window  *Window
-	stage   *stage
+	env       Env
+	plan      *Plan
+	recorders []*recorder
+	window    *Window
+	stage     *stage
 }
 
 // NewEnd returns the end of a client, or, if kind is 0, of a server, which learns the
@@ -255,7 +255,7 @@ func (e *End) Closed() *history.Closed {
 
 // Flush writes the sent and received ranges that are not written yet.
 func (e *End) Flush() {
-	for _, t := range e.tellers {
+	for _, t := range e.recorders {
 		t.flush()
 	}
 }

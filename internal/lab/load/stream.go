@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// tellEvery bounds how long bytes that were sent or received stay unwritten.
-	tellEvery = 50 * time.Millisecond
+	// recordEvery bounds how long bytes that were sent or received stay unwritten.
+	recordEvery = 50 * time.Millisecond
 	// offerAhead is for how long an end announces its sends in advance.
 	offerAhead = 250 * time.Millisecond
 )
@@ -17,14 +17,14 @@ const (
 type sender struct {
 	e            *End
 	pace         *Pacer
-	t            *teller
+	t            *recorder
 	i            uint64 // messages so far
 	pos, offered int64
 }
 
 func (e *End) sender() Step {
 	s := &sender{e: e, pace: e.plan.AtRate(e.plan.Messages.Rate, e.env.Now())}
-	s.t = e.teller(func(r history.Range) { e.env.Put(&history.Sent{ConnEnd: e.ID, Range: r}) })
+	s.t = e.recorder(func(r history.Range) { e.env.Put(&history.Sent{ConnEnd: e.ID, Range: r}) })
 	return s.wait()
 }
 
@@ -60,12 +60,12 @@ func (s *sender) sent(r Result) Step {
 // A receiver receives until the connection ends, and compares.
 type receiver struct {
 	e   *End
-	t   *teller
+	t   *recorder
 	pos int64
 }
 
 func (e *End) receiver() Step {
-	v := &receiver{e: e, t: e.teller(func(r history.Range) { e.env.Put(&history.Received{ConnEnd: e.ID, Range: r}) })}
+	v := &receiver{e: e, t: e.recorder(func(r history.Range) { e.env.Put(&history.Received{ConnEnd: e.ID, Range: r}) })}
 	return v.next(Result{})
 }
 
@@ -104,35 +104,35 @@ func (v *receiver) got(r Result) Step {
 
 func at(pos int64) *int64 { return &pos }
 
-// A teller writes adjacent ranges as one record, not later than tellEvery after the
+// A recorder writes adjacent ranges as one record, not later than recordEvery after the
 // first of them if more come.
-type teller struct {
+type recorder struct {
 	put   func(history.Range)
 	r     history.Range
 	since time.Duration
 }
 
-func (e *End) teller(put func(history.Range)) *teller {
-	t := &teller{put: put}
-	e.tellers = append(e.tellers, t)
+func (e *End) recorder(put func(history.Range)) *recorder {
+	t := &recorder{put: put}
+	e.recorders = append(e.recorders, t)
 	return t
 }
 
 // add adds [from, to), which is behind every range before.
-func (t *teller) add(from, to int64, now time.Duration) {
+func (t *recorder) add(from, to int64, now time.Duration) {
 	if from == to {
 		return
 	}
 	if t.r.From == t.r.To {
 		t.r.From, t.since = from, now
 	}
-	if t.r.To = to; now-t.since >= tellEvery {
+	if t.r.To = to; now-t.since >= recordEvery {
 		t.flush()
 	}
 }
 
 // flush writes the range that is not written yet.
-func (t *teller) flush() {
+func (t *recorder) flush() {
 	if t.r.From < t.r.To {
 		t.put(t.r)
 	}
@@ -140,4 +140,4 @@ func (t *teller) flush() {
 }
 
 // skip passes over bytes up to to, which another record covers.
-func (t *teller) skip(to int64) { t.r = history.Range{From: to, To: to} }
+func (t *recorder) skip(to int64) { t.r = history.Range{From: to, To: to} }

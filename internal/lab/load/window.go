@@ -28,9 +28,9 @@ type Window struct {
 	mem    Memory
 	bytes  []byte // of the window, without the guards
 
-	told    uint64 // highest operation that the peer has reported as written
-	signal  uint64 // last value seen in the signal word
-	covered uint64 // highest operation that a signal has covered
+	reported uint64 // highest operation that the peer has reported as written
+	signal   uint64 // last value seen in the signal word
+	covered  uint64 // highest operation that a signal has covered
 }
 
 // newWindow makes the memory of a window; it is not registered yet.
@@ -71,9 +71,9 @@ func (w *Window) lookForSignal() {
 	w.env.Put(&history.SignalSeen{ConnEnd: w.owner, Value: v, Missing: w.check(&w.covered, v)})
 }
 
-// checkTold writes down whether the operations that the peer has reported as written are there.
-func (w *Window) checkTold(upto uint64) {
-	w.env.Put(&history.Checked{ConnEnd: w.owner, Upto: upto, Missing: w.check(&w.told, upto)})
+// checkReported writes down whether the operations that the peer has reported as written are there.
+func (w *Window) checkReported(upto uint64) {
+	w.env.Put(&history.Checked{ConnEnd: w.owner, Upto: upto, Missing: w.check(&w.reported, upto)})
 }
 
 // check looks at the operations behind *seen up to upto, and returns one that is
