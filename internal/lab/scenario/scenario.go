@@ -21,7 +21,7 @@ type Scenario struct {
 	Version  int          `yaml:"version" need:"true" range:"1..1" doc:"version of the format"`
 	Name     Name         `yaml:"name" need:"true" doc:"what reports call it; by convention the file's name"`
 	About    Text         `yaml:"about" doc:"what it shows, in a sentence"`
-	Rows     []Name       `yaml:"rows" doc:"rows of the failure model, bars and pains that it shows, as F1, B6, S3, I5 or P12"`
+	Rows     []Name       `yaml:"rows" doc:"rows of the failure model, criteria and known issues that it shows, as F1, B6, S3, I5 or P12"`
 	On       []Lab        `yaml:"on" need:"true" doc:"labs that can run it"`
 	Cluster  Cluster      `yaml:"cluster" need:"true" doc:"the nodes"`
 	Select   []Selection  `yaml:"select" doc:"names for slots that are drawn from the seed, used as $name"`
