@@ -11,7 +11,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/embed"
 )
 
@@ -43,11 +42,7 @@ func (o *endOptions) embedded(ctx context.Context, e *end) error {
 	o.onNode(e, node.Node)
 	e.close = node.Close
 	if config.Host {
-		listen := e.listen
-		e.listen = func() (net.Listener, error) {
-			l, err := listen()
-			return namedListener{l, node.DataAddr()}, err
-		}
+		e.at = node.DataAddr()
 		return nil
 	}
 	return sees(ctx, node.Node, 2)
@@ -57,19 +52,3 @@ func initHost(config embed.Config, tokenFile string) error {
 	token, err := embed.Init(config)
 	return errors.Join(err, os.WriteFile(tokenFile, []byte(token), 0o600))
 }
-
-// A namedListener prints its node's address too.
-type namedListener struct {
-	net.Listener
-	at string
-}
-
-// Addr implements net.Listener.
-func (l namedListener) Addr() net.Addr { return nodeAt{l.Listener.Addr().(fabric.Addr), l.at} }
-
-type nodeAt struct {
-	fabric.Addr
-	at string
-}
-
-func (a nodeAt) String() string { return a.at + " " + a.Addr.String() }

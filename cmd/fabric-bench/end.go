@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,6 +59,7 @@ type end struct {
 	listen func() (net.Listener, error)
 	dial   dialFunc
 	close  func() error
+	at     string     // that clients need beside the listener's address; empty: nothing
 	pool   []net.Conn // connections that orders keep open
 }
 
@@ -140,15 +142,15 @@ func (e *end) serve(in io.Reader, out io.Writer) error {
 		}
 		l.Close()
 	}()
-	fmt.Fprintln(out, l.Addr())
+	fmt.Fprintln(out, strings.TrimSpace(e.at+" "+l.Addr().String()))
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			<-ended
-			return ignoreClosed(err)
+			return ignore(err, net.ErrClosed)
 		}
 		go func() { // ends with the client's connection, or this process
-			if err := serveOne(e.node, c); ignoreEOF(err) != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			if err := serveOne(e.node, c); ignore(err, io.EOF) != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 				fmt.Fprintln(os.Stderr, "error:", err)
 			}
 		}()
@@ -162,15 +164,9 @@ func mallocs() int64 {
 	return int64(m.Mallocs)
 }
 
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
+// ignore returns err, unless it is the expected one.
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
 		return nil
 	}
 	return err

@@ -152,7 +152,7 @@ func exposeWindow(node *fabric.Node, c net.Conn, size int64) error {
 	if _, err = c.Read(make([]byte, 1)); err == nil {
 		err = errors.New("bytes beside a window")
 	}
-	return errors.Join(ignoreEOF(err), fc.Close(), mem.Close())
+	return errors.Join(ignore(err, io.EOF), fc.Close(), mem.Close())
 }
 
 // A dialFunc connects to the server of a carrier.
