@@ -292,11 +292,13 @@ func (o *ordeal) check() {
 // TestEveryStepOfMembershipIsHit counts the steps of a cluster's ordinary incarnation.
 func TestEveryStepOfMembershipIsHit(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
-		var mu sync.Mutex
-		hits := map[string]int{}
-		watched := func(i int) faulty {
+		var all []faulty
+		watched := func(i int) faulty { // with faults that count the hits of their steps, and never happen
 			f := w.faulty(i)
-			f.Watch(func(s failpoint.Step) { mu.Lock(); defer mu.Unlock(); hits[s.String()]++ })
+			for _, step := range membershipSteps() {
+				must(f.Add(failpoint.Fault{Kind: failpoint.Delay, Step: step, For: failpoint.Duration(time.Second), Nth: failpoint.MaxCount}))
+			}
+			all = append(all, f)
 			return f
 		}
 		w.hostWith(watched(1))
@@ -311,8 +313,12 @@ func TestEveryStepOfMembershipIsHit(t *testing.T) {
 		w.kill(w.node(1))
 		w.againWith(watched(1))
 		w.within(10*time.Second, "all see all", func() bool { return mesh(w.all) })
-		mu.Lock()
-		defer mu.Unlock()
+		hits := map[string]uint64{}
+		for _, f := range all {
+			for _, r := range f.List() {
+				hits[r.Fault.Step] += r.Hits
+			}
+		}
 		for _, step := range membershipSteps() {
 			if hits[step] == 0 {
 				t.Errorf("%s was never hit", step)

@@ -40,17 +40,17 @@ func (n *Node) hit(s Step) (err error) {
 func (n *Node) meet(s Step) (fire []*fault) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.points[s].Load()
-	if p == nil || n.dead.Load() {
+	if n.dead.Load() {
 		return nil
 	}
-	if p.watch != nil {
-		p.watch(s)
-	}
-	for _, x := range p.faults {
-		if n.firesLocked(x) {
-			fire = append(fire, x)
+	for _, x := range n.points[s].all() {
+		if !x.Pass() {
+			continue
 		}
+		if x.Kind == Delay {
+			x.waiting++
+		}
+		fire = append(fire, x)
 	}
 	for _, x := range fire {
 		if x.Times >= 0 && x.fired == uint64(x.Times) && x.Kind != Delay {
@@ -58,15 +58,6 @@ func (n *Node) meet(s Step) (fire []*fault) {
 		}
 	}
 	return fire
-}
-
-// firesLocked counts a hit for x and reports whether x happens.
-func (n *Node) firesLocked(x *fault) bool {
-	fires := x.Pass()
-	if fires && x.Kind == Delay {
-		x.waiting++
-	}
-	return fires
 }
 
 // A Trigger decides at which hits of its step a fault happens.

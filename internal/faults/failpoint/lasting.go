@@ -3,7 +3,6 @@ package failpoint
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 )
@@ -34,11 +33,8 @@ func (n *Node) beginLocked(x *fault) error {
 		}
 		x.undo = restore
 	case SlowReceiver:
-		n.setSlow(append(n.slowOnes(), x))
-		x.undo = func() error {
-			n.setSlow(slices.DeleteFunc(n.slowOnes(), func(y *fault) bool { return y == x }))
-			return nil
-		}
+		n.slow.add(x)
+		x.undo = func() error { n.slow.remove(x); return nil }
 	}
 	x.timer = time.AfterFunc(time.Duration(x.For), func() { _ = n.end(x) }) // x.problem has the error
 	return nil
@@ -156,32 +152,13 @@ func wait(d time.Duration, over <-chan struct{}) {
 	}
 }
 
-func (n *Node) slowOnes() []*fault {
-	if all := n.slow.Load(); all != nil {
-		return slices.Clone(*all)
-	}
-	return nil
-}
-
-func (n *Node) setSlow(all []*fault) {
-	if len(all) == 0 {
-		n.slow.Store(nil)
-		return
-	}
-	n.slow.Store(&all)
-}
-
 // slowAt returns the slow receiver of a port, that of all ports if it has none
 // of its own, or nil.
 func (n *Node) slowAt(port uint16) (found *fault) {
 	if n == nil {
 		return nil
 	}
-	all := n.slow.Load()
-	if all == nil {
-		return nil
-	}
-	for _, x := range *all {
+	for _, x := range n.slow.all() {
 		if x.Port == port || x.Port == 0 && found == nil {
 			found = x
 		}

@@ -33,13 +33,13 @@ type Actor interface {
 type Node struct {
 	actor Actor
 
-	points [stepCount]atomic.Pointer[point] // nil: nothing is armed there
-	clock  atomic.Pointer[fault]            // nil: right
-	disk   atomic.Pointer[fault]            // nil: healthy
-	slow   atomic.Pointer[[]*fault]         // nil: no slow reader
-	dead   atomic.Bool                      // crashed in a process that goes on
+	points [stepCount]faultList  // those that are armed at each step
+	clock  atomic.Pointer[fault] // nil: right
+	disk   atomic.Pointer[fault] // nil: healthy
+	slow   faultList             // slow receivers
+	dead   atomic.Bool           // crashed in a process that goes on
 
-	mu     sync.Mutex // guards the fields below and those of point and fault
+	mu     sync.Mutex // guards the fields below and those of fault, and changes of the lists above
 	faults map[uint64]*fault
 	lastID uint64
 	closed bool
@@ -93,11 +93,30 @@ type fault struct {
 	timer   *time.Timer  // ends it
 }
 
-// A point is a step at which something is armed. Its fields are guarded by
-// Node.mu; a point that holds nothing is taken off its step.
-type point struct {
-	faults []*fault // by ID
-	watch  func(Step)
+// A faultList is some faults, in the order of their addition. It is read without a lock: nil if there
+// is none, and no list that is there changes.
+type faultList struct{ atomic.Pointer[[]*fault] }
+
+func (l *faultList) all() []*fault {
+	if all := l.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// add and remove change the list. Node.mu is held.
+func (l *faultList) add(x *fault) {
+	all := append(slices.Clone(l.all()), x)
+	l.Store(&all)
+}
+
+func (l *faultList) remove(x *fault) {
+	all := slices.DeleteFunc(slices.Clone(l.all()), func(y *fault) bool { return y == x })
+	if len(all) == 0 {
+		l.Store(nil)
+	} else {
+		l.Store(&all)
+	}
 }
 
 // Errors of Add and Clear.
@@ -158,26 +177,8 @@ func (n *Node) armLocked(x *fault) {
 	x.step = byName[x.Step]
 	x.state = Armed
 	x.Trigger = x.Arm(x.step)
-	p := n.pointLocked(x.step)
-	p.faults = append(p.faults, x)
+	n.points[x.step].add(x)
 	x.timer = time.AfterFunc(time.Duration(x.Within), func() { n.end(x) })
-}
-
-// pointLocked returns the point of a step, which it may make.
-func (n *Node) pointLocked(s Step) *point {
-	p := n.points[s].Load()
-	if p == nil {
-		p = &point{}
-		n.points[s].Store(p)
-	}
-	return p
-}
-
-// tidyLocked takes a point that holds nothing off its step.
-func (n *Node) tidyLocked(s Step) {
-	if p := n.points[s].Load(); p != nil && len(p.faults) == 0 && p.watch == nil {
-		n.points[s].Store(nil)
-	}
 }
 
 // List returns the node's faults, the oldest first.
@@ -261,9 +262,7 @@ func (n *Node) endLocked(x *fault) error {
 		x.timer.Stop()
 	}
 	if x.step != noStep {
-		p := n.points[x.step].Load()
-		p.faults = slices.DeleteFunc(slices.Clone(p.faults), func(y *fault) bool { return y == x })
-		n.tidyLocked(x.step)
+		n.points[x.step].remove(x)
 	}
 	if x.undo == nil {
 		return nil
@@ -273,19 +272,4 @@ func (n *Node) endLocked(x *fault) error {
 		x.problem = err.Error()
 	}
 	return err
-}
-
-// Watch calls fn at every step that is hit, until stop is called; fn must not
-// block. It is for tests, one at a time.
-func (n *Node) Watch(fn func(Step)) (stop func()) {
-	set := func(fn func(Step)) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for s := noStep + 1; s < stepCount; s++ {
-			n.pointLocked(s).watch = fn
-			n.tidyLocked(s)
-		}
-	}
-	set(fn)
-	return func() { set(nil) }
 }
