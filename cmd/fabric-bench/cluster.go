@@ -54,12 +54,12 @@ func (b *bench) clusterSize() int {
 }
 
 // lossBy measures the time to detect losses.
-func lossBy(s strike, count int) func(context.Context, *bench, string) ([]reading, error) {
+func lossBy(s failure, count int) func(context.Context, *bench, string) ([]reading, error) {
 	return func(ctx context.Context, b *bench, exe string) ([]reading, error) {
 		if b.o.quick {
 			count = 1
 		}
-		losses, err := strikeAll(ctx, exe, b.clusterSize(), count, s)
+		losses, err := loseEach(ctx, exe, b.clusterSize(), count, s)
 		var removed, returned []figure
 		for _, l := range losses {
 			removed, returned = append(removed, l.removed...), append(returned, l.returned...)
@@ -125,7 +125,7 @@ func falseRemovals(ctx context.Context, b *bench, exe string) ([]reading, error)
 		during = time.Second
 	}
 	seen := 0
-	err := onTrial(ctx, exe, b.clusterSize(), "normal", func(g *trial) error {
+	err := withObservers(ctx, exe, b.clusterSize(), "normal", func(g *observedFleet) error {
 		self, err := os.Executable()
 		if err != nil {
 			return err
@@ -143,8 +143,8 @@ func falseRemovals(ctx context.Context, b *bench, exe string) ([]reading, error)
 			hog.end()
 		}
 		seen = g.removals()
-		for _, p := range g.posts {
-			if err := sees(ctx, p.node, len(g.posts)); err != nil {
+		for _, p := range g.observers {
+			if err := sees(ctx, p.node, len(g.observers)); err != nil {
 				return fmt.Errorf("afterwards: %w", err)
 			}
 		}
@@ -155,8 +155,8 @@ func falseRemovals(ctx context.Context, b *bench, exe string) ([]reading, error)
 
 // removals takes the events that the observers have received, and returns the number of
 // NODE_REMOVED.
-func (g *trial) removals() (n int) {
-	for _, p := range g.posts {
+func (g *observedFleet) removals() (n int) {
+	for _, p := range g.observers {
 		for range len(p.events) {
 			if ev := <-p.events; ev.Kind == fabric.NodeRemoved {
 				n++

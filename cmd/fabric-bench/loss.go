@@ -21,26 +21,26 @@ type loss struct {
 	returned    []figure // the receive that was blocked
 }
 
-// A strike is a way to lose a daemon.
-type strike struct {
+// A failure is a way to lose a daemon.
+type failure struct {
 	how       string
 	detection string // the daemons' setting
 	hit       func(*os.Process) error
 }
 
 var (
-	kill       = strike{"kill -9", "normal", (*os.Process).Kill}
-	stopFast   = strike{"SIGSTOP", "fast", stop}
-	stopNormal = strike{"SIGSTOP", "normal", stop}
+	kill       = failure{"kill -9", "normal", (*os.Process).Kill}
+	stopFast   = failure{"SIGSTOP", "fast", stop}
+	stopNormal = failure{"SIGSTOP", "normal", stop}
 )
 
 func stop(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
-// strikeAll loses one daemon of a cluster after the other: in turn all but the host.
-func strikeAll(ctx context.Context, exe string, nodes, count int, s strike) (losses []loss, err error) {
-	err = onTrial(ctx, exe, nodes, s.detection, func(g *trial) error {
+// loseEach loses one daemon of a cluster after the other: in turn all but the host.
+func loseEach(ctx context.Context, exe string, nodes, count int, s failure) (losses []loss, err error) {
+	err = withObservers(ctx, exe, nodes, s.detection, func(g *observedFleet) error {
 		return g.inTurn(ctx, count, func(victim int) error {
-			l, err := g.strike(ctx, victim, s)
+			l, err := g.lose(ctx, victim, s)
 			losses = append(losses, l)
 			return err
 		})
@@ -48,13 +48,13 @@ func strikeAll(ctx context.Context, exe string, nodes, count int, s strike) (los
 	return losses, err
 }
 
-// onTrial starts a fleet with an observer at every daemon, and ends both.
-func onTrial(ctx context.Context, exe string, nodes int, detection string, do func(g *trial) error) (err error) {
+// withObservers starts a fleet with an observer at every daemon, and ends both.
+func withObservers(ctx context.Context, exe string, nodes int, detection string, do func(g *observedFleet) error) (err error) {
 	f, err := newFleet(ctx, exe, nodes, "--detection", detection)
 	if err != nil {
 		return err
 	}
-	g := &trial{fleet: f, posts: make([]*post, nodes)}
+	g := &observedFleet{fleet: f, observers: make([]*observer, nodes)}
 	defer func() {
 		if err != nil && !errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("%w\n%s", err, f.tails(12))
@@ -63,7 +63,7 @@ func onTrial(ctx context.Context, exe string, nodes int, detection string, do fu
 		err = errors.Join(err, f.close())
 	}()
 	for i := range f.daemons {
-		if err := g.man(ctx, i); err != nil {
+		if err := g.observe(ctx, i); err != nil {
 			return err
 		}
 	}
@@ -72,9 +72,9 @@ func onTrial(ctx context.Context, exe string, nodes int, detection string, do fu
 
 // inTurn calls lose count times, for all daemons but the host in turn, and fails if an event
 // follows the last.
-func (g *trial) inTurn(ctx context.Context, count int, lose func(victim int) error) error {
+func (g *observedFleet) inTurn(ctx context.Context, count int, lose func(victim int) error) error {
 	for i := range count {
-		victim := 1 + i%(len(g.posts)-1)
+		victim := 1 + i%(len(g.observers)-1)
 		if err := lose(victim); err != nil {
 			return fmt.Errorf("loss %d of %d, node %d: %w", i+1, count, victim, err)
 		}
@@ -85,18 +85,18 @@ func (g *trial) inTurn(ctx context.Context, count int, lose func(victim int) err
 // settle is how long no event may follow the expected ones.
 const settle = time.Second
 
-// strikeLimit bounds the wait for one loss, and for one return.
-const strikeLimit = 20 * time.Second
+// lossLimit bounds the wait for one loss, and for one return.
+const lossLimit = 20 * time.Second
 
-// A trial is a fleet with an observer at every daemon. One goroutine owns it.
-type trial struct {
-	fleet    *fleet
-	posts    []*post        // by daemon
-	blocking sync.WaitGroup // goroutines that are blocked in a receive
+// An observedFleet is a fleet with an observer at every daemon. One goroutine owns it.
+type observedFleet struct {
+	fleet     *fleet
+	observers []*observer    // by daemon
+	blocking  sync.WaitGroup // goroutines that are blocked in a receive
 }
 
-// A post is an application at one daemon, which receives its node's events.
-type post struct {
+// An observer is an application at one daemon, which receives its node's events.
+type observer struct {
 	node   *fabric.Node
 	cancel func()
 	events chan stamped // capacity 1024, more than all losses cause
@@ -108,14 +108,14 @@ type stamped struct {
 	at time.Time
 }
 
-// man puts an observer at daemon i, once that sees all the others.
-func (g *trial) man(ctx context.Context, i int) error {
+// observe puts an observer at daemon i, once that sees all the others.
+func (g *observedFleet) observe(ctx context.Context, i int) error {
 	node, err := g.fleet.daemons[i].attach(ctx)
 	if err != nil {
 		return err
 	}
-	p := &post{node: node, events: make(chan stamped, 1024)}
-	g.posts[i] = p
+	p := &observer{node: node, events: make(chan stamped, 1024)}
+	g.observers[i] = p
 	if err := sees(ctx, node, len(g.fleet.daemons)); err != nil {
 		return err
 	}
@@ -123,15 +123,15 @@ func (g *trial) man(ctx context.Context, i int) error {
 	return nil
 }
 
-func (p *post) close() {
+func (p *observer) close() {
 	if p.cancel != nil {
 		p.cancel()
 	}
 	p.node.Close()
 }
 
-func (g *trial) close() {
-	for _, p := range g.posts {
+func (g *observedFleet) close() {
+	for _, p := range g.observers {
 		if p != nil {
 			p.close() // ends its receives
 		}
@@ -141,16 +141,16 @@ func (g *trial) close() {
 
 // A wake is the end of a blocked receive.
 type wake struct {
-	post int
-	at   time.Time
-	err  error
+	observer int
+	at       time.Time
+	err      error
 }
 
-// strike loses daemon v, waits until every survivor has detected it, and restarts it.
-func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*strikeLimit)
+// lose loses daemon v, waits until every survivor has detected it, and restarts it.
+func (g *observedFleet) lose(ctx context.Context, v int, s failure) (loss, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*lossLimit)
 	defer cancel()
-	incarnation := g.posts[v].node.Incarnation()
+	incarnation := g.observers[v].node.Incarnation()
 	l := loss{incarnation: incarnation}
 	wakes, err := g.block(ctx, v)
 	if err != nil {
@@ -168,21 +168,21 @@ func (g *trial) strike(ctx context.Context, v int, s strike) (loss, error) {
 }
 
 // comeBack restarts the lost daemon v and waits until every survivor has seen its next incarnation.
-func (g *trial) comeBack(ctx context.Context, v int, incarnation fabric.Incarnation) error {
+func (g *observedFleet) comeBack(ctx context.Context, v int, incarnation fabric.Incarnation) error {
 	daemon := g.fleet.daemons[v]
-	daemon.end()       // it may only be stopped
-	g.posts[v].close() // then, because it waits for its daemon
+	daemon.end()           // it may only be stopped
+	g.observers[v].close() // then, because it waits for its daemon
 	if err := g.fleet.startDaemon(daemon); err != nil {
 		return err
 	}
 	next := incarnationAfter(incarnation)
-	if err := g.each(v, func(p *post) error { return p.next(ctx, fabric.NodeAdded, next, func(stamped) {}) }); err != nil {
+	if err := g.each(v, func(p *observer) error { return p.next(ctx, fabric.NodeAdded, next, func(stamped) {}) }); err != nil {
 		return err
 	}
-	if err := g.man(ctx, v); err != nil {
+	if err := g.observe(ctx, v); err != nil {
 		return err
 	}
-	if got := g.posts[v].node.Incarnation(); got != next {
+	if got := g.observers[v].node.Incarnation(); got != next {
 		return fmt.Errorf("it is back as node %v, want %v", got, next)
 	}
 	return nil
@@ -192,9 +192,9 @@ func incarnationAfter(l fabric.Incarnation) fabric.Incarnation {
 	return fabric.Incarnation{Node: l.Node, Generation: l.Generation + 1}
 }
 
-// each calls do for every post but v's.
-func (g *trial) each(v int, do func(p *post) error) error {
-	for i, p := range g.posts {
+// each calls do for every observer but v's.
+func (g *observedFleet) each(v int, do func(p *observer) error) error {
+	for i, p := range g.observers {
 		if i == v {
 			continue
 		}
@@ -206,13 +206,13 @@ func (g *trial) each(v int, do func(p *post) error) error {
 }
 
 // block connects every survivor to the victim and blocks it in a receive.
-func (g *trial) block(ctx context.Context, v int) (<-chan wake, error) {
-	listener, err := g.posts[v].node.Listen(0)
+func (g *observedFleet) block(ctx context.Context, v int) (<-chan wake, error) {
+	listener, err := g.observers[v].node.Listen(0)
 	if err != nil {
 		return nil, err
 	}
-	wakes := make(chan wake, len(g.posts)) // one of each
-	for i, p := range g.posts {
+	wakes := make(chan wake, len(g.observers)) // one of each
+	for i, p := range g.observers {
 		if i == v {
 			continue
 		}
@@ -248,29 +248,29 @@ func connect(ctx context.Context, from *fabric.Node, to *fabric.Listener) (*fabr
 }
 
 // collect waits until every survivor has detected the loss.
-func (g *trial) collect(ctx context.Context, v int, incarnation fabric.Incarnation, began time.Time, wakes <-chan wake, l *loss) error {
-	ctx, cancel := context.WithTimeout(ctx, strikeLimit)
+func (g *observedFleet) collect(ctx context.Context, v int, incarnation fabric.Incarnation, began time.Time, wakes <-chan wake, l *loss) error {
+	ctx, cancel := context.WithTimeout(ctx, lossLimit)
 	defer cancel()
-	for range len(g.posts) - 1 {
+	for range len(g.observers) - 1 {
 		select {
 		case w := <-wakes:
 			if !errors.Is(w.err, syscall.ECONNRESET) || errors.Is(w.err, io.EOF) {
-				return fmt.Errorf("at node %d the blocked receive returned %w, want ECONNRESET alone", w.post, w.err)
+				return fmt.Errorf("at node %d the blocked receive returned %w, want ECONNRESET alone", w.observer, w.err)
 			}
 			l.returned = append(l.returned, milliseconds(w.at.Sub(began)))
 		case <-ctx.Done():
 			return fmt.Errorf("only %d receives returned: %w", len(l.returned), ctx.Err())
 		}
 	}
-	return g.each(v, func(p *post) error {
+	return g.each(v, func(p *observer) error {
 		return p.next(ctx, fabric.NodeRemoved, incarnation, func(ev stamped) {
 			l.removed = append(l.removed, milliseconds(ev.at.Sub(began)))
 		})
 	})
 }
 
-// next waits for the post's next event, which must be of this kind and incarnation.
-func (p *post) next(ctx context.Context, kind fabric.EventKind, incarnation fabric.Incarnation, see func(stamped)) error {
+// next waits for the observer's next event, which must be of this kind and incarnation.
+func (p *observer) next(ctx context.Context, kind fabric.EventKind, incarnation fabric.Incarnation, see func(stamped)) error {
 	want := fabric.Event{Kind: kind, Node: incarnation.Node, Generation: incarnation.Generation}
 	select {
 	case ev := <-p.events:
@@ -285,11 +285,11 @@ func (p *post) next(ctx context.Context, kind fabric.EventKind, incarnation fabr
 }
 
 // quiet fails if any event arrives within d.
-func (g *trial) quiet(ctx context.Context, d time.Duration) error {
+func (g *observedFleet) quiet(ctx context.Context, d time.Duration) error {
 	if !wait(ctx, d) {
 		return ctx.Err()
 	}
-	return g.each(-1, func(p *post) error {
+	return g.each(-1, func(p *observer) error {
 		select {
 		case ev := <-p.events:
 			return fmt.Errorf("an event too many: %v", ev.Event)

@@ -142,7 +142,7 @@ func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading,
 	if err != nil {
 		return nil, err
 	}
-	before, err := burdenOf(c)
+	before, err := usageOf(c)
 	if err != nil {
 		return nil, err
 	}
@@ -152,14 +152,14 @@ func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading,
 		return nil, fmt.Errorf("%w\n%s", err, b.lab.tails(5))
 	}
 	wait(ctx, during/2) // until the after-effects of opening are over
-	held, err := burdenOf(c)
+	held, err := usageOf(c)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := do(order{Kind: kindHold, During: during}); err != nil {
 		return nil, err
 	}
-	rested, err := burdenOf(c)
+	rested, err := usageOf(c)
 	if err != nil {
 		return nil, err
 	}
@@ -190,14 +190,14 @@ func (b *bench) manyConns(ctx context.Context, source string, n int) ([]reading,
 	}, nil
 }
 
-// A burden is the resources that a carrier's processes use: of fabricds the largest use.
-type burden struct {
+// A usage is the resources that a carrier's processes use: of fabricds the largest use.
+type usage struct {
 	daemonKiB, daemonFiles figure
 	appKiB, clientFiles    figure
 	daemonCPU, appCPU      time.Duration
 }
 
-func burdenOf(c *carrier) (u burden, err error) {
+func usageOf(c *carrier) (u usage, err error) {
 	for _, p := range c.processes() {
 		rss, err1 := residentBytes(p.pid())
 		files, err2 := openFiles(p.pid())

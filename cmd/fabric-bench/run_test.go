@@ -200,7 +200,7 @@ func TestUnexpectedEventsFail(t *testing.T) {
 		return stamped{fabric.Event{Kind: kind, Node: node, Generation: gen}, time.Now()}
 	}
 	next := func(events ...stamped) error {
-		p := &post{events: make(chan stamped, 4)}
+		p := &observer{events: make(chan stamped, 4)}
 		for _, ev := range events {
 			p.events <- ev
 		}
@@ -216,16 +216,16 @@ func TestUnexpectedEventsFail(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	g := &trial{posts: []*post{{events: make(chan stamped, 2)}}}
+	g := &observedFleet{observers: []*observer{{events: make(chan stamped, 2)}}}
 	if err := g.quiet(t.Context(), time.Millisecond); err != nil {
 		t.Errorf("silence: %v", err)
 	}
-	g.posts[0].events <- event(fabric.NodeRemoved, 3, 2)
+	g.observers[0].events <- event(fabric.NodeRemoved, 3, 2)
 	if err := g.quiet(t.Context(), time.Millisecond); err == nil {
 		t.Error("an event too many: no error")
 	}
-	g.posts[0].events <- event(fabric.NodeRemoved, 3, 2)
-	g.posts[0].events <- event(fabric.NodeAdded, 3, 3)
+	g.observers[0].events <- event(fabric.NodeRemoved, 3, 2)
+	g.observers[0].events <- event(fabric.NodeAdded, 3, 3)
 	if n := g.removals(); n != 1 {
 		t.Errorf("%d removals, want 1", n)
 	}
