@@ -59,9 +59,7 @@ func (l *Layer) newConn(c net.Conn, on faults.Traffic, peers func() []addr.NodeI
 // Identified says which node is proved to be at the other end.
 func (c *Conn) Identified(node addr.UUID) {
 	c.proved.Store(&node)
-	if !c.peer.idle() {
-		c.obey(c.peer.gate(true, true), true)
-	}
+	c.obey(c.peer.gate(true, true), true)
 }
 
 // obey ends the connection if the gate says so. A connection that is fresh ends
@@ -100,7 +98,7 @@ func (c *Conn) explain(err error) error {
 }
 
 func (c *Conn) poke() {
-	if !c.peer.idle() && c.peer.gate(true, false).Reset {
+	if c.peer.gate(true, false).Reset {
 		c.obey(c.peer.gate(true, true), false)
 	}
 	c.out.queue.changed.fire()
@@ -149,7 +147,7 @@ func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	waits := c.out.isPumped() || !c.peer.idle() && c.peer.gate(true, false).Stopped
+	waits := c.out.isPumped() || c.peer.gate(true, false).Stopped
 	if !waits || !c.layer.linger(c.linger) {
 		c.end()
 	}
@@ -217,8 +215,7 @@ func isClosed(ch <-chan struct{}) bool {
 // the rules add to a round trip.
 func (l *Layer) Dial(dial DialFunc, on faults.Traffic) DialFunc {
 	return func(ctx context.Context, address string) (net.Conn, error) {
-		w := &peer{layer: l, peers: func() []addr.NodeID { return []addr.NodeID{l.plane.Names.Place(address)} }}
-		w.setTraffic(on)
+		w := l.peerAt(address, on)
 		if err := l.approach(ctx, w); err != nil {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: place(address), Err: err}
 		}
@@ -309,7 +306,7 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // refused ends a new connection that a rule refuses, and reports whether it did.
 func (c *Conn) refused() bool {
-	if c.peer.idle() || !c.obey(c.peer.gate(true, false), true) {
+	if !c.obey(c.peer.gate(true, false), true) {
 		return false
 	}
 	c.peer.gate(true, true) // counts

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,12 +17,15 @@ type peer struct {
 	on    atomic.Int32 // index in faults.Planes
 }
 
+// peerAt returns the peer of a stream to an address.
+func (l *Layer) peerAt(address string, on faults.Traffic) *peer {
+	p := &peer{layer: l, peers: func() []addr.NodeID { return []addr.NodeID{l.plane.Names.Place(address)} }}
+	p.setTraffic(on)
+	return p
+}
+
 func (p *peer) setTraffic(t faults.Traffic) {
-	for i, u := range faults.Planes {
-		if t == u {
-			p.on.Store(int32(i))
-		}
-	}
+	p.on.Store(int32(slices.Index(faults.Planes, t)))
 }
 
 func (p *peer) idle() bool { return p.layer.plane.Idle() }
@@ -30,7 +34,7 @@ func (p *peer) meeting(peer addr.NodeID, sending bool) faults.Meeting {
 	return faults.Meeting{Peer: peer, On: faults.Planes[p.on.Load()], Carrier: faults.Stream, Sending: sending, Below: p.below}
 }
 
-// gate returns the decision about the stream. Where several nodes may be at the other end, a stream
+// gate returns the decision about the stream, which without rules forbids nothing. Where several nodes may be at the other end, a stream
 // that is forbidden to one of them is forbidden.
 func (p *peer) gate(sending, count bool) (all faults.Gate) {
 	if p.idle() {

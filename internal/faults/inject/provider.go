@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -42,9 +41,7 @@ const dialTimeout = 2 * time.Second
 // Dial is that of transport.Provider. Across a cut it hangs, across a half-open
 // link it is refused.
 func (p *provider) Dial(ctx context.Context, address string) (transport.Session, error) {
-	w := &peer{layer: p.layer, peers: func() []addr.NodeID { return []addr.NodeID{p.layer.plane.Names.Place(address)} }}
-	w.setTraffic(faults.Link)
-	if err := p.approach(ctx, w); err != nil {
+	if err := p.approach(ctx, p.layer.peerAt(address, faults.Link)); err != nil {
 		return nil, fmt.Errorf("%s: dial %s: %w", p.Name(), address, err)
 	}
 	s, err := p.Provider.Dial(ctx, address)
@@ -83,9 +80,6 @@ func (p *provider) Accept(ctx context.Context) (transport.Session, error) {
 			return nil, err
 		}
 		s := p.session(inner)
-		if s.peer.idle() {
-			return s, nil
-		}
 		if g := s.linkGate(false); !g.Refused && !g.Reset {
 			return s, nil
 		}

@@ -118,7 +118,7 @@ func (s *session) release(l stream) {
 }
 
 func (s *session) poke() {
-	if s.peer.idle() || s.Err() != nil || !s.linkGate(false).Reset {
+	if s.Err() != nil || !s.linkGate(false).Reset {
 		return
 	}
 	s.linkGate(true)

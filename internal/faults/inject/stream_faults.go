@@ -52,7 +52,7 @@ func (l *linkStream) Cancel() {
 
 func (l *linkStream) poke() {
 	l.dir.queue.changed.fire()
-	if !l.peer.idle() && l.peer.gate(l.dir.sending, false).Reset {
+	if l.peer.gate(l.dir.sending, false).Reset {
 		l.peer.gate(l.dir.sending, true)
 		l.Cancel()
 	}
