@@ -188,7 +188,7 @@ func TestSplitHeals(t *testing.T) {
 		}
 		w.run(60 * time.Second)
 		for _, m := range w.machines[3:] {
-			if !m.proc.member.alone {
+			if !m.proc.member.Alone() {
 				w.failf("machine %d does not know that the host is lost", m.index)
 			}
 			if n := len(m.proc.member.peers); n != 1 {

@@ -25,24 +25,8 @@ type Member struct {
 	lease    []byte           // signed, of self, or of previous while there is no self
 	term     uint64           // the highest accepted
 
-	// The way to the host.
-	session  SessionID
-	up       bool
-	dialing  bool      // a DialHost is not answered yet
-	dialAt   time.Time // the next may start
-	askAt    time.Time // when to repeat the request
-	deadline time.Time // of an answer to the request, or to the leave
-	pinged   time.Time
-	nonce    uint64 // of the newest Ping
-
-	// The state of the host as we see it.
-	host      addr.Incarnation // its incarnation in the table; the zero Incarnation if unknown
-	heard     time.Time        // last sign of life from it
-	redial    time.Time        // when its ended session counts as a crash; zero: not in doubt
-	alone     bool             // its incarnation is over for us: we decide for ourselves
-	told      string           // detail of the last EventHost
-	confirm   uint64           // after a stall: the Ping whose Pong ends the doubt; else 0
-	judgeFrom time.Time        // no peer is judged before
+	session hostSession
+	host    hostView
 
 	// The table.
 	synced  bool // it follows the host's versions
@@ -116,8 +100,8 @@ func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
 		previous: cfg.Previous,
 		lease:    cfg.Lease,
 		term:     cfg.Term,
-		dialAt:   now,
-		heard:    now,
+		session:  hostSession{dialAt: now},
+		host:     hostView{heard: now},
 		peers:    make(map[addr.NodeID]*peer),
 		over:     make(map[addr.NodeID]addr.Generation),
 		pending:  make(map[addr.Incarnation]bool),
@@ -172,13 +156,12 @@ func (m *Member) tick(now time.Time) {
 	}
 	m.tickProbes(now)
 	m.tickHost(now)
-	if m.stage == serving && now.Sub(m.pinged) >= m.t.Heartbeat-m.t.Tick/2 {
+	if m.stage == serving && now.Sub(m.session.pinged) >= m.t.Heartbeat-m.t.Tick/2 {
 		m.ping(now) // the next Tick may come too late
 	}
 	m.judge(now)
-	if !m.up && !m.dialing && !now.Before(m.dialAt) && m.stage != departing {
-		m.dialing = true
-		m.out.add(DialHost{})
+	if m.stage != departing {
+		m.dial(now)
 	}
 }
 
@@ -186,19 +169,13 @@ func (m *Member) tick(now time.Time) {
 // messages that others seem not to have sent, we did not read.
 func (m *Member) stoodStill(now time.Time, by time.Duration) {
 	m.note("this process stood still for %v; gossip and silences of that time are discarded", by.Round(time.Millisecond))
-	m.heard = now
-	m.judgeFrom = now.Add(m.t.Silence)
+	m.host.stoodStill(now, m.t)
+	m.session.stoodStill(now, m.t)
 	m.forgetEvidence()
-	if !m.redial.IsZero() {
-		m.redial = now.Add(m.t.Redial)
-	}
-	if !m.deadline.IsZero() {
-		m.deadline = now.Add(m.t.Silence)
-	}
 	m.out.add(Revalidate{})
 	if m.stage == serving {
 		m.ping(now)
-		m.confirm = m.nonce
+		m.host.confirm = m.session.nonce
 	}
 }
 
@@ -223,7 +200,7 @@ func (m *Member) depart(now time.Time) {
 		return
 	}
 	m.send(Leave{Incarnation: m.self})
-	m.stage, m.deadline = departing, now.Add(m.t.Check)
+	m.stage, m.session.deadline = departing, now.Add(m.t.Check)
 }
 
 // finish ends the machine with its last action.
@@ -264,7 +241,9 @@ func (m *Member) Nodes() []Node {
 
 // Session returns the session with the host that serves this node; ok is false
 // if there is none now.
-func (m *Member) Session() (s SessionID, ok bool) { return m.session, m.up && m.stage == serving }
+func (m *Member) Session() (s SessionID, ok bool) {
+	return m.session.id, m.session.up && m.stage == serving
+}
 
 // Lease returns the signed lease of this node's incarnation, nil while it has none.
 // It must not be changed.
@@ -283,7 +262,7 @@ func (m *Member) Term() uint64 { return m.term }
 
 // Alone reports whether the node decides for itself, because the host's incarnation
 // is over.
-func (m *Member) Alone() bool { return m.alone }
+func (m *Member) Alone() bool { return m.host.alone }
 
 func (m *Member) note(format string, args ...any) {
 	m.out.add(Note{Text: fmt.Sprintf(format, args...)})
@@ -293,7 +272,7 @@ func (m *Member) emit(e Event) { m.out.add(Emit{Event: e}) }
 
 // send sends to the host if there is a session.
 func (m *Member) send(msg Message) {
-	if m.up {
-		m.out.add(Send{Session: m.session, Message: msg})
+	if m.session.up {
+		m.out.add(Send{Session: m.session.id, Message: msg})
 	}
 }

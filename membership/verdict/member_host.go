@@ -9,15 +9,15 @@ import (
 
 // connected asks the host for an incarnation, or for ours to go on.
 func (m *Member) connected(now time.Time, s SessionID) {
-	m.dialing = false
-	if m.up || m.stage == departing {
+	m.session.dialing = false
+	if m.session.up || m.stage == departing {
 		m.out.add(CloseSession{Session: s, Text: "not needed any more"})
 		return
 	}
-	m.session, m.up = s, true
-	m.redial = time.Time{} // its process answers
-	if !m.alone {
-		m.heard = now
+	m.session.id, m.session.up = s, true
+	m.host.redial = time.Time{} // its process answers
+	if !m.host.alone {
+		m.host.heard = now
 	}
 	m.ask(now)
 }
@@ -25,7 +25,7 @@ func (m *Member) connected(now time.Time, s SessionID) {
 // ask sends the request on the open session.
 func (m *Member) ask(now time.Time) {
 	m.stage, m.synced, m.parts = asking, false, nil
-	m.askAt, m.deadline = time.Time{}, now.Add(m.t.Silence)
+	m.session.askAt, m.session.deadline = time.Time{}, now.Add(m.t.Silence)
 	if m.self == (addr.Incarnation{}) {
 		m.send(Join{Identity: m.cfg.Self, Previous: m.previous, Term: m.term, Lease: m.lease, Want: m.cfg.Want})
 		return
@@ -34,8 +34,8 @@ func (m *Member) ask(now time.Time) {
 }
 
 func (m *Member) dialFailed(now time.Time, in DialFailed) {
-	m.dialing = false
-	m.dialAt = now.Add(m.t.Redials)
+	m.session.dialing = false
+	m.session.dialAt = now.Add(m.t.Redials)
 	if in.Refused == "" {
 		m.serveLocal()
 	} else {
@@ -44,9 +44,9 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 			m.resetView(in.Refused)
 		}
 		m.tellHost(HostLost + ": " + in.Refused)
-		m.dialAt = now.Add(m.t.Resend)
+		m.session.dialAt = now.Add(m.t.Resend)
 	}
-	if !m.redial.IsZero() {
+	if !m.host.redial.IsZero() {
 		m.hostEnded(ReasonCrashed)
 	}
 }
@@ -77,59 +77,63 @@ func (m *Member) endLocal(text string) {
 // down takes note that the session ended. An end of file makes the host's incarnation
 // doubtful until a redial answers; anything else leaves it to silence.
 func (m *Member) down(now time.Time, in Down) {
-	if !m.up || in.Session != m.session {
+	if !m.session.up || in.Session != m.session.id {
 		return
 	}
 	if m.stage == departing {
 		m.finish(Departed{})
 		return
 	}
-	served := m.stage == serving
+	m.session.dialAt = now
+	if m.stage != serving {
+		m.session.dialAt = now.Add(m.t.Redials)
+	}
 	m.lose()
-	m.dialAt = now
-	if !served {
-		m.dialAt = now.Add(m.t.Redials)
-	}
 	if (in.Cause == DownEnded || in.Cause == DownReset) && m.canDoubt() {
-		m.redial, m.dialAt = now.Add(m.t.Redial), now
+		m.host.redial, m.session.dialAt = now.Add(m.t.Redial), now
 	}
-	if !m.dialing && !now.Before(m.dialAt) {
-		m.dialing = true
+	m.dial(now)
+}
+
+// dial begins to dial the host if it is time for that.
+func (m *Member) dial(now time.Time) {
+	if m.session.mayDial() && !now.Before(m.session.dialAt) {
+		m.session.dialing = true
 		m.out.add(DialHost{})
 	}
 }
 
 // lose forgets the session.
 func (m *Member) lose() {
-	m.up, m.synced, m.parts = false, false, nil
-	m.stage, m.deadline, m.askAt = seeking, time.Time{}, time.Time{}
-	m.confirm = 0
+	m.session.lose()
+	m.stage, m.synced, m.parts = seeking, false, nil
+	m.host.confirm = 0
 }
 
 // drop closes the session from our side; the next dial is after a pause.
 func (m *Member) drop(now time.Time, text string) {
-	if !m.up {
+	if !m.session.up {
 		return
 	}
-	m.out.add(CloseSession{Session: m.session, Text: text})
+	m.out.add(CloseSession{Session: m.session.id, Text: text})
 	m.lose()
-	m.dialAt = now.Add(m.t.Redials)
+	m.session.dialAt = now.Add(m.t.Redials)
 }
 
 // canDoubt reports whether there is an incarnation of the host that could end.
 func (m *Member) canDoubt() bool {
-	return m.host != (addr.Incarnation{}) && m.host != m.self && !m.alone
+	return m.host.incarnation != (addr.Incarnation{}) && m.host.incarnation != m.self && !m.host.alone
 }
 
 // receive takes a message from the host.
 func (m *Member) receive(now time.Time, in Received) {
-	if !m.up || in.Session != m.session {
+	if !m.session.up || in.Session != m.session.id {
 		return
 	}
 	if msg, ok := in.Message.(interface{ hostTerm() uint64 }); ok && !m.accept(now, msg.hostTerm()) {
 		return
 	}
-	m.heard = now
+	m.host.heard = now
 	m.hearAgain()
 	switch msg := in.Message.(type) {
 	case Grant:
@@ -201,7 +205,7 @@ func (m *Member) granted(now time.Time, g Grant) {
 		m.resetView("the host gave another incarnation")
 	}
 	fresh := m.self != g.Incarnation
-	m.stage, m.deadline, m.pinged = serving, time.Time{}, now
+	m.stage, m.session.deadline, m.session.pinged = serving, time.Time{}, now
 	m.lease = g.Lease
 	if fresh || g.Term != m.term {
 		m.self, m.term = g.Incarnation, g.Term
@@ -227,30 +231,30 @@ func (m *Member) refused(now time.Time, r Refused) {
 	case RefusedDuplicate, RefusedInvalid:
 		m.finish(Halt{Code: r.Code, Text: r.Text})
 	case RefusedBusy:
-		m.askAt, m.deadline = now.Add(m.t.Redials), time.Time{}
+		m.session.askAt, m.session.deadline = now.Add(m.t.Redials), time.Time{}
 	case RefusedFull, RefusedStorage:
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
-		m.askAt, m.deadline = now.Add(m.t.Stall), time.Time{}
+		m.session.askAt, m.session.deadline = now.Add(m.t.Stall), time.Time{}
 	case RefusedBanned:
 		m.endLocal(r.Text)
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.drop(now, "refused")
-		m.dialAt = now.Add(m.t.Resend)
+		m.session.dialAt = now.Add(m.t.Resend)
 	default:
 		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.drop(now, "refused")
-		m.dialAt = now.Add(m.t.Stall)
+		m.session.dialAt = now.Add(m.t.Stall)
 	}
 }
 
 // tickRequest gives up on a request or a leave that is not answered.
 func (m *Member) tickRequest(now time.Time) {
 	switch {
-	case m.stage == departing && due(m.deadline, now):
+	case m.stage == departing && due(m.session.deadline, now):
 		m.finish(Departed{})
-	case m.stage == asking && due(m.askAt, now):
+	case m.stage == asking && due(m.session.askAt, now):
 		m.ask(now)
-	case m.stage == asking && due(m.deadline, now):
+	case m.stage == asking && due(m.session.deadline, now):
 		m.drop(now, "no answer")
 	}
 }
@@ -260,7 +264,7 @@ func (m *Member) tickHost(now time.Time) {
 	if m.self != (addr.Incarnation{}) && m.self.Node == addr.Host {
 		return
 	}
-	if due(m.redial, now) {
+	if due(m.host.redial, now) {
 		m.hostEnded(ReasonCrashed)
 		return
 	}
@@ -283,7 +287,7 @@ func (m *Member) tickHost(now time.Time) {
 		m.probeSilent(now)
 	case p.rumour != RumouredAlive || m.cutOff():
 		m.hostEnded(ReasonSilent)
-	case m.up:
+	case m.session.up:
 		// Gossip reaches it: we have lost only our own ways to it. The table
 		// stays as it is, and we dial and probe on until gossip agrees.
 		m.drop(now, "silent")
@@ -292,7 +296,7 @@ func (m *Member) tickHost(now time.Time) {
 
 // hostSilent reports whether nothing has come from the host for too long.
 func (m *Member) hostSilent(now time.Time) bool {
-	return m.redial.IsZero() && !now.Before(m.judgeFrom) && now.Sub(m.heard) >= m.t.Silence
+	return m.host.redial.IsZero() && !now.Before(m.host.silentAt(m.t))
 }
 
 // sendLossReport reports to the host that we do not hear it: it may still hear us, and
@@ -303,7 +307,7 @@ func (m *Member) sendLossReport(now time.Time, p *peer) {
 	if m.stage == serving {
 		p.reported, p.reportedAt = LinkSilent, now
 		m.send(Report{About: p.node.Incarnation, Evidence: LinkSilent})
-		m.out.add(SendLossReport{Session: m.session, Host: p.node.UUID, Epoch: p.node.Epoch})
+		m.out.add(SendLossReport{Session: m.session.id, Host: p.node.UUID, Epoch: p.node.Epoch})
 	}
 }
 
@@ -343,16 +347,16 @@ func (m *Member) probeWithHost(now time.Time, p *peer) {
 
 // hostEnded is our own verdict about the host: from here on we are alone.
 func (m *Member) hostEnded(why Reason) {
-	m.redial = time.Time{}
+	m.host.redial = time.Time{}
 	if !m.canDoubt() {
 		return
 	}
 	m.tellHost(HostLost)
-	if m.up {
-		m.out.add(CloseSession{Session: m.session, Text: "the host is lost"})
+	if m.session.up {
+		m.out.add(CloseSession{Session: m.session.id, Text: "the host is lost"})
 		m.lose()
 	}
-	m.alone = true
+	m.host.alone = true
 	if p := m.peers[addr.Host]; p != nil {
 		m.removePeer(p, why)
 	}
@@ -360,11 +364,11 @@ func (m *Member) hostEnded(why Reason) {
 
 // tellHost emits an EventHost if its detail is news.
 func (m *Member) tellHost(detail string) {
-	if m.told == detail || detail == HostLost && !m.hostUntold() {
+	if m.host.detail == detail || detail == HostLost && !m.host.reachable() {
 		return // the last detail says more; and a host that was never reached cannot be lost
 	}
-	m.told = detail
-	n := Node{Incarnation: m.host}
+	m.host.detail = detail
+	n := Node{Incarnation: m.host.incarnation}
 	if p := m.peers[addr.Host]; p != nil {
 		n = p.node
 	} else if m.self.Generation != 0 && m.self.Node == addr.Host {
@@ -375,9 +379,7 @@ func (m *Member) tellHost(detail string) {
 
 // ping gives a sign of life.
 func (m *Member) ping(now time.Time) {
-	m.nonce++
-	m.pinged = now
-	m.send(Ping{Incarnation: m.self, Nonce: m.nonce, Version: m.version})
+	m.send(Ping{Incarnation: m.self, Nonce: m.session.ping(now), Version: m.version})
 }
 
 // maxBehind is how many pongs in a row may know a newer version than ours
@@ -385,8 +387,8 @@ func (m *Member) ping(now time.Time) {
 const maxBehind = 4
 
 func (m *Member) pong(p Pong) {
-	if p.Nonce >= m.confirm {
-		m.confirm = 0
+	if p.Nonce >= m.host.confirm {
+		m.host.confirm = 0
 	}
 	if !m.synced || p.Version <= m.version {
 		m.behind = 0

@@ -88,7 +88,7 @@ func (m *Member) consider(now time.Time, p *peer) {
 	switch {
 	case p.node.Incarnation.Node == addr.Host:
 		// judged by tickHost, by its own session
-	case m.alone:
+	case m.host.alone:
 		m.considerAlone(now, p)
 	case m.stage == serving && m.synced:
 		m.considerReport(now, p)
@@ -99,7 +99,7 @@ func (m *Member) consider(now time.Time, p *peer) {
 // stays. After a stall it reports nothing before the host has confirmed us.
 func (m *Member) considerReport(now time.Time, p *peer) {
 	bad := p.bad()
-	if bad == 0 || m.confirm != 0 {
+	if bad == 0 || m.host.confirm != 0 {
 		return
 	}
 	m.probeWithHost(now, p)
@@ -120,7 +120,7 @@ func (m *Member) considerAlone(now time.Time, p *peer) {
 		p.failed = false
 		return
 	}
-	if now.Before(m.judgeFrom) {
+	if now.Before(m.host.judgeFrom) {
 		return
 	}
 	if p.deadByTwo() || (p.failed && now.Sub(p.asked) >= m.t.Silence) {
@@ -207,7 +207,7 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 	switch {
 	case q.incarnation.Node == addr.Host && reached:
 		m.hostReached(now)
-	case reached && m.alone:
+	case reached && m.host.alone:
 		p.link, p.rumour, p.doubted = 0, RumourNone, false
 		m.showState(p)
 	case reached: // the host decides, whom we go on telling of the link
@@ -219,9 +219,9 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 // hostReached ends the doubt about a silent host: it lives, but our session to
 // it does not. Another one is due.
 func (m *Member) hostReached(now time.Time) {
-	if now.Sub(m.heard) > m.t.Silence {
+	if now.Sub(m.host.heard) > m.t.Silence {
 		m.drop(now, "silent")
-		m.dialAt = now
+		m.session.dialAt = now
 	}
-	m.heard = now
+	m.host.heard = now
 }

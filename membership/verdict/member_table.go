@@ -44,7 +44,7 @@ func (m *Member) apply(now time.Time, entries []Entry) {
 		m.reset(now, "the host's incarnation was reported to be over, and is not")
 		return
 	}
-	m.alone = false
+	m.host.alone = false
 	at := len(m.out)
 	for _, p := range m.sorted() {
 		e, ok := listed[p.node.Incarnation.Node]
@@ -143,9 +143,9 @@ func (m *Member) verdict(now time.Time, v RemovedIncarnation) {
 		m.removePeer(p, v.Reason)
 	}
 	m.acknowledge(v.Incarnation)
-	if v.Incarnation == m.host && v.Reason == ReasonLeft {
+	if v.Incarnation == m.host.incarnation && v.Reason == ReasonLeft {
 		m.tellHost(HostLost)
-		m.alone = true
+		m.host.alone = true
 	}
 }
 
@@ -158,7 +158,7 @@ func (m *Member) learn(e Entry) {
 	switch {
 	case l == m.self:
 		if l.Node == addr.Host {
-			m.host = l
+			m.host.incarnation = l
 		}
 		return
 	case l.Generation == 0:
@@ -175,7 +175,7 @@ func (m *Member) learn(e Entry) {
 		p = &peer{node: n}
 		m.peers[l.Node], m.watched = p, nil
 		if l.Node == addr.Host {
-			m.host, m.alone = l, false
+			m.host.incarnation, m.host.alone = l, false
 		}
 		m.emit(Event{Kind: EventAdded, Node: n})
 		return
@@ -222,7 +222,7 @@ func (m *Member) handled(l addr.Incarnation) {
 // reset ends our own incarnation, because the others ended it, and asks for the next.
 func (m *Member) reset(now time.Time, text string) {
 	m.resetView(text)
-	if m.up {
+	if m.session.up {
 		m.ask(now)
 	}
 }
@@ -237,7 +237,7 @@ func (m *Member) resetView(text string) {
 	}
 	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})
 	m.previous, m.self = m.self, addr.Incarnation{}
-	m.host, m.alone, m.redial, m.confirm = addr.Incarnation{}, false, time.Time{}, 0
+	m.host.forget()
 	m.synced, m.version = false, 0
 	clear(m.peers)
 	m.watched = nil

@@ -91,11 +91,11 @@ func (m *Member) Next() time.Time {
 	if m.stage == done {
 		return next.Time
 	}
-	if (m.stage == departing || m.stage == asking) && !m.deadline.IsZero() {
-		next.or(m.deadline)
+	if (m.stage == departing || m.stage == asking) && !m.session.deadline.IsZero() {
+		next.or(m.session.deadline)
 	}
-	if m.stage == asking && !m.askAt.IsZero() {
-		next.or(m.askAt)
+	if m.stage == asking && !m.session.askAt.IsZero() {
+		next.or(m.session.askAt)
 	}
 	for _, q := range m.probes {
 		next.or(q.deadline)
@@ -108,8 +108,8 @@ func (m *Member) Next() time.Time {
 			next.or(at)
 		}
 	}
-	if !m.up && !m.dialing && m.stage != departing {
-		next.or(m.dialAt)
+	if m.session.mayDial() && m.stage != departing {
+		next.or(m.session.dialAt)
 	}
 	return next.Time
 }
@@ -120,38 +120,35 @@ func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
 	switch {
 	case m.self != (addr.Incarnation{}) && m.self.Node == addr.Host:
 		return at, false
-	case !m.redial.IsZero():
-		return m.redial, true
+	case !m.host.redial.IsZero():
+		return m.host.redial, true
 	}
-	at = later(m.judgeFrom, m.heard.Add(m.t.Silence))
+	at = m.host.silentAt(m.t)
 	if !m.canDoubt() {
-		return at, m.stage == serving || m.hostUntold()
+		return at, m.stage == serving || m.host.reachable()
 	}
 	p := m.peers[addr.Host]
 	switch {
 	case p == nil || p.probe != 0:
-		return at, m.hostUntold()
+		return at, m.host.reachable()
 	case !p.failed:
-		return at, len(m.probes) < maxProbes || m.hostUntold()
-	case p.rumour != RumouredAlive || m.up || m.cutOff():
+		return at, len(m.probes) < maxProbes || m.host.reachable()
+	case p.rumour != RumouredAlive || m.session.up || m.cutOff():
 		return at, true
 	}
 	return later(at, p.tried.Add(m.t.Silence)), len(m.probes) < maxProbes
 }
-
-// hostUntold reports whether it would be news that the host is lost.
-func (m *Member) hostUntold() bool { return m.told == HostReachable }
 
 // goodUntil returns when consider has to do something about p if nothing new
 // is heard of it; ok is false if it has not, or waits for a probe.
 func (m *Member) goodUntil(p *peer) (at time.Time, ok bool) {
 	bad := p.bad()
 	switch {
-	case p.node.Incarnation.Node == addr.Host || bad == 0 && !(m.alone && p.doubted):
+	case p.node.Incarnation.Node == addr.Host || bad == 0 && !(m.host.alone && p.doubted):
 		return at, false
-	case m.alone:
+	case m.host.alone:
 		return m.aloneUntil(p)
-	case m.stage != serving || !m.synced || m.confirm != 0:
+	case m.stage != serving || !m.synced || m.host.confirm != 0:
 		return at, false
 	case p.reported != bad:
 		return m.clock.last, true
@@ -163,9 +160,9 @@ func (m *Member) goodUntil(p *peer) (at time.Time, ok bool) {
 func (m *Member) aloneUntil(p *peer) (at time.Time, ok bool) {
 	switch {
 	case p.deadByTwo(), p.probe == 0 && len(m.probes) < maxProbes:
-		return m.judgeFrom, true
+		return m.host.judgeFrom, true
 	case p.failed:
-		return later(m.judgeFrom, p.asked.Add(m.t.Silence)), true
+		return later(m.host.judgeFrom, p.asked.Add(m.t.Silence)), true
 	}
 	return at, false
 }

@@ -380,7 +380,7 @@ func (w *world) whole() bool {
 			continue
 		}
 		l := m.proc.member.self
-		if l.Generation == 0 || incarnations[l.Node] != 0 || m.proc.member.stage != serving || m.proc.member.alone {
+		if l.Generation == 0 || incarnations[l.Node] != 0 || m.proc.member.stage != serving || m.proc.member.Alone() {
 			return false
 		}
 		incarnations[l.Node] = l.Generation

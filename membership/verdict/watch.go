@@ -48,7 +48,7 @@ func (m *Member) Watches(l addr.Incarnation) bool {
 // link may be silent. A watcher of the incarnation has evidence of its own.
 func (m *Member) doubted(now time.Time, in Doubt) {
 	p, by := m.known(in.Incarnation), m.known(in.By)
-	if p == nil || by == nil || !m.alone || m.Watches(in.Incarnation) || now.Sub(p.looked) < lookEvery {
+	if p == nil || by == nil || !m.host.alone || m.Watches(in.Incarnation) || now.Sub(p.looked) < lookEvery {
 		return
 	}
 	others := slices.DeleteFunc(append(m.Nodes(), m.Self()), func(n Node) bool { return n.Incarnation == in.By })
