@@ -22,15 +22,10 @@ func (a *Agent) feed(s step) {
 		return // called while performing: the outer call goes on with it
 	}
 	for len(a.todo) > 0 {
-		s, now := a.todo[0], time.Now()
-		var actions []verdict.Action
-		if s.host != nil {
-			actions = a.pace.StepHost(now, s.host)
-			if a.host.Serving() != a.serving {
-				a.gossipSelf()
-			}
-		} else {
-			actions = a.pace.StepMember(now, s.member)
+		s := a.todo[0]
+		actions := a.take(s, time.Now())
+		if s.host != nil && a.host.Serving() != a.gossiped.serving {
+			a.gossipSelf()
 		}
 		for _, x := range actions {
 			a.perform(x, s.host != nil)
@@ -83,20 +78,20 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 	}
 }
 
-// An owedIncarnation is our own incarnation while it could not be written.
-type owedIncarnation struct{ verdict.Remember }
+// A pendingIncarnation is our own incarnation while it could not be written.
+type pendingIncarnation struct{ verdict.Remember }
 
 // remember writes our own incarnation, synced, before the later actions of the step. A
 // failed write does not end an incarnation that the host has granted: it is written
 // later.
 func (a *Agent) remember(x verdict.Remember) {
 	_ = a.cfg.Faults.Hit(failpoint.LeaseGranted)
-	a.owed = nil
+	a.memory.pending = nil
 	err := a.writeIncarnation(x)
 	if err != nil && !errors.Is(err, state.ErrOldTerm) {
 		a.log.Warn().Err(err).Stringer("incarnation", x.Incarnation).Msg("own incarnation is not remembered")
-		a.owed = &owedIncarnation{x}
-		a.rememberAgain(a.owed)
+		a.memory.pending = &pendingIncarnation{x}
+		a.rememberAgain(a.memory.pending)
 	}
 	_ = a.cfg.Faults.Hit(failpoint.LeaseRemembered)
 }
@@ -111,9 +106,9 @@ func (a *Agent) writeIncarnation(x verdict.Remember) error {
 
 // rememberAgain retries a failed write of remember after a while, until it succeeds
 // or a newer incarnation takes its place.
-func (a *Agent) rememberAgain(o *owedIncarnation) {
+func (a *Agent) rememberAgain(o *pendingIncarnation) {
 	write := func() {
-		if a.owed != o {
+		if a.memory.pending != o {
 			return
 		}
 		if a.writeIncarnation(o.Remember) != nil {
@@ -121,7 +116,7 @@ func (a *Agent) rememberAgain(o *owedIncarnation) {
 			return
 		}
 		a.log.Info().Stringer("incarnation", o.Incarnation).Msg("own incarnation is remembered now")
-		a.owed = nil
+		a.memory.pending = nil
 	}
 	time.AfterFunc(a.timing.Stall, func() { a.post(write) })
 }
@@ -189,8 +184,8 @@ func (a *Agent) depart() {
 // over and fenced from here on, and the state of the host. After a reset this node
 // has another incarnation, and to that one no incarnation is over.
 func (a *Agent) note(e verdict.Event) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	switch e.Kind {
 	case verdict.EventRemoved:
 		a.view.over[e.Node.Incarnation.Node] = max(a.view.over[e.Node.Incarnation.Node], e.Node.Incarnation.Generation)

@@ -33,6 +33,9 @@ var ErrElsewhere = control.ErrElsewhere
 // An Agent is one node's part in its cluster. Its methods may be called from
 // any goroutine.
 type Agent struct {
+	loop
+	machines
+
 	cfg        *Config
 	timing     verdict.Timing
 	self       control.End // UUID, Epoch and Host are fixed; see end for the rest
@@ -45,56 +48,26 @@ type Agent struct {
 	enroller   *enroller // of the host, else nil
 	challenges []byte    // of the host: the secret of its challenges
 
-	ctx    context.Context // ends with the loop
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // every goroutine of the agent but the loop
-	inbox  chan func()    // runs on the loop
-	done   chan struct{}  // closed when everything has ended
+	// The loop goroutine owns these, and the machines.
+	sessions  controlSessions
+	search    hostSearch
+	gossiped  gossipState
+	lines     *verdict.Lines[line]
+	watched   map[addr.Incarnation]bool
+	banned    []addr.UUID // of a list of bans that is not complete
+	memory    memory
+	renewal   renewal
+	handouts  handouts
+	names     names
+	published bool // view is up to date
 
-	// The loop goroutine owns these.
-	host           *verdict.Host // nil on other nodes
-	member         *verdict.Member
-	todo           []step
-	sessions       map[verdict.SessionID]*control.Session
-	openings       map[verdict.SessionID]opening // of sessions that others have opened
-	swept          time.Time                     // when sessions were last looked at
-	banned         []addr.UUID                   // of a list of bans that is not complete
-	lastID         verdict.SessionID
-	lossReports    map[verdict.SessionID]uint64 // numbers of the last loss reports
-	lastLossReport uint64                       // number of the last one sent
-	lines          *verdict.Lines[line]
-	heard          map[gossip.Key]gossip.Member // gossiping nodes, as last heard
-	gone           map[gossip.Key]bool          // of heard: given up
-	sighted        map[gossip.Key]bool          // nodes that gossip as host and are being dialed
-	watched        map[addr.Incarnation]bool
-	pace           verdict.Pace
-	timer          *time.Timer      // goes off at the next tick
-	remembered     time.Time        // when members were last looked at for the disk
-	memory         []state.Member   // as last given to the disk
-	owed           *owedIncarnation // our own incarnation, if it is not on disk
-	published      bool             // view is up to date
-	ending         error
-	serving        bool          // gossip announces that this host has members
-	departed       chan struct{} // closed when a Leave is confirmed
-	renewal        renewal
-	keys           keys      // of the host
-	roots          roots     // of the host
-	dials          int       // for the host, at addresses that only gossip names, counted
-	gossipedAt     time.Time // when they were dialed last
-
-	waitsToldAt time.Time // when it was last said that the host is not reached; zero: it was
-	refusal     string    // the text of the last refusal of a control session
-
-	names names
-
-	rotation chan struct{} // capacity 1: full while the gossip key is rotated, which waits for others
-
-	mu   sync.Mutex // guards view
 	view view
 }
 
 // A view is the copy of the loop's state for other goroutines.
 type view struct {
+	mu sync.Mutex // guards the fields below
+
 	self      Node
 	lease     []byte // signed, of self.Incarnation
 	nodes     []Node
@@ -109,12 +82,6 @@ type view struct {
 	over      map[addr.NodeID]addr.Generation // newest incarnation of each ID that is over
 	bans      map[addr.UUID]bool              // banned nodes
 	circle    circle
-}
-
-// A step is one input for one of the two machines.
-type step struct {
-	host   verdict.HostInput
-	member verdict.MemberInput
 }
 
 // Start takes part in the cluster of cfg.State. It returns when the node
@@ -155,25 +122,17 @@ func closeAll(c *Config) {
 
 func newAgent(cfg *Config) *Agent {
 	a := &Agent{
-		cfg:         cfg,
-		timing:      cfg.Timing,
-		log:         cfg.Log,
-		inbox:       make(chan func(), MaxInbox),
-		done:        make(chan struct{}),
-		sessions:    make(map[verdict.SessionID]*control.Session),
-		openings:    make(map[verdict.SessionID]opening),
-		challenges:  newChallenges(),
-		lossReports: make(map[verdict.SessionID]uint64),
-		heard:       make(map[gossip.Key]gossip.Member),
-		gone:        make(map[gossip.Key]bool),
-		sighted:     make(map[gossip.Key]bool),
-		watched:     make(map[addr.Incarnation]bool),
-		departed:    make(chan struct{}),
-		rotation:    make(chan struct{}, 1),
-		names:       newNames(),
+		loop:       newLoop(),
+		cfg:        cfg,
+		timing:     cfg.Timing,
+		log:        cfg.Log,
+		challenges: newChallenges(),
+		sessions:   newControlSessions(),
+		gossiped:   newGossipState(),
+		watched:    make(map[addr.Incarnation]bool),
+		names:      newNames(),
 	}
 	a.view.over = make(map[addr.NodeID]addr.Generation)
-	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.dialer = &control.Dialer{Store: cfg.Trust, Dial: cfg.Dial, Self: a.end}
 	return a
 }
@@ -184,14 +143,17 @@ func (a *Agent) start(ctx context.Context) error {
 		return err
 	}
 	a.self = control.End{UUID: a.cfg.State.Identity().Node, Epoch: epoch, Host: a.cfg.host()}
-	if err := a.machines(ctx, epoch); err != nil {
+	if err := a.makeMachines(ctx, epoch); err != nil {
 		return err
 	}
 	a.loadBans()
 	a.beginCircle()
 	a.beginRenewal()
-	a.keys = keys{handout: newHandout(a.sendKeys), ring: a.cfg.State.Secret(state.SecretKeyring)}
-	a.roots = roots{handout: newHandout(a.sendRoots)}
+	a.handouts = handouts{
+		keys:     keys{handout: newHandout(a.sendKeys), ring: a.cfg.State.Secret(state.SecretKeyring)},
+		roots:    roots{handout: newHandout(a.sendRoots)},
+		changing: make(chan struct{}, 1),
+	}
 	if err := a.startGossip(epoch); err != nil {
 		return err
 	}
@@ -206,8 +168,8 @@ func (a *Agent) start(ctx context.Context) error {
 	return nil
 }
 
-// machines makes the two deciding machines from the records on disk.
-func (a *Agent) machines(ctx context.Context, epoch uint64) error {
+// makeMachines makes the two deciding machines from the records on disk.
+func (a *Agent) makeMachines(ctx context.Context, epoch uint64) error {
 	self, err := a.cfg.identity(epoch)
 	if err != nil {
 		return fmt.Errorf("start membership: %w", err)
@@ -251,25 +213,11 @@ func (a *Agent) machines(ctx context.Context, epoch uint64) error {
 
 // end describes this node to the other end of a connection.
 func (a *Agent) end() (control.End, []byte) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	e := a.self
 	e.Incarnation, e.Term = a.view.self.Incarnation, a.view.term
 	return e, a.view.lease
-}
-
-// post has the loop run f. It waits while the inbox is full, and reports false
-// if the agent has ended. The loop itself must not post.
-func (a *Agent) post(f func()) bool {
-	if a.ctx.Err() != nil {
-		return false
-	}
-	select {
-	case a.inbox <- f:
-		return true
-	case <-a.ctx.Done():
-		return false
-	}
 }
 
 // ask has the loop run f and returns its result; ok is false if the agent has
@@ -310,10 +258,7 @@ func (a *Agent) run() {
 		}
 		a.tellNames()
 		a.publish()
-		now := time.Now()
-		if at, changed := a.pace.Next(now); changed {
-			a.timer.Reset(at.Sub(now))
-		}
+		a.rearm(time.Now())
 	}
 	a.stop()
 }
@@ -322,7 +267,7 @@ func (a *Agent) run() {
 func (a *Agent) stop() {
 	a.fail(a.ending)
 	a.server.Close()
-	for _, s := range a.sessions {
+	for _, s := range a.sessions.open {
 		a.endSession(s)
 	}
 	for _, l := range a.lines.All() {
@@ -332,7 +277,7 @@ func (a *Agent) stop() {
 	a.events.close()
 	a.disk.close()
 	a.wg.Wait()
-	for _, s := range a.sessions {
+	for _, s := range a.sessions.open {
 		<-s.Done()
 	}
 	for _, l := range a.lines.All() {
@@ -345,11 +290,11 @@ func (a *Agent) stop() {
 
 // fail ends the agent with err. It may be called from any goroutine.
 func (a *Agent) fail(err error) {
-	a.mu.Lock()
+	a.view.mu.Lock()
 	if a.view.err == nil {
 		a.view.err = err
 	}
-	a.mu.Unlock()
+	a.view.mu.Unlock()
 	a.cancel()
 }
 
@@ -363,8 +308,8 @@ func (a *Agent) tick(now time.Time) {
 	a.feedMember(verdict.Tick{})
 	a.tendLines(now)
 	a.beatLines(now)
-	a.tendHandout(&a.keys.handout, now)
-	a.tendHandout(&a.roots.handout, now)
+	a.tendHandout(&a.handouts.keys.handout, now)
+	a.tendHandout(&a.handouts.roots.handout, now)
 	a.tendCertificate(now)
 	a.sweep(now)
 	a.rememberMembers(now)
@@ -383,29 +328,29 @@ func (a *Agent) publish() {
 
 // show is publish without gossip. It reports whether the table has other nodes.
 func (a *Agent) show() (others bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	a.view.self, a.view.lease = a.member.Self(), a.member.Lease()
 	a.view.nodes = a.member.Nodes()
 	a.view.term = a.member.Term()
 	a.view.alone = a.member.Alone()
-	a.view.sessions = slices.Collect(maps.Values(a.sessions))
+	a.view.sessions = slices.Collect(maps.Values(a.sessions.open))
 	a.view.lifelines, a.view.stray = a.linesUp(), a.names.stray
 	return a.view.circle.meet(a.view.nodes)
 }
 
 // Self returns this node. Its Incarnation is the zero Incarnation while it has none.
 func (a *Agent) Self() Node {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	return a.view.self
 }
 
 // Nodes returns all other incarnations in the cluster as this node sees it, in order
 // of ID. The caller owns the slice.
 func (a *Agent) Nodes() []Node {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	return slices.Clone(a.view.nodes)
 }
 
@@ -465,7 +410,7 @@ func (a *Agent) Done() <-chan struct{} { return a.done }
 // Err returns why the agent ended: ErrClosed after Close or Leave, nil while it
 // runs.
 func (a *Agent) Err() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	return a.view.err
 }

@@ -30,15 +30,15 @@ func (a *Agent) setBans(list []addr.UUID) {
 	for _, u := range list {
 		bans[u] = true
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	a.view.bans = bans
 }
 
 // keptOut refuses a node that an operator has banned.
 func (a *Agent) keptOut(node addr.UUID) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	if a.view.bans[node] {
 		return control.Refusef(control.CodeBanned, "node %s is banned", node)
 	}
@@ -49,14 +49,14 @@ func (a *Agent) keptOut(node addr.UUID) error {
 func (a *Agent) takeBansOfHost() {
 	list := a.enroller.known.Load().banned()
 	a.setBans(list)
-	for id := range a.sessions {
+	for id := range a.sessions.open {
 		a.sendBans(id)
 	}
 }
 
 // sendBans sends the list of banned nodes on a session.
 func (a *Agent) sendBans(id verdict.SessionID) {
-	s := a.sessions[id]
+	s := a.sessions.open[id]
 	if s == nil {
 		return
 	}

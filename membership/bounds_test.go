@@ -161,7 +161,7 @@ func TestTheHostIsLookedForAtFewAddresses(t *testing.T) {
 		list, _ := ask(a, func() []string {
 			for i := range 500 {
 				k := gossip.Key{UUID: addr.UUID{9, byte(i), byte(i >> 8)}, Epoch: 1}
-				a.heard[k] = gossip.Member{UUID: k.UUID, Epoch: 1, Meta: gossip.Meta{Host: true, Term: 1 << 60,
+				a.gossiped.members[k] = gossip.Member{UUID: k.UUID, Epoch: 1, Meta: gossip.Meta{Host: true, Term: 1 << 60,
 					Addresses: []string{fmt.Sprintf("10.9.%d.%d:1", i>>8, i&255), fmt.Sprintf("10.8.%d.%d:1", i>>8, i&255)}}}
 			}
 			return a.hostAddresses()

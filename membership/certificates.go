@@ -121,7 +121,7 @@ func (a *Agent) tendCertificate(now time.Time) {
 
 func (a *Agent) askForCertificate() {
 	id, ok := a.member.Session()
-	s := a.sessions[id]
+	s := a.sessions.open[id]
 	if !ok || s == nil {
 		return
 	}

@@ -85,7 +85,7 @@ func (w *world) joinBeside(i int, y *node, side int) *node {
 // tellOnly has the host tell one node something that it has not decided.
 func tellOnly(host, to *node, m verdict.Message) {
 	host.a.post(func() {
-		for _, s := range host.a.sessions {
+		for _, s := range host.a.sessions.open {
 			if s.Peer().UUID == to.a.self.UUID {
 				s.Send(m)
 			}

@@ -75,7 +75,7 @@ func (a *Agent) goOnWithout(h *handout) {
 	ask(a, func() struct{} {
 		sessions := a.host.Sessions()
 		for _, incarnation := range a.owing(h) {
-			if s := a.sessions[sessions[incarnation]]; s != nil {
+			if s := a.sessions.open[sessions[incarnation]]; s != nil {
 				s.Close("you do not confirm what the host gives: connect again")
 			}
 			a.log.Warn().Stringer("incarnation", incarnation).Msg("the node does not confirm what it was given; the cluster goes on without that")
@@ -88,7 +88,7 @@ func (a *Agent) goOnWithout(h *handout) {
 // giveToAll gives h to every session that does not hold it.
 func (a *Agent) giveToAll(h *handout) {
 	h.sent = time.Now()
-	for id := range a.sessions {
+	for id := range a.sessions.open {
 		if held, ok := h.held[id]; !ok || held < h.seq {
 			h.give(id)
 		}
@@ -97,7 +97,7 @@ func (a *Agent) giveToAll(h *handout) {
 
 // confirmed takes a node's confirmation that it uses h up to seq.
 func (a *Agent) confirmed(h *handout, id verdict.SessionID, seq uint64) {
-	if _, open := a.sessions[id]; open && seq <= h.seq {
+	if _, open := a.sessions.open[id]; open && seq <= h.seq {
 		h.held[id] = seq
 		a.checkHandout(h)
 	}

@@ -25,12 +25,12 @@ const (
 // proves the host role with its certificate, on a connection that we dialed, is reported to the host
 // machine, with the term that it sends there.
 func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
-	m, ok := a.heard[k]
-	if !ok || a.gone[k] || !m.Meta.Host || a.sighted[k] || len(a.sighted) >= maxSightings ||
+	m, ok := a.gossiped.members[k]
+	if !ok || a.gossiped.gone[k] || !m.Meta.Host || a.gossiped.dialed[k] || len(a.gossiped.dialed) >= maxSightings ||
 		k == (gossip.Key{UUID: a.self.UUID, Epoch: a.self.Epoch}) {
 		return
 	}
-	a.sighted[k] = true
+	a.gossiped.dialed[k] = true
 	a.wg.Go(func() {
 		term, found := a.askHost(m)
 		if !found {
@@ -40,13 +40,13 @@ func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 			}
 		}
 		a.post(func() {
-			delete(a.sighted, k)
+			delete(a.gossiped.dialed, k)
 			if !found {
 				a.lookForHost(k, min(2*pause, lookSeldom))
 				return
 			}
 			a.feedHost(verdict.HostSeen{UUID: k.UUID, Epoch: k.Epoch, Term: term,
-				Serving: a.heard[k].Meta.Serving, Where: m.Address.String()})
+				Serving: a.gossiped.members[k].Meta.Serving, Where: m.Address.String()})
 		})
 	})
 }

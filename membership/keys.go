@@ -18,14 +18,21 @@ type keys struct {
 	ring []byte // encoded
 }
 
+// handouts are what the host gives to every node, and changes.
+type handouts struct {
+	keys     keys
+	roots    roots
+	changing chan struct{} // capacity 1: full while a rotation waits for the nodes
+}
+
 // takeRotation lets one rotation of keys or of the CA begin at a time.
 func (a *Agent) takeRotation(what string) (release func(), err error) {
 	if a.enroller == nil {
 		return nil, a.errNotHost(what)
 	}
 	select {
-	case a.rotation <- struct{}{}:
-		return func() { <-a.rotation }, nil
+	case a.handouts.changing <- struct{}{}:
+		return func() { <-a.handouts.changing }, nil
 	default:
 		return nil, fmt.Errorf("%s: another rotation is under way", what)
 	}
@@ -95,7 +102,7 @@ func (a *Agent) distribute(ctx context.Context, ring trust.Keyring) error {
 	if err := a.gossip.SetKeys(ring.Keys()); err != nil {
 		return err
 	}
-	if err := a.handOut(ctx, &a.keys.handout, func() { a.keys.ring = encoded }); err != nil {
+	if err := a.handOut(ctx, &a.handouts.keys.handout, func() { a.handouts.keys.ring = encoded }); err != nil {
 		return fmt.Errorf("%s: %w", ring, err)
 	}
 	return nil
@@ -103,8 +110,8 @@ func (a *Agent) distribute(ctx context.Context, ring trust.Keyring) error {
 
 // sendKeys sends the keys to one session.
 func (a *Agent) sendKeys(id verdict.SessionID) {
-	if s := a.sessions[id]; s != nil {
-		_ = s.Send(control.Keys{Seq: a.keys.seq, Keyring: a.keys.ring}) // a new session gets them anew
+	if s := a.sessions.open[id]; s != nil {
+		_ = s.Send(control.Keys{Seq: a.handouts.keys.seq, Keyring: a.handouts.keys.ring}) // a new session gets them anew
 	}
 }
 
@@ -134,8 +141,8 @@ type roots struct {
 
 // sendRoots sends the CA certificates to one session.
 func (a *Agent) sendRoots(id verdict.SessionID) {
-	if s := a.sessions[id]; s != nil && a.roots.seq > 0 {
-		_ = s.Send(control.Roots{Seq: a.roots.seq, Roots: a.enroller.roots(), Renew: a.roots.renew}) // as for keys
+	if s := a.sessions.open[id]; s != nil && a.handouts.roots.seq > 0 {
+		_ = s.Send(control.Roots{Seq: a.handouts.roots.seq, Roots: a.enroller.roots(), Renew: a.handouts.roots.renew}) // as for keys
 	}
 }
 
@@ -206,12 +213,12 @@ func (a *Agent) rotateCA(ctx context.Context) error {
 			return err
 		}
 		change := func() {
-			a.roots.renew = step.renew
+			a.handouts.roots.renew = step.renew
 			if step.renew {
 				a.feedHost(verdict.Recertify{})
 			}
 		}
-		if err := a.handOut(ctx, &a.roots.handout, change); err != nil {
+		if err := a.handOut(ctx, &a.handouts.roots.handout, change); err != nil {
 			return err
 		}
 		if i == 1 {

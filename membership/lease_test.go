@@ -224,9 +224,9 @@ func TestALookAtAHostShowsNoIncarnation(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		host, n := w.node(1), w.node(3)
-		n.a.mu.Lock()
+		n.a.view.mu.Lock()
 		n.a.view.self.Incarnation = addr.Incarnation{Node: 99, Generation: 1} // which no host knows
-		n.a.mu.Unlock()
+		n.a.view.mu.Unlock()
 		self := host.a.Self()
 		at := gossip.Member{UUID: self.UUID, Epoch: self.Epoch, Meta: gossip.Meta{Addresses: self.Addresses()}}
 		if term, found := n.a.askHost(at); !found || term != 1 {

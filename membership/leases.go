@@ -16,7 +16,7 @@ import (
 func (a *Agent) signed(g verdict.Grant, id verdict.SessionID) (verdict.Grant, error) {
 	key := a.cfg.Trust.Identity().Key
 	if id != verdict.LocalSession {
-		s := a.sessions[id]
+		s := a.sessions.open[id]
 		if s == nil {
 			return g, errors.New("its session has ended")
 		}
@@ -92,8 +92,8 @@ func (a *Agent) takeClaim(l control.Lease) {
 
 // fenced refuses an incarnation that this node has reported as over.
 func (a *Agent) fenced(l addr.Incarnation) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	if over := a.view.over[l.Node]; over >= l.Generation {
 		return control.Refusef(control.CodeFenced, "incarnation %s is over", l)
 	}
@@ -105,8 +105,8 @@ func (a *Agent) fenced(l addr.Incarnation) error {
 // yet after a restart of the host is in the table all the same. Without a host
 // the signature alone counts.
 func (a *Agent) outdated(peer control.End, lease control.Lease) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	if lease.Term >= a.view.term || peer.Incarnation == noIncarnation || a.view.hostText != verdict.HostReachable {
 		return nil
 	}

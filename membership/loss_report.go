@@ -11,14 +11,14 @@ const lossReportPurpose = "deaf"
 
 // sendLossReport reports to the host, beside its session, that nothing of it arrives.
 func (a *Agent) sendLossReport(x verdict.SendLossReport) {
-	s := a.sessions[x.Session]
+	s := a.sessions.open[x.Session]
 	if s == nil {
 		return
 	}
 	secret, err := s.Secret(lossReportPurpose)
 	if err == nil {
-		a.lastLossReport++
-		err = a.gossip.SendLossReport(gossip.Key{UUID: x.Host, Epoch: x.Epoch}, secret, a.lastLossReport)
+		a.sessions.lastLossReport++
+		err = a.gossip.SendLossReport(gossip.Key{UUID: x.Host, Epoch: x.Epoch}, secret, a.sessions.lastLossReport)
 	}
 	if err != nil {
 		a.log.Debug().Err(err).Msg("the loss report to the host is not sent")
@@ -35,14 +35,14 @@ func (a *Agent) onLossReport(w gossip.LossReport) {
 	if !ok {
 		return
 	}
-	for id, s := range a.sessions {
-		if p := s.Peer(); p.UUID != w.From.UUID || p.Epoch != w.From.Epoch || w.Number <= a.lossReports[id] {
+	for id, s := range a.sessions.open {
+		if p := s.Peer(); p.UUID != w.From.UUID || p.Epoch != w.From.Epoch || w.Number <= a.sessions.lossReports[id] {
 			continue
 		}
 		if secret, err := s.Secret(lossReportPurpose); err != nil || !w.Proves(secret) {
 			continue
 		}
-		a.lossReports[id] = w.Number
+		a.sessions.lossReports[id] = w.Number
 		a.feedHost(verdict.LossReport{Incarnation: n.Incarnation})
 		return
 	}

@@ -26,7 +26,7 @@ func TestLossReportsHaveToBeProved(t *testing.T) {
 		}
 		heard := func() (last uint64) {
 			onLoop(host, func() {
-				for _, k := range host.lossReports {
+				for _, k := range host.sessions.lossReports {
 					last += k
 				}
 			})
@@ -34,7 +34,7 @@ func TestLossReportsHaveToBeProved(t *testing.T) {
 		}
 		secretOf := func(a *Agent) (secret []byte) {
 			onLoop(a, func() {
-				for _, s := range a.sessions {
+				for _, s := range a.sessions.open {
 					secret, _ = s.Secret(lossReportPurpose)
 				}
 			})

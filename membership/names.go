@@ -69,7 +69,7 @@ func (a *Agent) tellNames() {
 func (a *Agent) tellOwn(now time.Time) (next time.Time) {
 	self := a.member.Self().Incarnation
 	id, ok := a.member.Session()
-	s := a.sessions[id]
+	s := a.sessions.open[id]
 	if self == noIncarnation || !ok || a.host == nil && (s == nil || s.Version() < control.ServicesVersion) {
 		return time.Time{}
 	}
@@ -92,7 +92,7 @@ func (a *Agent) tellAll(now time.Time) (next time.Time) {
 	lists, next := a.names.host.Due(now)
 	for _, l := range lists {
 		a.auditBarred(l.Incarnation)
-		for id := range a.sessions {
+		for id := range a.sessions.open {
 			if a.host.Speaks(id) {
 				a.sendList(id, l)
 			}
@@ -107,7 +107,7 @@ func (a *Agent) tellAll(now time.Time) (next time.Time) {
 }
 
 func (a *Agent) sendList(id verdict.SessionID, l services.List) {
-	if s := a.sessions[id]; s != nil && s.Version() >= control.ServicesVersion {
+	if s := a.sessions.open[id]; s != nil && s.Version() >= control.ServicesVersion {
 		_ = s.Send(l) // with the next session otherwise
 	}
 }

@@ -215,7 +215,7 @@ func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text stri
 // cutOff ends every session and lifeline with a node here, once all messages queued
 // on them are sent.
 func (a *Agent) cutOff(node addr.UUID, text string) {
-	for _, s := range a.sessions {
+	for _, s := range a.sessions.open {
 		if s.Peer().UUID == node {
 			s.Close(text)
 		}
@@ -235,8 +235,8 @@ func (a *Agent) cutOff(node addr.UUID, text string) {
 // Lease returns the signed lease of this node's incarnation, nil while it has
 // none. It must not be changed.
 func (a *Agent) Lease() []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	return a.view.lease
 }
 

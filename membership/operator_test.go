@@ -304,7 +304,7 @@ func TestAMessageThatPanicsEndsItsSession(t *testing.T) {
 		s, _ := w.mute(n)
 		began, a := time.Now(), w.node(1).a
 		ask(a, func() bool {
-			for _, o := range a.sessions {
+			for _, o := range a.sessions.open {
 				if o.Peer().Epoch == s.Peer().Epoch || o.Peer().UUID == n.a.self.UUID {
 					a.serve(o, func() { a.todo = append(a.todo, step{}); panic("the machine has met what cannot be") })
 				}

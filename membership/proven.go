@@ -33,8 +33,8 @@ func (a *Agent) beginCircle() {
 		c.remembered[m.UUID] = true
 		c.reach(m.Addresses)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	a.view.circle = c
 }
 
@@ -74,8 +74,8 @@ func (c *circle) meet(nodes []Node) bool {
 // proven reports whether a gossiping member is one that the host has granted an incarnation.
 // It runs with a lock of gossip held.
 func (a *Agent) proven(k gossip.Key) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	c := &a.view.circle
 	switch {
 	case a.view.bans[k.UUID]:
@@ -88,7 +88,7 @@ func (a *Agent) proven(k gossip.Key) bool {
 
 // Knows reports whether a member is, or was, at an address. It may be called from any goroutine.
 func (a *Agent) Knows(at netip.Addr) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	return a.view.circle.addresses[at.Unmap()]
 }

@@ -14,9 +14,6 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// maxHeard bounds the gossiping members that the agent remembers.
-const maxHeard = 4096
-
 // startGossip begins to gossip. The keys come from the state directory.
 func (a *Agent) startGossip(epoch uint64) error {
 	ring, err := trust.DecodeKeyring(a.cfg.State.Secret(state.SecretKeyring))
@@ -97,7 +94,7 @@ func (a *Agent) meta() gossip.Meta {
 // gossipSelf spreads the changed metadata of this node.
 func (a *Agent) gossipSelf() {
 	m := a.meta()
-	a.serving = m.Serving
+	a.gossiped.serving = m.Serving
 	if err := a.gossip.Update(m); err != nil && !errors.Is(err, net.ErrClosed) {
 		a.log.Warn().Err(err).Msg("gossip metadata")
 	}
@@ -108,10 +105,9 @@ func (a *Agent) hearRumours() {
 	for _, r := range a.gossip.Take() {
 		m, k := r.Member, r.Member.Key()
 		gone := r.Kind == gossip.Gone
-		if _, known := a.heard[k]; !known && len(a.heard) >= maxHeard && !a.forgetHeard() {
+		if !a.gossiped.put(m, gone) {
 			continue
 		}
-		a.heard[k], a.gone[k] = m, gone
 		if a.cfg.Gossip.Sighted != nil {
 			a.cfg.Gossip.Sighted(m.UUID, m.Address)
 		}
@@ -130,30 +126,25 @@ func (a *Agent) hearRumours() {
 	}
 }
 
-// forgetHeard drops one member that is gone.
-func (a *Agent) forgetHeard() bool {
-	for k, gone := range a.gone {
-		if gone {
-			delete(a.heard, k)
-			delete(a.gone, k)
-			return true
-		}
-	}
-	return false
-}
-
 // tellRumour passes gossip's opinion of an incarnation, if any, on to the member. The table
 // identifies the incarnation, not the claim of the gossiping member.
 func (a *Agent) tellRumour(n Node) {
 	k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
-	if _, ok := a.heard[k]; !ok {
+	if _, ok := a.gossiped.members[k]; !ok {
 		return
 	}
 	rumour := verdict.RumouredAlive
-	if a.gone[k] {
+	if a.gossiped.gone[k] {
 		rumour = verdict.RumouredDead
 	}
 	a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: rumour})
+}
+
+// A memory is what the agent writes down for the next start. Owned by the loop.
+type memory struct {
+	lookedAt time.Time           // when members were last looked at
+	members  []state.Member      // as last given to the disk
+	pending  *pendingIncarnation // our own incarnation, if it is not on disk
 }
 
 // rememberEvery is how often the members are written to disk, if they changed.
@@ -161,25 +152,25 @@ const rememberEvery = 5 * time.Second
 
 // rememberMembers writes down where others are, for the next start.
 func (a *Agent) rememberMembers(now time.Time) {
-	if now.Sub(a.remembered) < rememberEvery {
+	if now.Sub(a.memory.lookedAt) < rememberEvery {
 		return
 	}
-	a.remembered = now
+	a.memory.lookedAt = now
 	var list []state.Member
 	for _, n := range a.member.Nodes() {
 		m := state.Member{Incarnation: n.Incarnation, UUID: n.UUID, Epoch: n.Epoch, Name: n.Name(), Addresses: n.Addresses()}
-		if h, ok := a.heard[gossip.Key{UUID: n.UUID, Epoch: n.Epoch}]; ok {
+		if h, ok := a.gossiped.members[gossip.Key{UUID: n.UUID, Epoch: n.Epoch}]; ok {
 			m.Gossip = h.Address.String()
 		}
 		list = append(list, m)
 	}
-	same := slices.EqualFunc(list, a.memory, func(x, y state.Member) bool {
+	same := slices.EqualFunc(list, a.memory.members, func(x, y state.Member) bool {
 		return x.Incarnation == y.Incarnation && x.UUID == y.UUID && x.Epoch == y.Epoch && x.Gossip == y.Gossip &&
 			slices.Equal(x.Addresses, y.Addresses)
 	})
 	if len(list) == 0 || same {
 		return // an empty view is no reason to forget the nodes' addresses
 	}
-	a.memory = list
+	a.memory.members = list
 	a.disk.putMembers(list)
 }

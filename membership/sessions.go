@@ -1,7 +1,6 @@
 package membership
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/control"
-	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/services"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -60,9 +58,9 @@ func (a *Agent) accept(s *control.Session) {
 		s.Abort()
 		return
 	}
-	a.makeRoom(s.Peer().UUID)
-	id := a.lastID + 1
-	a.openings[id] = opening{at: time.Now()}
+	a.sessions.makeRoom(s.Peer().UUID, a.host.Speaks)
+	id := a.sessions.lastID + 1
+	a.sessions.openings[id] = opening{at: time.Now()}
 	a.attach(s, func(in any) {
 		switch in := in.(type) {
 		case verdict.Received:
@@ -74,7 +72,6 @@ func (a *Agent) accept(s *control.Session) {
 				}
 			})
 		case verdict.Down:
-			delete(a.openings, id)
 			a.feedHost(in)
 		}
 	})
@@ -99,9 +96,9 @@ func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
 	case control.Renew:
 		_ = s.Send(a.enroller.renew(s.Identity(), m)) // a node that does not hear asks again
 	case control.KeysHeld:
-		a.post(func() { a.confirmed(&a.keys.handout, id, m.Seq) })
+		a.post(func() { a.confirmed(&a.handouts.keys.handout, id, m.Seq) })
 	case control.RootsHeld:
-		a.post(func() { a.confirmed(&a.roots.handout, id, m.Seq) })
+		a.post(func() { a.confirmed(&a.handouts.roots.handout, id, m.Seq) })
 	case control.Certificate:
 		a.post(func() { a.takeCertificate(m) })
 	case control.Roots:
@@ -118,9 +115,7 @@ func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
 // attach gives a session its ID and starts it. Its messages go to feed, on the
 // loop.
 func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
-	a.lastID++
-	id := a.lastID
-	a.sessions[id] = s
+	id := a.sessions.add(s)
 	a.published = false
 	log := a.log.With().Stringer("peer", s.Peer().UUID).Uint64("session", uint64(id)).Logger()
 	s.Start(func(m any) {
@@ -132,10 +127,9 @@ func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 	}, func(cause verdict.DownCause, err error) {
 		a.post(func() {
 			a.logEnd(log, err)
-			delete(a.sessions, id)
-			delete(a.keys.held, id)
-			delete(a.roots.held, id)
-			delete(a.lossReports, id)
+			a.sessions.remove(id)
+			delete(a.handouts.keys.held, id)
+			delete(a.handouts.roots.held, id)
 			a.published = false
 			feed(verdict.Down{Session: id, Cause: cause})
 		})
@@ -152,11 +146,11 @@ func (a *Agent) logEnd(log zerolog.Logger, err error) {
 		log.Error().Err(err).Msg("control session ended: this is a bug")
 		return
 	}
-	if !refused || err.Error() == a.refusal {
+	if !refused || err.Error() == a.sessions.refusal {
 		log.Debug().Err(err).Msg("control session ended")
 		return
 	}
-	a.refusal = err.Error()
+	a.sessions.refusal = err.Error()
 	log.Warn().Err(err).Msg("control session ended by a refusal")
 }
 
@@ -180,7 +174,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 		}
 		return
 	}
-	s := a.sessions[x.Session]
+	s := a.sessions.open[x.Session]
 	if s == nil {
 		return
 	}
@@ -201,7 +195,7 @@ func (a *Agent) send(x verdict.Send, fromHost bool) {
 }
 
 func (a *Agent) closeSession(x verdict.CloseSession) {
-	if s := a.sessions[x.Session]; s != nil {
+	if s := a.sessions.open[x.Session]; s != nil {
 		s.Close(x.Text)
 	}
 }
@@ -214,15 +208,6 @@ func (a *Agent) endSession(s *control.Session) {
 		return
 	}
 	s.Abort()
-}
-
-func (a *Agent) hasDeparted() bool {
-	select {
-	case <-a.departed:
-		return true
-	default:
-		return false
-	}
 }
 
 // dialHost looks for the host at every place where it may be, at once.
@@ -258,20 +243,12 @@ func (a *Agent) dialHost() {
 	})
 }
 
-// waitsEvery is how often a node that waits for its host says so.
-const waitsEvery = time.Minute
-
 // noHost says why the host was not reached: at once if this node has no incarnation without
 // it, and again every minute.
 func (a *Agent) noHost(err error) {
 	a.log.Debug().Err(err).Msg("no host")
 	a.setNoHost(err.Error())
-	now := time.Now()
-	if a.waitsToldAt.IsZero() && a.member.Self().Incarnation != noIncarnation {
-		a.waitsToldAt = now // that it is lost is told as an event
-	}
-	if a.waitsToldAt.IsZero() || now.Sub(a.waitsToldAt) >= waitsEvery {
-		a.waitsToldAt = now
+	if a.search.warn(time.Now(), a.member.Self().Incarnation != noIncarnation) {
 		a.log.Warn().Str("error", strings.ReplaceAll(err.Error(), "\n", "; ")).Msg("waiting for the host")
 	}
 }
@@ -279,21 +256,12 @@ func (a *Agent) noHost(err error) {
 // setNoHost shows why the last dial of the host failed; "": it did not.
 func (a *Agent) setNoHost(text string) {
 	if text == "" {
-		a.waitsToldAt = time.Time{}
+		a.search.warnedAt = time.Time{}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	a.view.noHost = text
 }
-
-// maxHostAddresses bounds the addresses at which the host is looked for at a time,
-// and maxGossiped those of them that only gossip names, which are asked no more
-// often than gossipedEvery.
-const (
-	maxHostAddresses = 8
-	maxGossiped      = 3
-	gossipedEvery    = time.Second
-)
 
 // hostAddresses returns where the host may be: where the table says it is, the
 // seeds, where it was before this start, and where gossip says it is, which
@@ -318,33 +286,8 @@ func (a *Agent) hostAddresses() []string {
 			add(maxHostAddresses-maxGossiped, m.Addresses...)
 		}
 	}
-	gossiped := a.gossipedHosts()
-	if now := time.Now(); now.Sub(a.gossipedAt) < gossipedEvery {
-		gossiped = nil
-	} else if len(gossiped) > 0 {
-		a.gossipedAt = now
-		a.dials++
-		first := a.dials % len(gossiped)
-		gossiped = append(gossiped[first:len(gossiped):len(gossiped)], gossiped[:first]...)
-	}
-	add(min(len(list)+maxGossiped, maxHostAddresses), gossiped...)
+	add(min(len(list)+maxGossiped, maxHostAddresses), a.search.turn(a.gossiped.hosts(), time.Now())...)
 	add(maxHostAddresses, a.cfg.Seeds...)
-	return list
-}
-
-// gossipedHosts returns the addresses of those that gossip as host, the highest
-// term first.
-func (a *Agent) gossipedHosts() (list []string) {
-	var hosts []gossip.Member
-	for k, m := range a.heard {
-		if m.Meta.Host && !a.gone[k] {
-			hosts = append(hosts, m)
-		}
-	}
-	slices.SortFunc(hosts, func(x, y gossip.Member) int { return cmp.Compare(y.Meta.Term, x.Meta.Term) })
-	for _, m := range hosts {
-		list = append(list, m.Meta.Addresses...)
-	}
 	return list
 }
 

@@ -39,8 +39,8 @@ func (a *Agent) Status() Status {
 		Gossiping:    len(a.gossip.Members()),
 		GossipHealth: a.gossip.Health(),
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.view.mu.Lock()
+	defer a.view.mu.Unlock()
 	s.Self, s.Term, s.Alone = a.view.self, a.view.term, a.view.alone
 	s.HostDetail = hostDetail(a.view.hostText, a.view.noHost)
 	s.HostReachable = strings.HasPrefix(s.HostDetail, verdict.HostReachable)
@@ -70,9 +70,9 @@ type Queues struct {
 // Queues returns the lengths of the agent's queues.
 func (a *Agent) Queues() Queues {
 	q := Queues{DiskWrites: a.disk.waiting(), Inbox: len(a.inbox), Events: a.events.waiting()}
-	a.mu.Lock()
+	a.view.mu.Lock()
 	all := a.view.sessions // replaced when it changes, never changed
-	a.mu.Unlock()
+	a.view.mu.Unlock()
 	for _, s := range all {
 		q.Sessions = max(q.Sessions, s.Fill())
 	}

@@ -105,7 +105,6 @@ var wideTypes = map[string]string{
 	"internal/faults.Rule":      "plain data: a rule as its file and its flags have it",
 	"internal/lab/history.line": "plain data: a line of a history, with the fields of every kind of event",
 	"membership.Config":         "plain data: the settings and functions that Start takes",
-	"membership.Agent":          "is taken apart",
 }
 
 func TestDeclarationsStaySmall(t *testing.T) {
