@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
@@ -21,16 +20,15 @@ var errNotRunning = errors.New("does not run")
 // node applies an action to the daemon of a slot. The slot's act is held.
 func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
 	n := a.Node
-	d, source, _, _ := s.current()
-	runs := d != nil && d.running()
 	switch n.Do {
 	case scenario.Start:
 		return c.startBoth(ctx, s)
 	case scenario.Usurp:
 		return c.usurp(ctx, s)
 	}
-	if !runs {
-		return nil, errNotRunning
+	d, source, err := s.daemon.running()
+	if err != nil {
+		return nil, err
 	}
 	switch n.Do {
 	case scenario.Kill, scenario.Terminate:
@@ -42,7 +40,7 @@ func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect,
 		if err != nil {
 			return nil, err
 		}
-		return s.ended(proof, n.For.Set, &s.daemonsDue, s.startDaemon), nil
+		return s.ended(proof, n.For.Set, &s.daemon, s.startDaemon), nil
 	case scenario.Stop:
 		return c.stop(ctx, d, source)
 	case scenario.Replace:
@@ -78,8 +76,8 @@ func (c *cluster) remove(ctx context.Context, s *slot) (effect, error) {
 	if _, err := c.slots[0].admin.RemoveNode(ctx, s.name(), decideLimit); err != nil {
 		return nil, err
 	}
-	return s.later(&s.daemonsDue, func(ctx context.Context) (uint64, string, error) {
-		d, source, _, _ := s.current()
+	return s.later(&s.daemon, func(ctx context.Context) (uint64, string, error) {
+		d, source := s.daemon.current()
 		if _, err := c.killChild(ctx, d, source); err != nil {
 			return 1, "removed at every node", err
 		}
@@ -92,10 +90,7 @@ func (c *cluster) startBoth(ctx context.Context, s *slot) (effect, error) {
 	if err := s.startDaemon(ctx); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	fresh := s.app == nil
-	s.mu.Unlock()
-	if fresh {
+	if app, _ := s.app.current(); app == nil {
 		if err := s.startApp(ctx); err != nil {
 			return nil, err
 		}
@@ -104,23 +99,23 @@ func (c *cluster) startBoth(ctx context.Context, s *slot) (effect, error) {
 }
 
 // later does something to a slot when the effect is taken back. A start is due until then.
-func (s *slot) later(due *atomic.Int32, undo func(context.Context) (uint64, string, error)) effect {
-	due.Add(1)
+func (s *slot) later(r *role, undo func(context.Context) (uint64, string, error)) effect {
+	r.due.Add(1)
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
 		s.act.Lock()
 		defer s.act.Unlock()
-		defer due.Add(-1)
+		defer r.due.Add(-1)
 		return undo(ctx)
 	})
 }
 
 // ended is the effect of the end of a slot's process, which comes back or not: start
 // starts it again then.
-func (s *slot) ended(proof string, comesBack bool, due *atomic.Int32, start func(context.Context) error) effect {
+func (s *slot) ended(proof string, comesBack bool, r *role, start func(context.Context) error) effect {
 	if !comesBack {
 		return done{fired: 1, proof: proof}
 	}
-	return s.later(due, func(ctx context.Context) (uint64, string, error) { return 1, proof, start(ctx) })
+	return s.later(r, func(ctx context.Context) (uint64, string, error) { return 1, proof, start(ctx) })
 }
 
 // killChild kills a process, which cannot leave in order. The record is written when
@@ -167,20 +162,21 @@ func (c *cluster) replace(ctx context.Context, s *slot, d child, source history.
 	if _, err := c.killChild(ctx, d, source); err != nil {
 		return nil, err
 	}
-	return s.later(&s.daemonsDue, s.comeAnew), nil
+	return s.later(&s.daemon, s.comeAnew), nil
 }
 
 // comeAnew starts a slot's daemon without its former state. act is held.
 func (s *slot) comeAnew(ctx context.Context) (uint64, string, error) {
+	_, last := s.daemon.current()
 	s.mu.Lock()
-	s.state = fmt.Sprintf("state-%d", s.daemonRun+1)
+	s.state = fmt.Sprintf("state-%d", last.Run+1)
 	s.mu.Unlock()
 	return 1, "another machine is in its place", s.startDaemon(ctx)
 }
 
 // usurp starts a second host in a slot, with a copy of the host's state.
 func (c *cluster) usurp(ctx context.Context, s *slot) (effect, error) {
-	if d, _, _, _ := s.current(); d != nil && d.running() {
+	if _, _, err := s.daemon.running(); err == nil {
 		return nil, errors.New("its own daemon runs: usurp wants a slot that is late, or was killed")
 	}
 	host := c.slots[0]
@@ -188,17 +184,12 @@ func (c *cluster) usurp(ctx context.Context, s *slot) (effect, error) {
 		return nil, fmt.Errorf("copy the host's state: %w", err)
 	}
 	args := append(s.runArgs(c.slots[0].name(), "usurped", "usurper-"), "--role", "host", "--join", c.hostAddr())
-	s.mu.Lock()
-	s.daemonRun++
-	source := history.Daemon(s.id, s.daemonRun)
-	s.mu.Unlock()
+	source := s.daemon.next()
 	u, err := c.site.start(ctx, s, "usurper", args...)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	s.usurper = u
-	s.mu.Unlock()
+	s.add(u)
 	c.log.Put(&history.Process{Target: source, Did: history.DidStart, Detail: "a second host"})
 	c.watchEnd(u, source)
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
@@ -239,9 +230,9 @@ func copyLive(to, from string) error {
 
 // app applies an action to the application of a slot. The slot's act is held.
 func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, error) {
-	_, _, p, source := s.current()
-	if p == nil || !p.running() {
-		return nil, errNotRunning
+	p, source, err := s.app.running()
+	if err != nil {
+		return nil, err
 	}
 	switch a.Do {
 	case scenario.AppFlood:
@@ -251,7 +242,7 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 		if err != nil {
 			return nil, err
 		}
-		return s.ended(proof, a.For.Set, &s.appsDue, s.startApp), nil
+		return s.ended(proof, a.For.Set, &s.app, s.startApp), nil
 	case scenario.AppStop:
 		return c.stop(ctx, p, source)
 	case scenario.AppSlow:
@@ -307,9 +298,7 @@ func (c *cluster) cpu(ctx context.Context, s *slot, a scenario.Action) (effect, 
 		if err != nil {
 			return all, err
 		}
-		s.mu.Lock()
-		s.hogs = append(s.hogs, h)
-		s.mu.Unlock()
+		s.add(h)
 		if err := s.enterGroups(h); err != nil {
 			return all, err
 		}

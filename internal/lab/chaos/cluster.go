@@ -137,9 +137,7 @@ func (c *cluster) startDaemon(ctx context.Context, s *slot) error {
 
 // awaitServing waits until the newest daemon of a slot serves.
 func (c *cluster) awaitServing(ctx context.Context, s *slot) error {
-	s.mu.Lock()
-	f := s.follower
-	s.mu.Unlock()
+	f := s.following()
 	timer := time.NewTimer(joinLimit)
 	defer timer.Stop()
 	select {
@@ -158,7 +156,7 @@ func (c *cluster) awaitServing(ctx context.Context, s *slot) error {
 func (c *cluster) running() []*slot {
 	var all []*slot
 	for _, s := range c.slots {
-		if d, _, _, _ := s.current(); d != nil && d.running() {
+		if _, _, err := s.daemon.running(); err == nil {
 			all = append(all, s)
 		}
 	}
@@ -176,9 +174,7 @@ func (c *cluster) agree(ctx context.Context) error {
 	want := strings.Join(ids, " ")
 	for _, s := range slots {
 		err := await(ctx, agreeLimit, func() error {
-			ctx, cancel := context.WithTimeout(ctx, adminLimit)
-			defer cancel()
-			all, err := s.admin.Nodes(ctx)
+			all, err := ask(ctx, s.admin.Nodes)
 			if err != nil {
 				return err
 			}
@@ -204,12 +200,7 @@ func (c *cluster) agree(ctx context.Context) error {
 // play starts the applications of the slots that run and waits until they have
 // connected.
 func (c *cluster) play(ctx context.Context) error {
-	var ids []int
-	for _, s := range c.running() {
-		ids = append(ids, s.id)
-	}
-	err := everywhere(ids, func(id int) error {
-		s := c.slots[id]
+	err := everywhere(c.running(), func(s *slot) error {
 		s.act.Lock()
 		defer s.act.Unlock()
 		return s.startApp(ctx)
@@ -219,7 +210,7 @@ func (c *cluster) play(ctx context.Context) error {
 	}
 	for _, s := range c.running() {
 		err := await(ctx, readyLimit, func() error {
-			_, _, app, _ := s.current()
+			app, _ := s.app.current()
 			if !app.running() {
 				return fmt.Errorf("%w: it ended with code %d: %s", errGiveUp, app.code(), tailOf(app.log(), 5))
 			}
@@ -269,32 +260,33 @@ func (c *cluster) historyFile(s history.Source) string {
 func (c *cluster) quiet(ctx context.Context) {
 	c.followers.stopListening()
 	// First all begin nothing more, so that no application closes a connection in use.
-	err := everywhere(indexes(len(c.slots)), func(id int) error {
-		return c.slots[id].tell(ctx, func(w *workload.Control) { w.Rest = true })
+	err := everywhere(c.slots, func(s *slot) error {
+		return s.tell(ctx, func(w *workload.Control) { w.Rest = true })
 	})
 	if err != nil {
 		c.fail(err)
 	}
 	// The first record of this phase marks the beginning of the shutdown.
 	c.log.Put(&history.Resources{Target: history.Lab, Phase: history.PhaseEnd, Count: map[string]int64{}})
-	var wg sync.WaitGroup
-	for _, s := range c.slots {
-		wg.Go(func() {
-			s.act.Lock()
-			defer s.act.Unlock()
-			_, _, app, source := s.current()
-			if app == nil || !app.running() {
-				return
-			}
-			c.log.Put(&history.Process{Target: source, Did: history.DidTerminate})
-			if err := app.terminate(ctx, endLimit); err != nil {
-				c.fail(fmt.Errorf("application of slot %d: %w", s.id, err))
-			} else if app.code() != 0 {
-				c.fail(fmt.Errorf("application of slot %d: exit code %d: %s", s.id, app.code(), tailOf(app.log(), 5)))
-			}
-		})
+	err = everywhere(c.slots, func(s *slot) error {
+		s.act.Lock()
+		defer s.act.Unlock()
+		app, source, err := s.app.running()
+		if err != nil {
+			return nil
+		}
+		c.log.Put(&history.Process{Target: source, Did: history.DidTerminate})
+		if err := app.terminate(ctx, endLimit); err != nil {
+			return fmt.Errorf("application of slot %d: %w", s.id, err)
+		}
+		if app.code() != 0 {
+			return fmt.Errorf("application of slot %d: exit code %d: %s", s.id, app.code(), tailOf(app.log(), 5))
+		}
+		return nil
+	})
+	if err != nil {
+		c.fail(err)
 	}
-	wg.Wait()
 	c.count(ctx)
 }
 
@@ -302,21 +294,22 @@ func (c *cluster) quiet(ctx context.Context) {
 func (c *cluster) down(ctx context.Context) {
 	c.followers.ending.Store(true)
 	c.followers.stopListening()
-	var wg sync.WaitGroup
-	for _, s := range c.slots {
-		wg.Go(func() {
-			for _, p := range s.children() {
-				_ = p.cont(ctx) // it may stand still
+	err := everywhere(c.slots, func(s *slot) error {
+		defer s.admin.Close()
+		var errs []error
+		for _, p := range s.children() {
+			_ = p.cont(ctx) // it may stand still
+		}
+		for _, p := range s.children() {
+			if err := p.terminate(ctx, endLimit); err != nil {
+				errs = append(errs, fmt.Errorf("slot %d: %w", s.id, err))
 			}
-			for _, p := range s.children() {
-				if err := p.terminate(ctx, endLimit); err != nil {
-					c.fail(fmt.Errorf("slot %d: %w", s.id, err))
-				}
-			}
-			s.admin.Close()
-		})
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		c.fail(err)
 	}
-	wg.Wait()
 	c.followers.wg.Wait()
 }
 

@@ -15,29 +15,15 @@ import (
 
 // A container is a child that is a container.
 type container struct {
-	docker  *docker
-	id      string
-	process int // number of its process on this machine
-	file    string
-	over    chan struct{} // closed when it has ended
-	status  int           // read after over
-	paused  atomic.Bool
+	begun
+	docker *docker
+	id     string
+	status int // read after over
+	paused atomic.Bool
 }
 
-func (p *container) pid() int               { return p.process }
-func (p *container) ended() <-chan struct{} { return p.over }
-func (p *container) code() int              { return p.status }
-func (p *container) log() string            { return p.file }
-func (p *container) frozen() bool           { return p.paused.Load() }
-
-func (p *container) running() bool {
-	select {
-	case <-p.over:
-		return false
-	default:
-		return true
-	}
-}
+func (p *container) code() int    { return p.status }
+func (p *container) frozen() bool { return p.paused.Load() }
 
 // waitAgain is how long wait waits after a question that failed.
 const waitAgain = 100 * time.Millisecond

@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/fabricd/fabricd/internal/lab/scenario"
@@ -59,9 +59,6 @@ func newContainers(image string, name Name) *containers {
 }
 
 func (c *containers) check(ctx context.Context, s *scenario.Schedule) error {
-	if err := hasSlots(s); err != nil {
-		return err
-	}
 	for _, a := range s.Actions {
 		if lacks := filterLacks(); lacks != "" && a.Network != nil && a.Network.Do == scenario.Reject {
 			return refusef("%s: the compose lab needs %s for it", a.What(), lacks)
@@ -103,7 +100,7 @@ func (c *containers) open(ctx context.Context, _ int) error {
 			c.network = made.ID
 			return nil
 		}
-		if !bytes.Contains([]byte(err.Error()), []byte("overlap")) {
+		if !strings.Contains(err.Error(), "overlap") {
 			return err
 		}
 	}
@@ -176,12 +173,11 @@ func (c *containers) launch(ctx context.Context, s *slot, name string, args []st
 	if err := c.docker.ask(ctx, http.MethodPost, "/containers/"+made.ID+"/start", nil, nil); err != nil {
 		return nil, err
 	}
-	p := &container{docker: c.docker, id: made.ID, file: filepath.Join(s.dir, name+".log"), over: make(chan struct{})}
-	var seen inspected
+	var seen struct{ State struct{ Pid int } }
 	if err := c.docker.ask(ctx, http.MethodGet, "/containers/"+made.ID+"/json", nil, &seen); err != nil {
 		return nil, err
 	}
-	p.process = seen.State.Pid
+	p := &container{begun: begun{seen.State.Pid, s.file(name + ".log"), make(chan struct{})}, docker: c.docker, id: made.ID}
 	c.wg.Go(p.wait)
 	return p, nil
 }
@@ -189,11 +185,6 @@ func (c *containers) launch(ctx context.Context, s *slot, name string, args []st
 // endpoint is a slot's place on the network.
 func (c *containers) endpoint(slot int) map[string]any {
 	return map[string]any{"IPAMConfig": map[string]string{"IPv4Address": c.place(slot).advertise.String()}}
-}
-
-// An inspected is the part of a container's state that the lab reads.
-type inspected struct {
-	State struct{ Pid int }
 }
 
 func (c *containers) daemonOf(slot int) *container {
@@ -204,7 +195,7 @@ func (c *containers) daemonOf(slot int) *container {
 
 func (c *containers) daemonPID(slot int) int {
 	if d := c.daemonOf(slot); d != nil {
-		return d.process
+		return d.pid()
 	}
 	return 0
 }

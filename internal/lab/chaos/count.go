@@ -20,7 +20,7 @@ const (
 func (c *cluster) count(ctx context.Context) {
 	used, at := make(map[history.Source]int64), int64(c.clock.Now())
 	for _, s := range c.running() { // before counting takes any
-		d, source, _, _ := s.current()
+		d, source := s.daemon.current()
 		used[source] = usedBy(d)
 	}
 	c.settle(ctx)
@@ -47,7 +47,7 @@ func (c *cluster) held(ctx context.Context, phase history.Phase) []*history.Reso
 // so that later growth shows.
 func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
 	for _, r := range held {
-		if d, _, _, _ := c.slots[r.Target.Slot].current(); d.running() {
+		if d, _, err := c.slots[r.Target.Slot].daemon.running(); err == nil {
 			c.slots[r.Target.Slot].collect(ctx)
 			if rss, ok := workload.Held(strconv.Itoa(d.pid()))["rss"]; ok {
 				r.Count["rss"] = rss
@@ -76,7 +76,7 @@ func (c *cluster) settle(ctx context.Context) {
 
 // resources returns the resources of the slot's daemon; nil if they cannot be read.
 func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Resources {
-	d, source, _, _ := s.current()
+	d, source := s.daemon.current()
 	if d.frozen() {
 		return nil
 	}
@@ -107,9 +107,7 @@ func usedBy(d child) int64 {
 // collect has the slot's daemon give back unused memory. If the daemon does not answer,
 // its figures include garbage.
 func (s *slot) collect(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, adminLimit)
-	defer cancel()
-	_ = s.admin.Collect(ctx)
+	_, _ = ask(ctx, func(ctx context.Context) (any, error) { return nil, s.admin.Collect(ctx) })
 }
 
 // pause waits for d and reports true, or returns false as soon as ctx is done.

@@ -25,8 +25,8 @@ func (c *cluster) damage(ctx context.Context, s *slot, d child, source history.S
 	if err != nil {
 		return nil, err
 	}
-	return s.later(&s.daemonsDue, func(ctx context.Context) (uint64, string, error) {
-		d, _, _, _ := s.current()
+	return s.later(&s.daemon, func(ctx context.Context) (uint64, string, error) {
+		d, _ := s.daemon.current()
 		if d.running() {
 			return 1, fmt.Sprintf("a bit of %s was changed: it came up", filepath.Base(file)), nil
 		}

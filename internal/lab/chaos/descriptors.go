@@ -14,9 +14,9 @@ import (
 // starve bounds the descriptors of a slot's daemon so that so many more than it has can
 // be opened. The slot's act is held.
 func starve(s *slot, free int) (effect, error) {
-	d, _, _, _ := s.current()
-	if d == nil || !d.running() {
-		return nil, errNotRunning
+	d, _, err := s.daemon.running()
+	if err != nil {
+		return nil, err
 	}
 	limit, err := firstBeyond(d.pid(), free)
 	if err != nil {

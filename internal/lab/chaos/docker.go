@@ -153,12 +153,18 @@ type dockerThing struct {
 	Labels map[string]string
 }
 
+// dockerKinds are the kinds of objects that a run makes, in the order of their removal.
+var dockerKinds = []struct{ list, remove, query string }{
+	{"/containers/json?all=1&", "/containers/", "?force=1&v=1"},
+	{"/networks?", "/networks/", ""},
+}
+
 // labelled returns the names of the runs that have containers or networks.
 func (d *docker) labelled(ctx context.Context) ([]string, error) {
 	var names []string
-	for _, path := range []string{"/containers/json?all=1&", "/networks?"} {
+	for _, kind := range dockerKinds {
 		var all []dockerThing
-		if err := d.ask(ctx, http.MethodGet, path+labelQuery(runLabel), nil, &all); err != nil {
+		if err := d.ask(ctx, http.MethodGet, kind.list+labelQuery(runLabel), nil, &all); err != nil {
 			return nil, err
 		}
 		for _, thing := range all {
@@ -171,30 +177,16 @@ func (d *docker) labelled(ctx context.Context) ([]string, error) {
 // removeLabelled removes the containers and networks of a run.
 func (d *docker) removeLabelled(ctx context.Context, name string) error {
 	var errs []error
-	for _, kind := range []struct{ list, remove, query string }{
-		{"/containers/json?all=1&", "/containers/", "?force=1&v=1"},
-		{"/networks?", "/networks/", ""},
-	} {
+	for _, kind := range dockerKinds {
 		var all []dockerThing
-		if err := d.ask(ctx, http.MethodGet, kind.list+labelQuery(runLabel+"="+name), nil, &all); err != nil {
-			errs = append(errs, err)
-		}
-		errs = append(errs, everywhere(indexes(len(all)), func(i int) error {
-			err := d.ask(ctx, http.MethodDelete, kind.remove+all[i].ID+kind.query, nil, nil)
-			if gone(err) {
-				return nil
-			}
-			return err
-		}))
+		errs = append(errs, d.ask(ctx, http.MethodGet, kind.list+labelQuery(runLabel+"="+name), nil, &all),
+			everywhere(all, func(thing dockerThing) error {
+				err := d.ask(ctx, http.MethodDelete, kind.remove+thing.ID+kind.query, nil, nil)
+				if gone(err) {
+					return nil
+				}
+				return err
+			}))
 	}
 	return errors.Join(errs...)
-}
-
-// indexes returns 0 … n-1.
-func indexes(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }

@@ -60,8 +60,10 @@ func (c *cluster) ended(p child, source history.Source, did history.Did) {
 
 // follow starts a follower.
 func (c *cluster) follow(f *follower) {
+	ctx, cancel := context.WithCancel(c.followers.ctx)
 	c.followers.wg.Go(func() {
 		<-f.child.ended()
+		cancel()
 		did := history.DidExit
 		if f.doomed.Load() {
 			did = history.DidCrash
@@ -71,11 +73,6 @@ func (c *cluster) follow(f *follower) {
 	f.slot.mu.Lock()
 	f.slot.follower = f
 	f.slot.mu.Unlock()
-	ctx, cancel := context.WithCancel(c.followers.ctx)
-	c.followers.wg.Go(func() {
-		defer cancel()
-		<-f.child.ended()
-	})
 	c.followers.ears.Go(func() {
 		defer cancel()
 		if incarnation, ok := f.awaitServing(ctx); ok {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,7 +111,7 @@ func (s *stranger) bother(conn net.Conn) {
 			n = 1 + s.rand.IntN(n)
 		}
 		if _, err := conn.Write(p[:n]); err != nil {
-			if !isTimeout(err) {
+			if !os.IsTimeout(err) {
 				s.ended++
 			}
 			return
@@ -121,14 +122,9 @@ func (s *stranger) bother(conn net.Conn) {
 	if s.target.network == "udp" {
 		return
 	}
-	if _, err := io.Copy(io.Discard, conn); err == nil || !isTimeout(err) {
+	if _, err := io.Copy(io.Discard, conn); err == nil || !os.IsTimeout(err) {
 		s.ended++
 	}
-}
-
-func isTimeout(err error) bool {
-	e, ok := err.(net.Error)
-	return ok && e.Timeout()
 }
 
 // piece returns between 1 and most bytes: all random, or behind a head that a

@@ -204,12 +204,12 @@ func (f *filter) install(ctx context.Context, a scenario.Action, slots []int, sc
 	return e, err
 }
 
-// everywhere does something for several slots at once.
-func everywhere(slots []int, do func(int) error) error {
-	errs := make([]error, len(slots))
+// everywhere does something for all of a list at once.
+func everywhere[T any](all []T, do func(T) error) error {
+	errs := make([]error, len(all))
 	var wg sync.WaitGroup
-	for i, slot := range slots {
-		wg.Go(func() { errs[i] = do(slot) })
+	for i, one := range all {
+		wg.Go(func() { errs[i] = do(one) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

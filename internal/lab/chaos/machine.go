@@ -50,9 +50,6 @@ func loopback(pid, worker int) netip.Addr {
 }
 
 func (m *machine) check(_ context.Context, s *scenario.Schedule) error {
-	if err := hasSlots(s); err != nil {
-		return err
-	}
 	for _, a := range s.Actions {
 		if a.Network != nil && a.Network.Do != scenario.Garbage {
 			return refusef("%s: the local lab cannot do it; netns and compose can", a.What())
@@ -67,14 +64,6 @@ const (
 	// MaxParallel bounds the runs that a real lab makes at a time.
 	MaxParallel = 8
 )
-
-// hasSlots refuses a cluster that is too large for a real lab.
-func hasSlots(s *scenario.Schedule) error {
-	if n := s.Scenario.Cluster.Nodes; n > maxSlots {
-		return refusef("%d nodes: this lab has room for %d; sim has for more", n, maxSlots)
-	}
-	return nil
-}
 
 // open looks for ports that are free at the addresses of all slots.
 func (m *machine) open(_ context.Context, nodes int) error {

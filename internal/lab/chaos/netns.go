@@ -53,9 +53,6 @@ func (n *namespaces) check(ctx context.Context, s *scenario.Schedule) error {
 			return refusef("the netns lab needs %s, which is not installed", tool)
 		}
 	}
-	if err := hasSlots(s); err != nil {
-		return err
-	}
 	probe := string(n.name) + "-probe"
 	if err := command(ctx, "ip", "netns", "add", probe); err != nil {
 		return &Refusal{text: "this machine makes no network namespaces", err: err}

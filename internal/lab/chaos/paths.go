@@ -57,9 +57,7 @@ func (c *pathConn) far() bool {
 
 // conns asks the slot's daemon for its connections.
 func (s *slot) conns(ctx context.Context) ([]pathConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, adminLimit)
-	defer cancel()
-	text, err := s.admin.Get(ctx, "conns")
+	text, err := ask(ctx, func(ctx context.Context) (json.RawMessage, error) { return s.admin.Get(ctx, "conns") })
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +81,7 @@ func (c *cluster) watchPaths() {
 			if !s.answers() {
 				continue
 			}
-			_, source, _, _ := s.current()
+			_, source := s.daemon.current()
 			conns, err := s.conns(c.followers.ctx)
 			if err != nil {
 				continue // it ends, or stands still

@@ -80,14 +80,13 @@ func (p *planes) apply(ctx context.Context, c *cluster, a scenario.Action) (effe
 
 // each does something at every sender of a fault that can answer, all at once.
 func (p *planes) each(c *cluster, f *planeFault, do func(*slot) error) error {
-	return everywhere(indexes(len(c.slots)), func(id int) error {
-		s := c.slots[id]
-		sends := slices.ContainsFunc(f.rules, func(r planeRule) bool { return slices.Contains(r.from, id) })
+	return everywhere(c.slots, func(s *slot) error {
+		sends := slices.ContainsFunc(f.rules, func(r planeRule) bool { return slices.Contains(r.from, s.id) })
 		if !sends || !s.answers() {
 			return nil
 		}
 		if err := do(s); err != nil && s.answers() {
-			return fmt.Errorf("slot %d: %w", id, err)
+			return fmt.Errorf("slot %d: %w", s.id, err)
 		}
 		return nil
 	})
@@ -95,14 +94,12 @@ func (p *planes) each(c *cluster, f *planeFault, do func(*slot) error) error {
 
 // answers reports whether the slot's daemon serves and does not stand still.
 func (s *slot) answers() bool {
-	s.mu.Lock()
-	f, d := s.follower, s.daemon
-	s.mu.Unlock()
-	if d == nil || !d.running() || d.frozen() {
+	d, _, err := s.daemon.running()
+	if err != nil || d.frozen() {
 		return false
 	}
 	select {
-	case <-f.serving:
+	case <-s.following().serving:
 		return true
 	default:
 		return false
@@ -136,9 +133,7 @@ func (f *planeFault) give(ctx context.Context, s *slot) error {
 	if len(rules) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, adminLimit)
-	defer cancel()
-	_, err := s.admin.AddLinkFaults(ctx, rules)
+	_, err := ask(ctx, func(ctx context.Context) (any, error) { return s.admin.AddLinkFaults(ctx, rules) })
 	return err
 }
 

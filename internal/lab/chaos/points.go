@@ -14,18 +14,14 @@ import (
 
 // point puts a fault inside a slot's daemon. The slot's act is held.
 func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
-	d, _, _, _ := s.current()
-	if d == nil || !d.running() {
-		return nil, errNotRunning
+	d, _, err := s.daemon.running()
+	if err != nil {
+		return nil, err
 	}
 	if a.Fault.Kind == scenario.FaultCrash {
-		s.mu.Lock()
-		s.follower.doomed.Store(true)
-		s.mu.Unlock()
+		s.following().doomed.Store(true)
 	}
-	ask, cancel := context.WithTimeout(ctx, adminLimit)
-	defer cancel()
-	id, err := s.admin.AddNodeFault(ask, a.Fault.Point(a.Seed))
+	id, err := ask(ctx, func(ctx context.Context) (uint64, error) { return s.admin.AddNodeFault(ctx, a.Fault.Point(a.Seed)) })
 	if err != nil && a.Fault.Kind != scenario.FaultCrash {
 		return nil, err
 	}
@@ -88,9 +84,7 @@ func (p *pointed) ended() bool {
 	if p.fault.Kind == scenario.FaultCrash || p.child.frozen() {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(p.c.followers.ctx, adminLimit)
-	defer cancel()
-	all, err := p.slot.admin.NodeFaults(ctx)
+	all, err := ask(p.c.followers.ctx, p.slot.admin.NodeFaults)
 	if err != nil {
 		return false // it stands still, or is about to end
 	}
@@ -110,7 +104,7 @@ func (p *pointed) restart() {
 	}
 	p.slot.act.Lock()
 	defer p.slot.act.Unlock()
-	if d, _, _, _ := p.slot.current(); d != p.child {
+	if d, _ := p.slot.daemon.current(); d != p.child {
 		return // another action has started it
 	}
 	if err := p.slot.startDaemon(p.c.followers.ctx); err != nil && p.c.followers.ctx.Err() == nil {

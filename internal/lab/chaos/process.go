@@ -60,7 +60,7 @@ func (s *spawner) start(argv []string, log string) (child, error) {
 	if err := <-r.answer; err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, file: log, over: make(chan struct{})}
+	p := &process{begun: begun{number: cmd.Process.Pid, file: log, over: make(chan struct{})}, cmd: cmd}
 	go func() { // ends with the child, which its lab waits for
 		defer close(p.over)
 		_ = cmd.Wait() // how it ended is in its state
@@ -68,18 +68,32 @@ func (s *spawner) start(argv []string, log string) (child, error) {
 	return p, nil
 }
 
-// A process is a child that has been started.
-type process struct {
-	cmd  *exec.Cmd
-	file string        // with its output
-	over chan struct{} // closed when it was waited for
+// A begun is what children of all kinds have in common.
+type begun struct {
+	number int           // of its process on this machine
+	file   string        // with its output
+	over   chan struct{} // closed when it has ended and was waited for
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+func (b *begun) pid() int               { return b.number }
+func (b *begun) ended() <-chan struct{} { return b.over }
+func (b *begun) log() string            { return b.file }
 
-func (p *process) ended() <-chan struct{} { return p.over }
+// running reports whether the child has not ended.
+func (b *begun) running() bool {
+	select {
+	case <-b.over:
+		return false
+	default:
+		return true
+	}
+}
 
-func (p *process) log() string { return p.file }
+// A process is a child that is a process of this machine.
+type process struct {
+	begun
+	cmd *exec.Cmd
+}
 
 // code returns the exit status of a process that has ended, or minus the signal
 // that ended it.
@@ -88,16 +102,6 @@ func (p *process) code() int {
 		return -int(ws.Signal())
 	}
 	return p.cmd.ProcessState.ExitCode()
-}
-
-// running reports whether p has not ended.
-func (p *process) running() bool {
-	select {
-	case <-p.over:
-		return false
-	default:
-		return true
-	}
 }
 
 // frozen reports whether p is stopped.

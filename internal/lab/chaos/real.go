@@ -34,6 +34,9 @@ func runReal(ctx context.Context, lab scenario.Lab, s *scenario.Schedule, o *Opt
 	case scenario.Compose:
 		site, b.docker = newContainers(o.Image, name), newDocker(dockerSocket())
 	}
+	if n := s.Scenario.Cluster.Nodes; n > maxSlots {
+		return nil, refusef("%d nodes: this lab has room for %d; sim has for more", n, maxSlots)
+	}
 	if err := site.check(ctx, s); err != nil {
 		return nil, err
 	}
@@ -194,7 +197,7 @@ var forbidden = []string{"panic: ", "fatal error: ", "WARNING: DATA RACE", "BUG:
 // readLogs looks for forbidden lines in the daemons' output. All processes have ended.
 func (c *cluster) readLogs() {
 	for _, s := range c.slots {
-		for run := 1; run <= s.daemonRun; run++ {
+		for run := 1; run <= s.daemon.run; run++ {
 			text, err := os.ReadFile(s.file(fmt.Sprintf("daemon-%d.log", run)))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // a usurper's

@@ -36,30 +36,80 @@ type slot struct {
 	dir   string // on this machine
 	admin *daemon.Client
 
-	// daemonsDue and appsDue count the starts that actions owe: a process that they
-	// have ended is started again.
-	daemonsDue, appsDue atomic.Int32
+	daemon, app role
 
 	// act is held while something is done to the slot's processes, telling while
 	// its application's control file is written.
 	act, telling sync.Mutex
 
-	mu        sync.Mutex // guards the fields below
-	daemon    child      // nil: none was started
-	app       child
-	usurper   child
-	hogs      []child // busy loops
-	daemonRun int
-	appRun    int
-	state     string   // name of the state directory
-	node      int      // the node ID, as the daemon has reported it
-	groups    []string // control groups that its processes are to be in
-	control   workload.Control
-	follower  *follower // of the newest daemon
+	mu       sync.Mutex // guards the fields below
+	others   []child    // a usurper, busy loops
+	state    string     // name of the state directory
+	node     int        // the node ID, as the daemon has reported it
+	groups   []string   // control groups that its processes are to be in
+	control  workload.Control
+	follower *follower // of the newest daemon
+}
+
+// A role is one kind of process of a slot: its daemon, or its application, one start after the other.
+type role struct {
+	name   string
+	source func(run int) history.Source
+	due    atomic.Int32 // starts that actions owe: a process that they have ended is started again
+
+	mu  sync.Mutex // guards the fields below
+	run int        // of the newest process; counts from 1
+	p   child      // the newest process; nil: none was started
+}
+
+// current returns the newest process, nil if none was started, and its source.
+func (r *role) current() (child, history.Source) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.p, r.source(r.run)
+}
+
+// running returns the process if it runs, else errNotRunning.
+func (r *role) running() (child, history.Source, error) {
+	p, source := r.current()
+	if p == nil || !p.running() {
+		return nil, source, errNotRunning
+	}
+	return p, source, nil
+}
+
+// next returns the source of one more start.
+func (r *role) next() history.Source {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.run++
+	return r.source(r.run)
+}
+
+// start starts one more process of a role: fabricd with the arguments for its source. The slot's act
+// is held.
+func (s *slot) start(ctx context.Context, r *role, args func(history.Source) ([]string, error)) (p child, source history.Source, err error) {
+	if _, source, err := r.running(); err == nil {
+		return nil, source, fmt.Errorf("the %s of slot %d runs already", r.name, s.id)
+	}
+	source = r.next()
+	argv, err := args(source)
+	if err == nil {
+		p, err = s.c.site.start(ctx, s, fmt.Sprintf("%s-%d", source.Role, source.Run), argv...)
+	}
+	if err != nil {
+		return nil, source, fmt.Errorf("start the %s of slot %d: %w", r.name, s.id, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.p = p
+	return p, source, nil
 }
 
 func newSlot(c *cluster, id int) (*slot, error) {
 	s := &slot{c: c, id: id, dir: filepath.Join(c.dir, fmt.Sprintf("n%d", id)), state: "state", node: id}
+	s.daemon.name, s.daemon.source = "daemon", func(run int) history.Source { return history.Daemon(id, run) }
+	s.app.name, s.app.source = "application", func(run int) history.Source { return history.App(id, run) }
 	s.admin = daemon.NewClient(s.file("admin.sock"))
 	// Containers run as another user.
 	return s, errors.Join(os.Mkdir(s.dir, 0o700), os.Chmod(s.dir, c.dirMode))
@@ -121,56 +171,27 @@ func (s *slot) daemonArgs() []string {
 // startDaemon starts the slot's daemon and does not wait until it serves. act
 // is held.
 func (s *slot) startDaemon(ctx context.Context) error {
-	s.mu.Lock()
-	old := s.daemon
-	s.mu.Unlock()
-	if old != nil && old.running() {
-		return fmt.Errorf("the daemon of slot %d runs already", s.id)
-	}
-	s.mu.Lock()
-	s.daemonRun++
-	run := s.daemonRun
-	s.mu.Unlock()
-	d, err := s.c.site.start(ctx, s, fmt.Sprintf("daemon-%d", run), s.daemonArgs()...)
+	d, source, err := s.start(ctx, &s.daemon, func(history.Source) ([]string, error) { return s.daemonArgs(), nil })
 	if err != nil {
-		return fmt.Errorf("start the daemon of slot %d: %w", s.id, err)
+		return err
 	}
-	s.mu.Lock()
-	s.daemon = d
-	s.mu.Unlock()
-	f := &follower{slot: s, child: d, source: history.Daemon(s.id, run), serving: make(chan struct{})}
-	s.c.follow(f)
+	s.c.follow(&follower{slot: s, child: d, source: source, serving: make(chan struct{})})
 	return s.enterGroups(d)
 }
 
 // startApp starts the slot's application. act is held.
 func (s *slot) startApp(ctx context.Context) error {
-	s.mu.Lock()
-	old := s.app
-	s.mu.Unlock()
-	if old != nil && old.running() {
-		return fmt.Errorf("the application of slot %d runs already", s.id)
-	}
-	s.mu.Lock()
-	s.appRun++
-	run := s.appRun
-	s.mu.Unlock()
-	name := fmt.Sprintf("app-%d", run)
-	text, err := json.Marshal(s.c.appConfig(s, run))
-	if err == nil {
-		err = os.WriteFile(s.file(name+".json"), text, 0o644)
-	}
+	a, source, err := s.start(ctx, &s.app, func(source history.Source) ([]string, error) {
+		name := fmt.Sprintf("app-%d.json", source.Run)
+		text, err := json.Marshal(s.c.appConfig(s, source.Run))
+		if err == nil {
+			err = os.WriteFile(s.file(name), text, 0o644)
+		}
+		return []string{"chaos", "app", "--config", s.c.site.path(s, name)}, err
+	})
 	if err != nil {
 		return err
 	}
-	a, err := s.c.site.start(ctx, s, name, "chaos", "app", "--config", s.c.site.path(s, name+".json"))
-	if err != nil {
-		return fmt.Errorf("start the application of slot %d: %w", s.id, err)
-	}
-	s.mu.Lock()
-	s.app = a
-	s.mu.Unlock()
-	source := history.App(s.id, run)
 	s.c.log.Put(&history.Process{Target: source, Did: history.DidStart})
 	s.c.watchEnd(a, source)
 	return s.enterGroups(a)
@@ -178,8 +199,8 @@ func (s *slot) startApp(ctx context.Context) error {
 
 // awaitBack waits, for a while, until no start is due: an action may find that
 // the one before it is late. act is held, and given up meanwhile.
-func (s *slot) awaitBack(ctx context.Context, due *atomic.Int32) {
-	for deadline := time.Now().Add(endLimit); due.Load() > 0 && time.Now().Before(deadline); {
+func (s *slot) awaitBack(ctx context.Context, r *role) {
+	for deadline := time.Now().Add(endLimit); r.due.Load() > 0 && time.Now().Before(deadline); {
 		s.act.Unlock()
 		pause(ctx, pollEvery)
 		s.act.Lock()
@@ -188,23 +209,26 @@ func (s *slot) awaitBack(ctx context.Context, due *atomic.Int32) {
 
 // children returns the processes that run, the daemon first.
 func (s *slot) children() []child {
+	d, _ := s.daemon.current()
+	a, _ := s.app.current()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []child
-	for _, c := range append([]child{s.daemon, s.app, s.usurper}, s.hogs...) {
-		if c != nil && c.running() {
-			all = append(all, c)
-		}
-	}
-	return all
+	all := append([]child{d, a}, s.others...)
+	return slices.DeleteFunc(all, func(p child) bool { return p == nil || !p.running() })
 }
 
-// current returns the slot's daemon and application and which of their starts
-// they are.
-func (s *slot) current() (d child, dSource history.Source, a child, aSource history.Source) {
+// add adds a process to those that end with the slot.
+func (s *slot) add(p child) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.daemon, history.Daemon(s.id, s.daemonRun), s.app, history.App(s.id, s.appRun)
+	s.others = append(s.others, p)
+}
+
+// following returns the follower of the newest daemon.
+func (s *slot) following() *follower {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.follower
 }
 
 // enterGroup moves the slot's processes to a control group, now and whenever
@@ -213,11 +237,7 @@ func (s *slot) enterGroup(dir string) error {
 	s.mu.Lock()
 	s.groups = append(s.groups, dir)
 	s.mu.Unlock()
-	var errs []error
-	for _, c := range s.children() {
-		errs = append(errs, addToGroup(dir, c.pid()))
-	}
-	return errors.Join(errs...)
+	return everywhere(s.children(), func(p child) error { return addToGroup(dir, p.pid()) })
 }
 
 func (s *slot) leaveGroup(dir string) error {
@@ -231,11 +251,7 @@ func (s *slot) enterGroups(c child) error {
 	s.mu.Lock()
 	groups := slices.Clone(s.groups)
 	s.mu.Unlock()
-	var errs []error
-	for _, dir := range groups {
-		errs = append(errs, addToGroup(dir, c.pid()))
-	}
-	return errors.Join(errs...)
+	return everywhere(groups, func(dir string) error { return addToGroup(dir, c.pid()) })
 }
 
 // tell changes the application's instructions and waits until it has obeyed. One that
@@ -245,14 +261,15 @@ func (s *slot) tell(ctx context.Context, change func(*workload.Control)) error {
 	s.mu.Lock()
 	change(&s.control)
 	s.control.Seq++
-	control, app := s.control, s.app
+	control := s.control
 	s.mu.Unlock()
 	err := workload.Tell(s.file("control.json"), control)
 	s.telling.Unlock()
 	if err != nil {
 		return err
 	}
-	if app == nil || !app.running() || app.frozen() {
+	app, _, err := s.app.running()
+	if err != nil || app.frozen() {
 		return nil
 	}
 	return await(ctx, obeyLimit, func() error {
@@ -272,7 +289,12 @@ func (s *slot) nodeID() int {
 
 // status asks the slot's daemon.
 func (s *slot) status(ctx context.Context) (daemon.Status, error) {
+	return ask(ctx, s.admin.Status)
+}
+
+// ask asks a daemon something.
+func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminLimit)
 	defer cancel()
-	return s.admin.Status(ctx)
+	return question(ctx)
 }

@@ -145,36 +145,23 @@ func timed(a scenario.Action) bool { return a.Link != nil || a.Partition != nil 
 
 // last waits until an effect is over by itself, or it is time, or ctx is done.
 func (c *cluster) last(ctx context.Context, e effect, until time.Time) {
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	over := make(chan struct{})
-	if s, ok := e.(several); ok {
-		quit := make(chan struct{})
-		defer close(quit)
-		go s.awaitOver(over, quit)
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	all, ok := e.(several)
+	if !ok {
+		all = several{e}
 	}
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-over:
-	}
-}
-
-// awaitOver closes over when all effects are over by themselves. It returns
-// when quit is closed.
-func (s several) awaitOver(over, quit chan struct{}) {
-	for _, e := range s {
-		o, ok := e.(interface{ over() <-chan struct{} })
-		if !ok {
-			return // one that has to be taken back
+	for _, e := range all {
+		var over <-chan struct{} // nil: the effect has to be taken back
+		if o, ok := e.(interface{ over() <-chan struct{} }); ok {
+			over = o.over()
 		}
 		select {
-		case <-o.over():
-		case <-quit:
+		case <-over:
+		case <-ctx.Done():
 			return
 		}
 	}
-	close(over)
 }
 
 // whom names the nodes and links that an action touches.
@@ -203,12 +190,12 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 		return c.planes.apply(ctx, c, a)
 	case a.Node != nil:
 		return c.forEach(a.Node.ID.IDs(), func(s *slot) (effect, error) {
-			s.awaitBack(ctx, &s.daemonsDue)
+			s.awaitBack(ctx, &s.daemon)
 			return c.node(ctx, s, a)
 		})
 	case a.App != nil:
 		return c.forEach(a.App.Node.IDs(), func(s *slot) (effect, error) {
-			s.awaitBack(ctx, &s.appsDue)
+			s.awaitBack(ctx, &s.app)
 			return c.app(ctx, s, a.App)
 		})
 	case a.Fault != nil && a.Fault.Kind == scenario.FaultDescriptors:
@@ -227,12 +214,19 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 
 // forEach puts an action in place at several slots at once.
 func (c *cluster) forEach(ids []int, do func(*slot) (effect, error)) (effect, error) {
-	all := make(several, len(ids))
-	err := everywhere(indexes(len(ids)), func(i int) (err error) {
-		s := c.slots[ids[i]]
+	var mu sync.Mutex // guards all
+	var all several
+	err := everywhere(ids, func(id int) error {
+		s := c.slots[id]
 		s.act.Lock()
 		defer s.act.Unlock()
-		if all[i], err = do(s); err != nil {
+		e, err := do(s)
+		if e != nil {
+			mu.Lock()
+			all = append(all, e)
+			mu.Unlock()
+		}
+		if err != nil {
 			err = fmt.Errorf("slot %d: %w", s.id, err)
 		}
 		return err
@@ -243,8 +237,7 @@ func (c *cluster) forEach(ids []int, do func(*slot) (effect, error)) (effect, er
 	return all, err
 }
 
-// several are the effects of one action at several slots; nil for one that
-// failed.
+// several are the effects of one action at several slots.
 type several []effect
 
 // instant returns all in one if none is to be taken back.
@@ -252,7 +245,7 @@ func (s several) instant() *done {
 	var sum done
 	for _, e := range s {
 		d, ok := e.(done)
-		if !ok && e != nil {
+		if !ok {
 			return nil
 		}
 		sum.add(d.fired, d.proof, d.err)
@@ -273,12 +266,11 @@ func (d *done) add(fired uint64, proof string, err error) {
 
 func (s several) undo(ctx context.Context) (uint64, string, error) {
 	sums := make([]done, len(s))
-	_ = everywhere(indexes(len(s)), func(i int) error { // the errors are in the sums
-		if s[i] != nil {
-			sums[i].fired, sums[i].proof, sums[i].err = s[i].undo(ctx)
-		}
-		return nil
-	})
+	var wg sync.WaitGroup
+	for i, e := range s {
+		wg.Go(func() { sums[i].fired, sums[i].proof, sums[i].err = e.undo(ctx) })
+	}
+	wg.Wait()
 	var sum done
 	for _, d := range sums {
 		sum.add(d.fired, d.proof, d.err)
