@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// agreement (I6): an incarnation has one UUID, whichever node tells of it, and a UUID one incarnation
+// agreement (I6): an incarnation has one UUID, whichever node reports it, and a UUID one incarnation
 // at a time; and when everything has been well for the time of healing, every
 // application of a running slot knows exactly the incarnations that the running slots
 // have.

@@ -43,13 +43,13 @@ func (f *fault) onAnyWay(slot int) bool {
 }
 
 // together reports whether the fault cuts two slots off from the host, and not from
-// each other. The one goes on for the other: that the host has removed it is told
+// each other. The one goes on for the other: that the host has removed it is known
 // when the network is whole again.
 func (f *fault) together(a, b int) bool {
 	return f.onWay(a, host) && f.onWay(b, host) && !f.onWay(a, b)
 }
 
-// removable returns the latest fault that explains that an observer is told of
+// removable returns the latest fault that explains that an observer is notified of
 // the end of an incarnation of a slot, nil if there is none:
 //
 //   - a fault of the slot or of the observer as a whole;
@@ -57,7 +57,7 @@ func (f *fault) together(a, b int) bool {
 //   - while the observer may have been without the host, of any link of the slot,
 //     also one that may only reset connections, and of any other node as a whole:
 //     each node decides for itself then, and one that gave up another which
-//     lives may have to begin anew when the host is back;
+//     runs may have to begin anew when the host is back;
 //   - a cut that takes the host off the network: it gives up everybody;
 //   - where pairs that lost each other are parted, of any link of the slot.
 func (w *world) removable(slot, observer int, at int64) *fault {
@@ -162,7 +162,7 @@ func (w *world) stopped(p *proc, a, b int64) bool {
 }
 
 // alive reports whether a process lives all the time from a to b, and does not stand still for longer
-// than must stay unnoticed. One that no record tells of incarnations as long as the run.
+// than must stay unnoticed. One without a record lives as long as the run.
 func (w *world) alive(s history.Source, a, b int64) bool {
 	p := w.procs.get(s)
 	return p == nil || p.end > b && !w.stopped(p, a, b)
@@ -193,7 +193,7 @@ func (w *world) current(slot int, at int64) *incarnation {
 }
 
 // lossOf returns when an incarnation was lost to a call of a source that began at a time: its process
-// ended, it was reset, or the source was told of its end since it has the incarnation that it had then.
+// ended, it was reset, or the source was notified of its end since it has the incarnation that it had then.
 // never: not. Events at other sources do not count: the two sides of a split give each other up.
 func (w *world) lossOf(source history.Source, l addr.Incarnation, began int64) int64 {
 	lost := int64(never)

@@ -9,25 +9,25 @@ import (
 
 // events (I5): the notices about nodes at one source make sense: for each incarnation at most one ADDED
 // and then at most one REMOVED; the REMOVED of a generation comes before the ADDED of the next;
-// generations only grow; nothing is told of an incarnation that the source did not know, nor of its own
+// generations only grow; no notice is of an incarnation that the source did not know, nor of its own
 // incarnation as of another one's.
 //
 // A source that gets a new incarnation of its own begins anew: it knows nothing, and is
-// told of every live peer again. It needs event and view records.
+// notified of every live peer again. It needs event and view records.
 type events struct {
 	judge
 	seen table[history.Source, audience]
 }
 
-// An audience is one source as it is told of nodes.
+// An audience is one source as it is notified of nodes.
 type audience struct {
 	self   addr.Incarnation
 	viewAt int64
-	nodes  table[addr.NodeID, nodeTold]
+	nodes  table[addr.NodeID, knownNode]
 }
 
-// A nodeTold is a source's knowledge of one ID.
-type nodeTold struct {
+// A knownNode is a source's knowledge of one ID.
+type knownNode struct {
 	id        addr.NodeID
 	live      addr.Generation // 0: none
 	liveAt    int             // record
@@ -36,9 +36,9 @@ type nodeTold struct {
 	removed   addr.Generation // highest that was removed
 	removedAt int
 	// before is the generation that was live when the source got a new incarnation: an event that was
-	// under way may still tell its end.
+	// under way may still bring its end.
 	before addr.Generation
-	// forgiven is one of which that was told.
+	// forgiven is one of which that was so.
 	forgiven addr.Generation
 }
 
@@ -70,15 +70,15 @@ func (m *events) audience(s history.Source) *audience { return m.seen.of(s, audi
 func (a *audience) renew(self addr.Incarnation) {
 	a.self, a.viewAt = self, 0
 	for _, n := range a.nodes.list {
-		*n = nodeTold{id: n.id, removedAt: -1, liveAt: n.liveAt, before: cmp.Or(n.live, n.before)}
+		*n = knownNode{id: n.id, removedAt: -1, liveAt: n.liveAt, before: cmp.Or(n.live, n.before)}
 	}
 }
 
-func (a *audience) node(id addr.NodeID) *nodeTold {
-	return a.nodes.of(id, nodeTold{id: id, liveAt: -1, removedAt: -1})
+func (a *audience) node(id addr.NodeID) *knownNode {
+	return a.nodes.of(id, knownNode{id: id, liveAt: -1, removedAt: -1})
 }
 
-// view replaces the knowledge from events. Lives that it has are known without having been added;
+// view replaces the knowledge from events. Incarnations that it has are known without having been added;
 // those that it lacks are gone without a notice.
 func (m *events) view(i int, r *history.Record, b *history.View) {
 	a := m.audience(r.Source)
@@ -147,7 +147,7 @@ func (m *events) lost(i int, r *history.Record, b *history.Event, a *audience) {
 	}
 	ofBefore := r.Source.Role == history.RoleApp && a.viewAt == 0 && n.live != l.Generation && n.before == l.Generation
 	n.before = 0
-	if ofBefore { // in its new incarnation the source may meet whom it was told to be gone in the one before
+	if ofBefore { // in its new incarnation the source may meet a node of whose end it was notified in the one before
 		n.forgiven = l.Generation
 		return
 	}

@@ -67,7 +67,7 @@ func (x *expecter) observers(at scenario.NodeSet, not []int) []*session {
 func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	nodes := x.s.Slots(e.Node)
 	observers := x.observers(e.At, nodes)
-	told := toldAll{judge{w: x.w}}
+	all := notifiedAll{judge{w: x.w}}
 	var times99 []int64
 	for _, slot := range nodes {
 		for _, s := range observers {
@@ -75,11 +75,11 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 			for _, lost := range x.w.losses(slot, s) {
 				a := lost.known
 				if e.At == nil && lost.own {
-					whole = whole && a.cleared <= lost.gone // else it is told of the end, if it ever is, as of one that it knows
+					whole = whole && a.cleared <= lost.gone // else it is notified of the end, if it ever is, as of one that it knows
 					continue
 				}
 				late := lost.placed + x.w.within(max(e.Within.Time(), x.w.bound.Silence))
-				if e.At == nil && a.removed == never && !told.able(s, lost.incarnation, lost.since, late) {
+				if e.At == nil && a.removed == never && !all.able(s, lost.incarnation, lost.since, late) {
 					whole = false
 					continue
 				}
@@ -100,7 +100,7 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	}
 }
 
-// timesRemoved returns how often an observer was told that a slot was removed: where the
+// timesRemoved returns how often an observer was notified that a slot was removed: where the
 // expectation names no observers, without notices that it got because it was itself cut off.
 func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int) (times int) {
 	for _, l := range x.w.at(slot).incarnations {
@@ -111,7 +111,7 @@ func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int)
 	return times
 }
 
-// inTime judges when and why one observer was told of one end.
+// inTime judges when and why one observer was notified of one end.
 func (x *expecter) inTime(s *session, l *incarnation, a *knownPeer, since int64, e *scenario.ExpectRemoved) {
 	late := since + x.w.within(e.Within.Time())
 	proof := []int{l.why, a.index}
@@ -146,8 +146,8 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 	}
 }
 
-// addedOne judges when one observer was told of one incarnation, and returns how often it was, and whether
-// it could be: it is not told of incarnations that come and go while it is itself cut off.
+// addedOne judges when one observer was notified of one incarnation, and returns how often it was, and whether
+// it could be: it is not notified of incarnations that come and go while it is itself cut off.
 func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *incarnation) (times int, able bool) {
 	base := x.servesSince(slot, l.born)
 	a := s.known[l.incarnation]
@@ -207,7 +207,7 @@ func (x *expecter) servesSince(slot int, born int64) int64 {
 	return base
 }
 
-// begun returns when the workload began: the first word of an application.
+// begun returns when the workload began: the first record of an application.
 func (x *expecter) begun() int64 {
 	first := never
 	for _, s := range x.w.sessions.list {
@@ -310,7 +310,7 @@ func (x *expecter) removals(e *scenario.ExpectRemovals) {
 		}
 	}
 	slices.Sort(proof)
-	x.unless(n >= e.Min && n <= e.Max, x.w.finish(), proof, "%d lives were removed, want %d to %d", n, e.Min, e.Max)
+	x.unless(n >= e.Min && n <= e.Max, x.w.finish(), proof, "%d incarnations were removed, want %d to %d", n, e.Min, e.Max)
 }
 
 // base returns the moment that after names; false: it never came.

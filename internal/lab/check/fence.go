@@ -3,7 +3,7 @@ package check
 import "github.com/fabricd/fabricd/internal/lab/history"
 
 // fence (I9): a fence wait that succeeded is true: every operation that it covers had begun, and
-// when the target is told, it sees all of them. A signal is never early (a reader of its value sees
+// when the target is notified, it sees all of them. A signal is never early (a reader of its value sees
 // all that it covers), never out of nothing or backwards, and never late: not after the target's
 // end of the connection has ended. A target looks at its signal word once more before it writes
 // that its end is closed, so a value that it finds later came later.

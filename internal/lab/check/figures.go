@@ -16,7 +16,7 @@ func (g gatherer) add(of string, v int64) { g[of] = append(g[of], v) }
 
 // figures makes the figures of a run.
 func figures(w *world, names []scenario.FigureName) []Figure {
-	f := &figureMaker{w: w, all: map[scenario.FigureName]gatherer{}, seconds: map[int64]int64{}, heard: map[telling]bool{}}
+	f := &figureMaker{w: w, all: map[scenario.FigureName]gatherer{}, seconds: map[int64]int64{}, added: map[addition]bool{}}
 	for _, n := range names {
 		f.all[n] = gatherer{}
 	}
@@ -101,8 +101,8 @@ type figureMaker struct {
 	w       *world
 	all     map[scenario.FigureName]gatherer
 	gaps    table[history.ConnEnd, gap]
-	seconds map[int64]int64  // bytes received, by second
-	heard   map[telling]bool // of additions
+	seconds map[int64]int64   // bytes received, by second
+	added   map[addition]bool // of additions
 }
 
 func (f *figureMaker) add(name scenario.FigureName, of string, v int64) {
@@ -129,22 +129,22 @@ func (f *figureMaker) event(r *history.Record, b *history.Event) {
 	}
 	start, ok := f.w.startOf(slot, r.At)
 	own, _ := f.w.procAt(r.Source.Slot, r.At)
-	told := telling{r.Source, slot, start}
-	if !ok || own == nil || own.start > start || f.heard[told] {
-		return // a later session is told of incarnations that began long ago; and only once of a start
+	one := addition{r.Source, slot, start}
+	if !ok || own == nil || own.start > start || f.added[one] {
+		return // a later session is notified of incarnations that began long ago; and only once of a start
 	}
-	f.heard[told] = true
+	f.added[one] = true
 	f.add(scenario.TimeToAdded, "", r.At-start)
 }
 
-// A telling is that a source hears of a start of a slot's daemon.
-type telling struct {
+// An addition is the notice to a source of a start of a slot's daemon.
+type addition struct {
 	to    history.Source
 	slot  int
 	start int64
 }
 
-// removed takes the times from the end of incarnations to the applications that are told, as the
+// removed takes the times from the end of incarnations to the applications that are notified, as the
 // expectation removed does. Where nothing was done to the slot itself, a fault of the observer, or
 // of the host, counts.
 func (f *figureMaker) removed() {
@@ -152,14 +152,14 @@ func (f *figureMaker) removed() {
 		for _, s := range f.w.sessions.list {
 			if s.source.Role == history.RoleApp && s.source.Slot != of.id {
 				for _, lost := range f.w.losses(of.id, s) {
-					f.told(of.id, s.source.Slot, lost)
+					f.removedOne(of.id, s.source.Slot, lost)
 				}
 			}
 		}
 	}
 }
 
-func (f *figureMaker) told(slot, observer int, lost loss) {
+func (f *figureMaker) removedOne(slot, observer int, lost loss) {
 	removed := lost.known.removed
 	if removed == never {
 		return
@@ -225,7 +225,7 @@ func (f *figureMaker) failed(r *history.Record, b *history.Return) {
 	if f.w.spared(b.Conn, x, r.At) {
 		return // a call that waits in peace until something else ends it
 	}
-	if told := f.toldAt(r.Source, b.Peer); b.Began <= told {
+	if at := f.notifiedAt(r.Source, b.Peer); b.Began <= at {
 		f.add(scenario.TimeToError, x.What, r.At-max(x.begin, b.Began))
 	}
 }
@@ -250,8 +250,8 @@ func (w *world) spared(nonce uint64, x *fault, at int64) bool {
 	})
 }
 
-// toldAt returns when a source was told of the end of an incarnation; never: it was not.
-func (f *figureMaker) toldAt(s history.Source, l addr.Incarnation) int64 {
+// notifiedAt returns when a source was notified of the end of an incarnation; never: it was not.
+func (f *figureMaker) notifiedAt(s history.Source, l addr.Incarnation) int64 {
 	if x := f.w.sessions.get(s); x != nil && x.known[l] != nil {
 		return x.known[l].removed
 	}

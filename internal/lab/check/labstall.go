@@ -15,7 +15,7 @@ import (
 // depend on when.
 var timely = []string{"cause", "no-hang", "isolation", "recovery"}
 
-// labStalls returns when the lab itself stood still, nothing if it was told to leave no processor
+// labStalls returns when the lab itself stood still, nothing if a fault left no processor
 // free.
 func labStalls(records []history.Record) (all []interval) {
 	for i := range records {

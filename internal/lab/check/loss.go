@@ -27,7 +27,7 @@ type loss struct {
 }
 
 // losses returns the ends of incarnations of a slot, before the run ended, that an observer
-// has to be told of.
+// has to be notified of.
 func (w *world) losses(slot int, s *session) []loss {
 	var all []loss
 	for _, l := range w.at(slot).incarnations {
@@ -48,7 +48,7 @@ func (w *world) losses(slot int, s *session) []loss {
 }
 
 // endTo returns when an incarnation ended for an observer: it ended, or this observer or another one was
-// told so, and by which fault of an observer, if it went on. A notice to an observer that was
+// notified so, and by which fault of an observer, if it went on. A notice to an observer that was
 // itself cut off is no end to the others.
 func (w *world) endTo(observer int, l *incarnation, a *knownPeer) (end int64, own *fault) {
 	end = l.gone
@@ -120,7 +120,7 @@ func (w *world) isOf(f *fault, id int) bool {
 	})
 }
 
-// ownFault returns the fault by which an observer was told of the end of an incarnation that
+// ownFault returns the fault by which an observer was notified of the end of an incarnation that
 // went on: one that ails the observer, from while it knew the incarnation. nil: none, or the
 // slot of the incarnation was harmed then.
 func (w *world) ownFault(l *incarnation, observer int, a *knownPeer) *fault {
@@ -154,7 +154,7 @@ func (w *world) ailing(observer, slot int, a, b int64) bool {
 	})
 }
 
-// notice collects the ends of incarnations that observers were told of, and by which fault of
+// notice collects the ends of incarnations that observers were notified of, and by which fault of
 // their own.
 func (w *world) notice() {
 	for _, s := range w.sessions.list {

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// resetAll (I3): when a source is told NODE_REMOVED, every call of it towards that incarnation has failed
+// resetAll (I3): when a source is notified of NODE_REMOVED, every call of it towards that incarnation has failed
 // already, with an errno that says so; and afterwards nothing towards that incarnation succeeds but local
 // calls (close, unregister, and recv of bytes that had arrived), no connection to it opens, and
 // every connection to it ends within 500 ms, as its application notices.
@@ -18,11 +18,11 @@ import (
 // It needs removed events, and calls and connections that name their peer.
 type resetAll struct {
 	judge
-	sources table[history.Source, notified]
+	sources table[history.Source, observer]
 }
 
-// A notified is a source as it is notified of ends of incarnations.
-type notified struct {
+// An observer is a source as it is notified of ends of incarnations.
+type observer struct {
 	self    addr.Incarnation                                 // that it last had
 	renewed int64                                            // since when it has that, if it had an earlier one; else 0
 	removed map[addr.Incarnation]stamped[addr.Incarnation]   // since it has its incarnation, which v is
@@ -30,11 +30,11 @@ type notified struct {
 	known   map[addr.Incarnation]bool                        // since it has its incarnation
 }
 
-func (m *resetAll) of(s history.Source) *notified {
+func (m *resetAll) of(s history.Source) *observer {
 	if n := m.sources.get(s); n != nil {
 		return n
 	}
-	return m.sources.of(s, notified{removed: map[addr.Incarnation]stamped[addr.Incarnation]{},
+	return m.sources.of(s, observer{removed: map[addr.Incarnation]stamped[addr.Incarnation]{},
 		all: map[addr.Incarnation][]stamped[addr.Incarnation]{}, known: map[addr.Incarnation]bool{}})
 }
 
@@ -74,7 +74,7 @@ func (m *resetAll) see(i int, r *history.Record) {
 	}
 }
 
-func (m *resetAll) event(i int, r *history.Record, b *history.Event, n *notified) {
+func (m *resetAll) event(i int, r *history.Record, b *history.Event, n *observer) {
 	switch b.What {
 	case history.EventAdded:
 		n.known[b.Subject] = true
@@ -106,13 +106,13 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event, n *notified
 
 // forgetBefore forgets the removals that a source was notified of while its node had an earlier
 // incarnation than l. Its listeners outlive that: a connection may be the first sign of the next one.
-func (n *notified) forgetBefore(l addr.Incarnation) {
+func (n *observer) forgetBefore(l addr.Incarnation) {
 	maps.DeleteFunc(n.removed, func(_ addr.Incarnation, e stamped[addr.Incarnation]) bool {
 		return e.v.Node == l.Node && e.v.Generation < l.Generation
 	})
 }
 
-func (m *resetAll) returned(i int, r *history.Record, b *history.Return, n *notified) {
+func (m *resetAll) returned(i int, r *history.Record, b *history.Return, n *observer) {
 	e, lost := n.removed[b.Peer]
 	if !lost || b.Peer == (addr.Incarnation{}) {
 		return

@@ -17,16 +17,16 @@ import (
 // waits itself; the expectations of traffic and latency, with bounds of their own, say there how
 // much others may notice.
 //
-// It needs sent and received records, written within tellLate, call and return records of calls
+// It needs sent and received records, written within recordLate, call and return records of calls
 // that wait, and fault records.
 type stalls struct {
 	judge
 	undelivered table[history.ConnEnd, undelivered] // by the sending end
 }
 
-// tellLate is how long after its first byte a record of bytes may be written: so
+// recordLate is how long after its first byte a record of bytes may be written: so
 // much longer than it was a standstill may look.
-const tellLate = 50 * time.Millisecond
+const recordLate = 50 * time.Millisecond
 
 // Undelivered are the bytes of one direction of a connection that have not arrived.
 type undelivered struct {
@@ -75,7 +75,7 @@ func (m *stalls) stood(end history.ConnEnd, x interval, proof []int) {
 	if c == nil {
 		return
 	}
-	limit := x.from + int64(m.w.bound.Stall+tellLate)
+	limit := x.from + int64(m.w.bound.Stall+recordLate)
 	a, b := m.w.slotsOf(c)
 	broken := min(x.to, limit) // later faults are no reason
 	if a < 0 || b < 0 || m.w.touchedBy(a, b, broken) || m.w.resettable(a, b, broken) != nil {

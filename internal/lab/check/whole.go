@@ -17,7 +17,7 @@ func (m *whole) see(i int, r *history.Record) {
 		if b.What == history.EventSelf {
 			m.seen[r.Source] = true
 		} else if b.What != history.EventHost {
-			m.unless(m.seen[r.Source], r.At, []int{i}, "%s tells of %s before it says which incarnation it has", r.Source, b.Subject)
+			m.unless(m.seen[r.Source], r.At, []int{i}, "%s reports %s before its own incarnation", r.Source, b.Subject)
 		}
 	case *history.End:
 		m.unless(i == m.w.endAt, r.At, []int{m.w.endAt, i}, "a second end record")

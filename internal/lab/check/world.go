@@ -88,11 +88,11 @@ type incarnation struct {
 	gone        int64 // its process ended, it was reset, or the slot has another incarnation
 	killed      bool  // its process ended
 	why         int   // index of the record that says that it is gone; -1
-	// notices are the known peers of observers that were told of its end.
+	// notices are the known peers of observers that were notified of its end.
 	notices []*knownPeer
 }
 
-// A conn is a connection as its ends tell it.
+// A conn is a connection as its ends record it.
 type conn struct {
 	nonce uint64
 	ends  [2]connEnd // client, server
@@ -115,7 +115,7 @@ type connEnd struct {
 	how           string
 }
 
-// unknownEnd is an end that no record tells of.
+// unknownEnd is an end that no record has.
 var unknownEnd = connEnd{opened: never, closed: never, openIndex: -1, closeIndex: -1}
 
 // orderly reports whether the end was closed in order, by its own application or the other one.
@@ -137,7 +137,7 @@ type window struct {
 	gone int64
 }
 
-// A session is a source's knowledge of nodes: which lives it knew when.
+// A session is a source's knowledge of nodes: which incarnations it knew when.
 type session struct {
 	source history.Source
 	self   []stamped[addr.Incarnation]
@@ -172,7 +172,7 @@ type knownPeer struct {
 	removed    int64  // the event; never: none
 	index      int    // of the removed event; -1
 	cleared    int64  // its own incarnation ended, so it forgot; never
-	own        *fault // of the source, by which it was told of the end of an incarnation that went on
+	own        *fault // of the source, by which it was notified of the end of an incarnation that went on
 }
 
 func sideIndex(s history.Side) int {
@@ -257,7 +257,7 @@ func (w *world) take(i int, r *history.Record) {
 // slot returns a slot.
 func (w *world) slot(id int) *slot { return w.slots.of(id, slot{id: id}) }
 
-// at returns a slot to read, an empty one if no record tells of it.
+// at returns a slot to read, an empty one if no record has it.
 func (w *world) at(id int) *slot {
 	if s := w.slots.get(id); s != nil {
 		return s
@@ -318,7 +318,7 @@ func (w *world) session(s history.Source) *session {
 		live: map[addr.NodeID]addr.Generation{}, liveAt: -1})
 }
 
-// event follows the events that a source is told.
+// event follows the events of which a source is notified.
 func (w *world) event(i int, r *history.Record, b *history.Event) {
 	s := w.session(r.Source)
 	switch b.What {

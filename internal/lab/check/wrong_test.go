@@ -136,12 +136,12 @@ var wrongs = []struct {
 	}},
 	{"events", "its own end", func(e *edit) { b := body[*event](e, find(e, 0, isRemoved)); b.Subject = b.Observer }},
 
-	{"told", "one survivor is not told", func(e *edit) { e.drop(find(e, 0, isRemoved)) }},
-	{"told", "one survivor is told late", func(e *edit) {
+	{"notified", "one survivor is not told", func(e *edit) { e.drop(find(e, 0, isRemoved)) }},
+	{"notified", "one survivor is told late", func(e *edit) {
 		i := find(e, 2, func(r rec, b *event) bool { return isRemoved(r, b) && r.Source.Slot < 2 })
 		e.move(i, e.records[i].At+4*sec)
 	}},
-	{"told", "one survivor is told of another one", func(e *edit) { body[*event](e, find(e, 1, isRemoved)).Subject.Node += 100 }},
+	{"notified", "one survivor is told of another one", func(e *edit) { body[*event](e, find(e, 1, isRemoved)).Subject.Node += 100 }},
 
 	{"cause", "a healthy node is removed", func(e *edit) {
 		i := find(e, 0, isAdded)

@@ -6,21 +6,21 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// told (I5): when the process of a node has ended, every survivor that knew the
-// incarnation is told NODE_REMOVED, within the time of detection of a silent node (a
-// crash is usually heard of much sooner; a scenario says so where it must be).
+// notified (I5): when the process of a node has ended, every survivor that knew the
+// incarnation is notified of NODE_REMOVED, within the time of detection of a silent node (a
+// crash is usually detected much sooner; a scenario says so where it must be).
 //
 // A survivor is a source that lives, has the same incarnation and is neither frozen
 // nor cut off, from the end of the process until the time of detection. While
 // the host is away there is the grace of a returning host on top.
 //
 // It needs process records of daemons, and event and view records.
-type toldAll struct{ judge }
+type notifiedAll struct{ judge }
 
 // hostGrace is the time that a host that is away adds to the time of detection.
 const hostGrace = 12 * time.Second
 
-func (m *toldAll) finish() {
+func (m *notifiedAll) finish() {
 	for _, l := range m.w.incarnations.list {
 		if l.killed {
 			for _, s := range m.w.sessions.list {
@@ -31,7 +31,7 @@ func (m *toldAll) finish() {
 }
 
 // survivor judges one source for one incarnation that ended.
-func (m *toldAll) survivor(l *incarnation, s *session) {
+func (m *notifiedAll) survivor(l *incarnation, s *session) {
 	a := s.known[l.incarnation]
 	if a == nil || s.source.Slot == l.slot || a.since > l.gone && a.removed == never {
 		return
@@ -54,7 +54,7 @@ func (m *toldAll) survivor(l *incarnation, s *session) {
 }
 
 // hostAway reports whether something was done to the host about then.
-func (m *toldAll) hostAway(from, to int64) bool {
+func (m *notifiedAll) hostAway(from, to int64) bool {
 	for _, f := range m.w.faults {
 		if f.Harm == history.HarmRemove && f.onNode(0) && f.begin <= to && (f.end == never || f.end+int64(hostGrace) >= from) {
 			return true
@@ -63,9 +63,9 @@ func (m *toldAll) hostAway(from, to int64) bool {
 	return !m.w.runs(0, from, to)
 }
 
-// able reports whether a source could be told: it and its node lived and were
+// able reports whether a source could be notified: it and its node lived and were
 // reachable, as the same incarnation, from before the loss of the other until late.
-func (m *toldAll) able(s *session, l *incarnation, lost, late int64) bool {
+func (m *notifiedAll) able(s *session, l *incarnation, lost, late int64) bool {
 	slot := s.source.Slot
 	from := lost - m.w.within(m.w.bound.Silence)
 	if a := s.known[l.incarnation]; a.cleared <= late {
