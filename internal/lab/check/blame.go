@@ -153,6 +153,11 @@ func (w *world) runs(slot int, a, b int64) bool {
 	})
 }
 
+// daemonEnded reports whether a daemon of a slot ended between two times, both included.
+func (w *world) daemonEnded(slot int, from, to int64) bool {
+	return slices.ContainsFunc(w.at(slot).daemons, func(p *proc) bool { return from <= p.end && p.end <= to })
+}
+
 // stopped reports whether a process stood still at some time from a to b for longer than must stay
 // unnoticed.
 func (w *world) stopped(p *proc, a, b int64) bool {

@@ -1,10 +1,6 @@
 package check
 
-import (
-	"slices"
-
-	"github.com/fabricd/fabricd/internal/lab/history"
-)
+import "github.com/fabricd/fabricd/internal/lab/history"
 
 // cause (bars B3 and B4): no incarnation is removed without a reason: its process has ended, or a fault
 // that may remove it has touched it, the observer, or the links between it and the observer or the
@@ -22,18 +18,11 @@ func (m *cause) see(i int, r *history.Record) {
 	if l == nil || l.slot < 0 {
 		return // it never spoke: its slot is not known
 	}
-	if l.killed && l.gone <= r.At+m.w.order() || m.ended(l.slot, r.At) {
+	// A restart is a reason, and the incarnation may be older than the last process.
+	if l.killed && l.gone <= r.At+m.w.order() || m.w.daemonEnded(l.slot, r.At-m.w.within(aftermath), r.At+m.w.order()) {
 		m.good()
 		return
 	}
 	m.unless(m.w.removable(l.slot, r.Source.Slot, r.At) != nil, r.At, []int{i},
 		"%s is notified that %s was removed (%s), but nothing was done to slot %s", r.Source, b.Subject, b.Reason, m.w.begin.Slot(l.slot))
-}
-
-// ended reports whether a daemon of a slot had ended by a time: a restart is a
-// reason, and the incarnation may be older than the last process.
-func (m *cause) ended(slot int, at int64) bool {
-	return slices.ContainsFunc(m.w.at(slot).daemons, func(p *proc) bool {
-		return p.end <= at+m.w.order() && at <= p.end+m.w.within(aftermath)
-	})
 }

@@ -86,7 +86,7 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 				if e.At == nil && a.removed > late && x.w.ailing(s.source.Slot, slot, lost.since, late) {
 					continue
 				}
-				x.inTime(s, lost.incarnation, a, lost.placed, e)
+				x.notified(s, lost.incarnation, a, lost.placed, e)
 				times99 = append(times99, min(a.removed, x.w.finish())-lost.since)
 			}
 			if times := x.timesRemoved(e, s, slot); e.Times > 0 && whole {
@@ -111,13 +111,12 @@ func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int)
 	return times
 }
 
-// inTime judges when and why one observer was notified of one end.
-func (x *expecter) inTime(s *session, l *incarnation, a *knownPeer, since int64, e *scenario.ExpectRemoved) {
+// notified judges when and why one observer was notified of one end.
+func (x *expecter) notified(s *session, l *incarnation, a *knownPeer, since int64, e *scenario.ExpectRemoved) {
 	late := since + x.w.within(e.Within.Time())
 	proof := []int{l.why, a.index}
 	if e.Within > 0 {
-		x.unless(a.removed <= late, since, proof, "%s is not notified within %s that %s was removed%s", s.source, time.Duration(late-since), l.incarnation, until(a.removed, since))
-		x.late(since, late, a.removed)
+		x.inTime(since, late, a.removed, proof, "%s is not notified within %s that %s was removed%s", s.source, time.Duration(late-since), l.incarnation, until(a.removed, since))
 	} else {
 		x.unless(a.removed != never, since, proof, "%s is not notified that %s was removed", s.source, l.incarnation)
 	}
@@ -169,8 +168,7 @@ func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *in
 		return 0, true
 	}
 	if e.Within > 0 {
-		x.unless(a.since <= limit, base, []int{a.sinceIndex}, "%s is notified after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.incarnation, time.Duration(limit-base))
-		x.late(base, limit, a.since)
+		x.inTime(base, limit, a.since, []int{a.sinceIndex}, "%s is notified after %s that %s was added, want %s", s.source, time.Duration(a.since-base), l.incarnation, time.Duration(limit-base))
 	} else {
 		x.good()
 	}
@@ -338,8 +336,7 @@ func (x *expecter) mesh(e *scenario.ExpectMesh) {
 		x.fail(base, nil, "not everybody knows everybody at the end, %s later", time.Duration(x.w.finish()-base))
 		return
 	}
-	x.unless(at <= limit, base, nil, "everybody knows everybody after %s, want %s", time.Duration(at-base), time.Duration(limit-base))
-	x.late(base, limit, at)
+	x.inTime(base, limit, at, nil, "everybody knows everybody after %s, want %s", time.Duration(at-base), time.Duration(limit-base))
 }
 
 func (x *expecter) connects(e *scenario.ExpectConnects) {
@@ -361,8 +358,7 @@ func (x *expecter) connects(e *scenario.ExpectConnects) {
 				first = min(first, at)
 			}
 		}
-		x.unless(first <= limit, base, nil, "no connection between slots %s and %s opens within %s%s", x.w.begin.Slot(a), x.w.begin.Slot(b), time.Duration(limit-base), until(first, base))
-		x.late(base, limit, first)
+		x.inTime(base, limit, first, nil, "no connection between slots %s and %s opens within %s%s", x.w.begin.Slot(a), x.w.begin.Slot(b), time.Duration(limit-base), until(first, base))
 	}
 }
 

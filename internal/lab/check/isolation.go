@@ -1,10 +1,6 @@
 package check
 
-import (
-	"slices"
-
-	"github.com/fabricd/fabricd/internal/lab/history"
-)
+import "github.com/fabricd/fabricd/internal/lab/history"
 
 // isolation (I14): a connection between two slots that no fault had a right to
 // harm is not reset: none of its ends ends with an error, unless the other end
@@ -35,7 +31,7 @@ func (m *isolation) end(c *conn, side, a, b int) {
 	switch {
 	case m.w.unharmed(c, side),
 		m.processEnded(e.source, near), m.processEnded(other.source, near),
-		m.daemonEnded(a, near, e.opened), m.daemonEnded(b, near, e.opened),
+		m.w.daemonEnded(a, e.opened-m.w.order(), near), m.w.daemonEnded(b, e.opened-m.w.order(), near),
 		m.w.resettable(a, b, e.closed) != nil:
 		m.good()
 	default:
@@ -47,9 +43,4 @@ func (m *isolation) end(c *conn, side, a, b int) {
 func (m *isolation) processEnded(s history.Source, at int64) bool {
 	p := m.w.procs.get(s)
 	return p != nil && p.end <= at
-}
-
-// daemonEnded reports whether a daemon of a slot ended between two times.
-func (m *isolation) daemonEnded(slot int, at, since int64) bool {
-	return slices.ContainsFunc(m.w.at(slot).daemons, func(p *proc) bool { return p.end <= at && p.end >= since-m.w.order() })
 }

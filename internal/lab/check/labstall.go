@@ -3,10 +3,8 @@ package check
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
@@ -14,22 +12,6 @@ import (
 // silent, is late, and is taken for lost. The order of arrival, of writes and of notices does not
 // depend on when.
 var timely = []string{"cause", "no-hang", "isolation", "recovery"}
-
-// labStalls returns when the lab itself stood still, nothing if a fault left no processor
-// free.
-func labStalls(records []history.Record) (all []interval) {
-	for i := range records {
-		switch b := records[i].Body.(type) {
-		case *history.Stall:
-			all = append(all, interval{records[i].At - b.For, records[i].At})
-		case *history.Fault:
-			if what, _, _ := strings.Cut(b.What, " "); what == "cpu" {
-				return nil
-			}
-		}
-	}
-	return all
-}
 
 // longestStall returns for how long at most the lab itself stood still.
 func (w *world) longestStall() (longest int64) {

@@ -63,9 +63,9 @@ func (m *leaks) see(i int, r *history.Record) {
 }
 
 func (m *leaks) compare(base, i int, r *history.Record, before map[string]int64, b *history.Resources) {
-	more, counted := b.Count["links"]-before["links"], false
-	if _, counted = before["links"]; !counted {
-		more = int64(m.w.begin.Nodes)
+	more := int64(m.w.begin.Nodes)
+	if links, counted := before["links"]; counted {
+		more = b.Count["links"] - links
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.Count)) {
 		was, known := before[name]

@@ -11,7 +11,6 @@ type paths struct {
 	judge
 	sent map[history.ConnEnd]int64 // when an end had sent enough
 	used bool                      // a connection was used for long enough
-	over int                       // ends that have gone over
 	look int                       // the last paths record; -1: none
 }
 
@@ -25,7 +24,6 @@ const (
 func (m *paths) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Paths:
-		m.over += b.New
 		m.look = i
 	case *history.Sent:
 		at, enough := m.sent[b.ConnEnd]
@@ -44,18 +42,6 @@ func (m *paths) finish() {
 	if m.w.begin.Paths != history.PathsLazy || !m.used {
 		return
 	}
-	m.unless(m.over > 0, m.w.end, []int{m.look}, "no connection went over to a path")
-	m.j.Checked = max(m.j.Checked, m.over)
-}
-
-// wentOver returns how many connections were seen to have gone over to a path. The nodes
-// of both ends see each; one of them may have ended before the lab looked.
-func wentOver(records []history.Record) int {
-	ends := 0
-	for i := range records {
-		if b, ok := records[i].Body.(*history.Paths); ok {
-			ends += b.New
-		}
-	}
-	return (ends + 1) / 2
+	m.unless(m.w.pathEnds > 0, m.w.end, []int{m.look}, "no connection went over to a path")
+	m.j.Checked = max(m.j.Checked, m.w.pathEnds)
 }

@@ -59,7 +59,6 @@ func (m *recovery) finish() {
 		if !ok {
 			at = never
 		}
-		m.unless(at <= late, m.quiet, []int{i}, "no connection from slot %s to slot %s opens within %s after the last fault", m.w.begin.Slot(pair[0]), m.w.begin.Slot(pair[1]), time.Duration(late-m.quiet))
-		m.late(m.quiet, late, at)
+		m.inTime(m.quiet, late, at, []int{i}, "no connection from slot %s to slot %s opens within %s after the last fault", m.w.begin.Slot(pair[0]), m.w.begin.Slot(pair[1]), time.Duration(late-m.quiet))
 	}
 }

@@ -162,9 +162,8 @@ func (m *resetAll) end(c *conn, e *connEnd) {
 	if !m.w.alive(e.source, e.opened, late) || m.w.finish() <= late {
 		return
 	}
-	m.unless(e.closed <= late, r.at, []int{e.openIndex, r.index, e.closeIndex},
+	m.inTime(r.at, late, e.closed, []int{e.openIndex, r.index, e.closeIndex},
 		"connection %d of %s to %s is not ended %s after NODE_REMOVED%s", c.nonce, e.source, e.remote, endTime, until(e.closed, r.at))
-	m.late(r.at, late, e.closed)
 }
 
 // until says how long after something an end came.

@@ -177,6 +177,13 @@ func (g *judge) unless(ok bool, at int64, proof []int, format string, args ...an
 	g.fail(at, proof, format, args...)
 }
 
+// inTime judges that something which could happen from a time on came by a limit, at a time: never
+// if it never came.
+func (g *judge) inTime(from, limit, at int64, proof []int, format string, args ...any) {
+	g.unless(at <= limit, from, proof, format, args...)
+	g.late(from, limit, at)
+}
+
 // judgement closes the judge.
 func (g *judge) judgement() Judgement {
 	switch {

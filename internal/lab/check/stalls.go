@@ -30,9 +30,8 @@ const recordLate = 50 * time.Millisecond
 
 // Undelivered are the bytes of one direction of a connection that have not arrived.
 type undelivered struct {
-	sent, received int64
-	since          int64 // since when nothing of it has arrived; never: nothing is under way
-	index          int   // of the record that says so
+	since int64 // since when nothing of it has arrived; never: nothing is under way
+	index int   // of the record that says so
 }
 
 func (m *stalls) see(i int, r *history.Record) {
@@ -41,19 +40,23 @@ func (m *stalls) see(i int, r *history.Record) {
 	}
 	switch b := r.Body.(type) {
 	case *history.Sent:
-		d := m.of(b.ConnEnd)
-		d.sent = max(d.sent, b.To)
-		if d.since == never && d.received < d.sent {
+		if d := m.of(b.ConnEnd); d.since == never && m.underWay(b.ConnEnd) {
 			d.since, d.index = r.At, i
 		}
 	case *history.Received:
 		end := b.Other()
 		d := m.of(end)
 		m.arrives(end, d, r.At, i)
-		if d.received = max(d.received, b.To); d.received < d.sent {
+		if m.underWay(end) {
 			d.since, d.index = r.At, i
 		}
 	}
+}
+
+// underWay reports whether bytes of an end that were accepted have not arrived.
+func (m *stalls) underWay(end history.ConnEnd) bool {
+	f := m.w.flow(end)
+	return f.received < f.sent
 }
 
 func (m *stalls) of(end history.ConnEnd) *undelivered {

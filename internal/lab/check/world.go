@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -24,7 +25,9 @@ type world struct {
 	endAt     int        // index of the end record; -1: none
 	end       int64      // time of the last record
 	zero      int64      // when the scenario's own clock began
-	labStalls []interval // in which the lab itself stood still, unless a fault of the scenario did it
+	labStalls []interval // in which the lab itself stood still; none if hogged
+	hogged    bool       // a fault of the scenario left no processor free
+	pathEnds  int        // ends of connections that went over to a path
 	settled   int64      // when the workload had ended and settled: the first end count; never
 	bound     scenario.Bound
 	slack     scenario.Slack
@@ -192,7 +195,9 @@ func newWorld(records []history.Record) *world {
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.begin, b.begin) })
 	w.bound = scenario.Detection(w.begin.Detection).Bound()
 	w.slack = scenario.Lab(w.begin.Lab).Slack()
-	w.labStalls = labStalls(records)
+	if w.hogged {
+		w.labStalls = nil
+	}
 	w.notice()
 	return w
 }
@@ -215,11 +220,16 @@ func (w *world) take(i int, r *history.Record) {
 			f.begin = min(b.Since, r.At)
 		}
 		w.faults = append(w.faults, f)
+		w.hogged = w.hogged || b.What == "cpu" || strings.HasPrefix(b.What, "cpu ")
 		w.faultOf[b.ID] = f
 	case *history.Resources:
 		if b.Phase == history.PhaseEnd {
 			w.settled = min(w.settled, r.At)
 		}
+	case *history.Stall:
+		w.labStalls = append(w.labStalls, interval{r.At - b.For, r.At})
+	case *history.Paths:
+		w.pathEnds += b.New
 	case *history.FaultEnd:
 		if f := w.faultOf[b.ID]; f != nil && f.endIndex < 0 {
 			f.end, f.endIndex, f.closing = r.At, i, b
