@@ -246,12 +246,12 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 	case scenario.AppStop:
 		return c.stop(ctx, p, source)
 	case scenario.AppSlow:
-		err := s.tell(ctx, func(w *workload.Control) { w.Slow = a.Rate })
+		err := s.instruct(ctx, func(w *workload.Control) { w.Slow = a.Rate })
 		return undoBy(func(ctx context.Context) (uint64, string, error) {
-			return 1, fmt.Sprintf("received %d messages a second", a.Rate), s.tell(ctx, func(w *workload.Control) { w.Slow = 0 })
+			return 1, fmt.Sprintf("received %d messages a second", a.Rate), s.instruct(ctx, func(w *workload.Control) { w.Slow = 0 })
 		}), err
 	case scenario.AppClose:
-		return done{fired: 1, proof: "closed all and began anew"}, s.tell(ctx, func(w *workload.Control) { w.Anew++ })
+		return done{fired: 1, proof: "closed all and began anew"}, s.instruct(ctx, func(w *workload.Control) { w.Anew++ })
 	}
 	return nil, fmt.Errorf("do: %q: the lab does not know it", a.Do)
 }
@@ -302,13 +302,13 @@ func (c *cluster) cpu(ctx context.Context, s *slot, a scenario.Action) (effect, 
 		if err := s.enterGroups(h); err != nil {
 			return all, err
 		}
-		all = append(all, hogging(h))
+		all = append(all, busyLoop(h))
 	}
 	return all, nil
 }
 
-// hogging is a busy loop, as an effect.
-func hogging(h child) effect {
+// busyLoop is a busy loop, as an effect.
+func busyLoop(h child) effect {
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
 		used, err := cpuOf(h.pid())
 		if err != nil {

@@ -261,7 +261,7 @@ func (c *cluster) quiet(ctx context.Context) {
 	c.followers.stopListening()
 	// First all begin nothing more, so that no application closes a connection in use.
 	err := everywhere(c.slots, func(s *slot) error {
-		return s.tell(ctx, func(w *workload.Control) { w.Rest = true })
+		return s.instruct(ctx, func(w *workload.Control) { w.Rest = true })
 	})
 	if err != nil {
 		c.fail(err)
@@ -324,6 +324,6 @@ func (c *cluster) kill() {
 		}
 		s.admin.Close()
 	}
-	c.followers.ears.Wait()
+	c.followers.listeners.Wait()
 	c.followers.wg.Wait()
 }

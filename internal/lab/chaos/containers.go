@@ -245,7 +245,7 @@ func (c *containers) disconnect(ctx context.Context, ids []int) (effect, error) 
 }
 
 func (c *containers) breakPaths(context.Context, scenario.Action, []pathEnds) (effect, error) {
-	return nil, errors.New("this lab does not tell the packets of paths from others")
+	return nil, errors.New("this lab does not distinguish the packets of paths")
 }
 
 // squeeze bounds processor time or memory of a slot's daemon.

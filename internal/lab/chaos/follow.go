@@ -28,18 +28,18 @@ type follower struct {
 // followers are the goroutines that follow the processes of a cluster. The run's goroutine sets
 // ctx and cancel before the first of them starts.
 type followers struct {
-	ctx    context.Context // done when they have to end
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	ears   sync.WaitGroup // those of them that write the events of daemons
-	ending atomic.Bool    // the lab ends everything: exit codes mean nothing
+	ctx       context.Context // done when they have to end
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	listeners sync.WaitGroup // those of them that write the events of daemons
+	ending    atomic.Bool    // the lab ends everything: exit codes mean nothing
 }
 
 // stopListening stops writing the daemons' events: from here on they are caused by the
 // lab's shutdown.
 func (f *followers) stopListening() {
 	f.cancel()
-	f.ears.Wait()
+	f.listeners.Wait()
 }
 
 // watchEnd writes down how a process ends.
@@ -73,7 +73,7 @@ func (c *cluster) follow(f *follower) {
 	f.slot.mu.Lock()
 	f.slot.follower = f
 	f.slot.mu.Unlock()
-	c.followers.ears.Go(func() {
+	c.followers.listeners.Go(func() {
 		defer cancel()
 		if incarnation, ok := f.awaitServing(ctx); ok {
 			f.listen(ctx, incarnation)
@@ -96,7 +96,7 @@ func (f *follower) awaitServing(ctx context.Context) (addr.Incarnation, bool) {
 			s.c.log.Put(&history.Process{Target: f.source, Did: history.DidStart, Detail: incarnation.String()})
 			s.c.disturbed()
 			close(f.serving)
-			s.c.served(ctx, s)
+			s.c.onServing(ctx, s)
 			return incarnation, true
 		}
 		select {
@@ -116,9 +116,9 @@ func (f *follower) listen(ctx context.Context, incarnation addr.Incarnation) {
 		return
 	}
 	defer out.Close()
-	t := &teller{log: workload.NewLog(out, f.source, c.clock), self: incarnation}
+	t := &eventWriter{log: workload.NewLog(out, f.source, c.clock), self: incarnation}
 	events := make(chan daemon.NodeEvent, 64)
-	c.followers.ears.Go(func() { // ends with ctx or with the daemon
+	c.followers.listeners.Go(func() { // ends with ctx or with the daemon
 		defer close(events)
 		// It ends with an error always: the daemon's end, or ours.
 		_ = f.slot.admin.Events(ctx, func(e daemon.NodeEvent) error {
@@ -138,19 +138,19 @@ func (f *follower) listen(ctx context.Context, incarnation addr.Incarnation) {
 	}
 }
 
-// A teller translates the events of a daemon's admin interface.
-type teller struct {
+// An eventWriter translates the events of a daemon's admin interface.
+type eventWriter struct {
 	log    *workload.Log
 	self   addr.Incarnation
 	live   []history.Member
 	lagged bool // events were lost
 }
 
-// quiet is for how long no further node is told of before the view is written, unless
+// quiet is for how long no further node is reported before the view is written, unless
 // an event of a change comes first.
 const quiet = 100 * time.Millisecond
 
-func (t *teller) run(events <-chan daemon.NodeEvent) {
+func (t *eventWriter) run(events <-chan daemon.NodeEvent) {
 	view := time.NewTimer(quiet)
 	defer view.Stop()
 	t.log.Put(&history.Event{What: history.EventSelf, Observer: t.self, Subject: t.self})
@@ -170,13 +170,13 @@ func (t *teller) run(events <-chan daemon.NodeEvent) {
 			if view.Stop() {
 				t.view()
 			}
-			t.tell(e)
+			t.write(e)
 		}
 	}
 }
 
 // view writes the nodes that were there when the stream began.
-func (t *teller) view() {
+func (t *eventWriter) view() {
 	t.log.Put(&history.View{Observer: t.self, Live: t.live})
 }
 
@@ -184,7 +184,7 @@ func incarnationOf(n *daemon.NodeInfo) addr.Incarnation {
 	return addr.Incarnation{Node: n.ID, Generation: n.Generation}
 }
 
-func (t *teller) tell(e daemon.NodeEvent) {
+func (t *eventWriter) write(e daemon.NodeEvent) {
 	r := &history.Event{Observer: t.self, Reason: e.Reason}
 	if e.Node != nil {
 		r.Subject = incarnationOf(e.Node)

@@ -28,7 +28,7 @@ func TestAViewHasAllNodesOfTheBeginning(t *testing.T) {
 					t.Fatal(err)
 				}
 				var out bytes.Buffer
-				l := &teller{log: workload.NewLog(&out, history.Daemon(1, 1), clock), self: addr.Incarnation{Node: 1, Generation: 1}}
+				l := &eventWriter{log: workload.NewLog(&out, history.Daemon(1, 1), clock), self: addr.Incarnation{Node: 1, Generation: 1}}
 				events := make(chan daemon.NodeEvent)
 				go func() {
 					defer close(events)

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// garbagePause is between two packets or connections of a stranger to one
-	// target, so that it bothers and does not fill the network.
+	// garbagePause is between two packets or connections of one sender to one
+	// target, so that it disturbs and does not fill the network.
 	garbagePause = 2 * time.Millisecond
-	// garbageMost is how much a stranger sends on one connection, in bytes, and
+	// garbageMost is how much is sent on one connection, in bytes, and
 	// how long it waits for an answer.
 	garbageMost = 64 << 10
 	garbageWait = 100 * time.Millisecond
@@ -31,10 +31,10 @@ const (
 func (c *cluster) garbage(a scenario.Action) effect {
 	ctx, cancel := context.WithCancel(c.followers.ctx)
 	var wg sync.WaitGroup
-	var all []*stranger
+	var all []*garbageSender
 	for _, id := range a.Network.Node.IDs() {
 		for i, t := range c.targets(c.slots[id]) {
-			s := &stranger{target: t, rand: rand.New(rand.NewPCG(a.Seed, uint64(id)<<8|uint64(i)))}
+			s := &garbageSender{target: t, rand: rand.New(rand.NewPCG(a.Seed, uint64(id)<<8|uint64(i)))}
 			all = append(all, s)
 			wg.Go(func() {
 				if s.err = c.site.enter(id); s.err == nil {
@@ -69,8 +69,8 @@ func (c *cluster) targets(s *slot) []target {
 		{"unixpacket", s.file("app.sock")}, {"unix", s.file("admin.sock")}}
 }
 
-// A stranger bothers one target. Its run owns all but sent.
-type stranger struct {
+// A garbageSender sends to one target. Its run owns all but sent.
+type garbageSender struct {
 	target target
 	rand   *rand.Rand
 	sent   atomic.Uint64 // packets and pieces
@@ -80,14 +80,14 @@ type stranger struct {
 
 // run goes on until ctx is done. A daemon that is away for a while, or refuses the
 // connection, is dialed again.
-func (s *stranger) run(ctx context.Context) {
+func (s *garbageSender) run(ctx context.Context) {
 	t := time.NewTicker(garbagePause)
 	defer t.Stop()
 	for ctx.Err() == nil {
 		if conn, err := new(net.Dialer).DialContext(ctx, s.target.network, s.target.address); err != nil {
 			s.err = err
 		} else {
-			s.bother(conn)
+			s.send(conn)
 			conn.Close()
 		}
 		select {
@@ -97,8 +97,8 @@ func (s *stranger) run(ctx context.Context) {
 	}
 }
 
-// bother sends a few pieces on a connection, or a packet, and waits for the answer.
-func (s *stranger) bother(conn net.Conn) {
+// send sends a few pieces on a connection, or a packet, and waits for the answer.
+func (s *garbageSender) send(conn net.Conn) {
 	conn.SetDeadline(time.Now().Add(garbageWait)) // of a socket that is open: it cannot fail
 	most := garbageMost
 	if s.target.network == "udp" {

@@ -134,7 +134,7 @@ func (m *machine) breakNetwork(context.Context, scenario.Action) (effect, error)
 func (m *machine) enter(int) error { return nil }
 
 func (m *machine) breakPaths(context.Context, scenario.Action, []pathEnds) (effect, error) {
-	return nil, errors.New("this lab does not tell the packets of paths from others")
+	return nil, errors.New("this lab does not distinguish the packets of paths")
 }
 
 func (m *machine) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {

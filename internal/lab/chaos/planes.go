@@ -160,8 +160,8 @@ func (p *planes) take(ctx context.Context, c *cluster, f *planeFault) (fired uin
 	return sum.Fired(), sum.String(), err
 }
 
-// served gives a daemon that serves the rules that last.
-func (c *cluster) served(ctx context.Context, s *slot) {
+// onServing gives a daemon that serves the rules that last.
+func (c *cluster) onServing(ctx context.Context, s *slot) {
 	c.planes.mu.Lock()
 	var active []*planeFault
 	for _, f := range c.planes.active {
@@ -173,5 +173,5 @@ func (c *cluster) served(ctx context.Context, s *slot) {
 			c.fail(fmt.Errorf("slot %d after its start: %w", s.id, err))
 		}
 	}
-	c.tellNode(ctx, s)
+	c.announceNode(ctx, s)
 }

@@ -25,7 +25,7 @@ func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect
 	if err != nil && a.Fault.Kind != scenario.FaultCrash {
 		return nil, err
 	}
-	p := &pointed{c: c, slot: s, child: d, fault: a.Fault, id: id, stop: make(chan struct{}), finished: make(chan struct{})}
+	p := &armedFault{c: c, slot: s, child: d, fault: a.Fault, id: id, stop: make(chan struct{}), finished: make(chan struct{})}
 	p.undoing = undoBy(func(ctx context.Context) (uint64, string, error) {
 		defer close(p.stop)
 		return p.take(ctx)
@@ -34,9 +34,9 @@ func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect
 	return p, nil
 }
 
-// A pointed is a fault inside a daemon. One at a step ends when it has happened
+// An armedFault is a fault inside a daemon. One at a step ends when it has happened
 // as often as it was to; its watch sees that.
-type pointed struct {
+type armedFault struct {
 	*undoing
 	c        *cluster
 	slot     *slot
@@ -48,13 +48,13 @@ type pointed struct {
 }
 
 // over is closed when nothing more will happen.
-func (p *pointed) over() <-chan struct{} { return p.finished }
+func (p *armedFault) over() <-chan struct{} { return p.finished }
 
 // watchEvery is how often a daemon is asked whether a fault has happened.
 const watchEvery = 200 * time.Millisecond
 
 // watch waits until the fault is over.
-func (p *pointed) watch() {
+func (p *armedFault) watch() {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
@@ -80,7 +80,7 @@ func (p *pointed) watch() {
 }
 
 // ended asks the daemon whether the fault has ended.
-func (p *pointed) ended() bool {
+func (p *armedFault) ended() bool {
 	if p.fault.Kind == scenario.FaultCrash || p.child.frozen() {
 		return false
 	}
@@ -97,7 +97,7 @@ func (p *pointed) ended() bool {
 }
 
 // restart starts a daemon that a crash has ended, if it is to be.
-func (p *pointed) restart() {
+func (p *armedFault) restart() {
 	defer close(p.finished)
 	if p.fault.Kind != scenario.FaultCrash || p.fault.Restart == 0 || !pause(p.c.followers.ctx, p.fault.Restart.Time()) {
 		return
@@ -113,7 +113,7 @@ func (p *pointed) restart() {
 }
 
 // take ends the fault and says how often it happened.
-func (p *pointed) take(ctx context.Context) (uint64, string, error) {
+func (p *armedFault) take(ctx context.Context) (uint64, string, error) {
 	if !p.child.running() {
 		return p.afterEnd()
 	}
@@ -139,7 +139,7 @@ func (p *pointed) take(ctx context.Context) (uint64, string, error) {
 
 // unanswered returns the result when the daemon could not be asked: it may have ended
 // just now.
-func (p *pointed) unanswered(err error) (uint64, string, error) {
+func (p *armedFault) unanswered(err error) (uint64, string, error) {
 	if p.fault.Kind == scenario.FaultCrash {
 		select {
 		case <-p.child.ended():
@@ -151,7 +151,7 @@ func (p *pointed) unanswered(err error) (uint64, string, error) {
 }
 
 // afterEnd returns the result of a fault of a daemon that has ended.
-func (p *pointed) afterEnd() (uint64, string, error) {
+func (p *armedFault) afterEnd() (uint64, string, error) {
 	if p.fault.Kind == scenario.FaultCrash {
 		return 1, fmt.Sprintf("process %d ended with code %d", p.child.pid(), p.child.code()), nil
 	}
@@ -171,9 +171,9 @@ func reportOf(r daemon.NodeFaultReport) (uint64, string, error) {
 	return fired, proof, nil
 }
 
-// tellNode sends every application the node ID of a slot, if it is not the slot's
+// announceNode sends every application the node ID of a slot, if it is not the slot's
 // number or was another one before.
-func (c *cluster) tellNode(ctx context.Context, s *slot) {
+func (c *cluster) announceNode(ctx context.Context, s *slot) {
 	id := s.nodeID()
 	c.mu.Lock()
 	if c.ids == nil {
@@ -189,7 +189,7 @@ func (c *cluster) tellNode(ctx context.Context, s *slot) {
 		return
 	}
 	for _, t := range c.slots {
-		err := t.tell(ctx, func(w *workload.Control) {
+		err := t.instruct(ctx, func(w *workload.Control) {
 			ids := map[int]int{}
 			maps.Copy(ids, w.IDs)
 			ids[s.id] = id

@@ -20,12 +20,12 @@ import (
 
 // Limits of the lab's waits.
 const (
-	joinLimit  = 30 * time.Second // a daemon that starts, until it serves
-	agreeLimit = 30 * time.Second // all know all
-	readyLimit = 30 * time.Second // all applications have connected
-	endLimit   = 10 * time.Second // a process that was asked to end
-	adminLimit = 5 * time.Second  // one request to a daemon
-	obeyLimit  = 5 * time.Second  // an application that got an instruction
+	joinLimit     = 30 * time.Second // a daemon that starts, until it serves
+	agreeLimit    = 30 * time.Second // all know all
+	readyLimit    = 30 * time.Second // all applications have connected
+	endLimit      = 10 * time.Second // a process that was asked to end
+	adminLimit    = 5 * time.Second  // one request to a daemon
+	instructLimit = 5 * time.Second  // an application that got an instruction
 )
 
 // A slot is a place for one node: a directory, a daemon and an application, one
@@ -38,9 +38,9 @@ type slot struct {
 
 	daemon, app role
 
-	// act is held while something is done to the slot's processes, telling while
+	// act is held while something is done to the slot's processes, instructing while
 	// its application's control file is written.
-	act, telling sync.Mutex
+	act, instructing sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
 	others   []child    // a usurper, busy loops
@@ -55,7 +55,7 @@ type slot struct {
 type role struct {
 	name   string
 	source func(run int) history.Source
-	due    atomic.Int32 // starts that actions owe: a process that they have ended is started again
+	due    atomic.Int32 // starts that actions have yet to make: a process that they have ended is started again
 
 	mu  sync.Mutex // guards the fields below
 	run int        // of the newest process; counts from 1
@@ -254,17 +254,17 @@ func (s *slot) enterGroups(c child) error {
 	return everywhere(groups, func(dir string) error { return addToGroup(dir, c.pid()) })
 }
 
-// tell changes the application's instructions and waits until it has obeyed. One that
-// does not run, or stands still, obeys later.
-func (s *slot) tell(ctx context.Context, change func(*workload.Control)) error {
-	s.telling.Lock()
+// instruct changes the application's instructions and waits until it has followed them. One that
+// does not run, or stands still, follows them later.
+func (s *slot) instruct(ctx context.Context, change func(*workload.Control)) error {
+	s.instructing.Lock()
 	s.mu.Lock()
 	change(&s.control)
 	s.control.Seq++
 	control := s.control
 	s.mu.Unlock()
-	err := workload.Tell(s.file("control.json"), control)
-	s.telling.Unlock()
+	err := workload.WriteControl(s.file("control.json"), control)
+	s.instructing.Unlock()
 	if err != nil {
 		return err
 	}
@@ -272,9 +272,9 @@ func (s *slot) tell(ctx context.Context, change func(*workload.Control)) error {
 	if err != nil || app.frozen() {
 		return nil
 	}
-	return await(ctx, obeyLimit, func() error {
-		if heard := workload.Heard(s.file("control.json")); heard < control.Seq && app.running() {
-			return fmt.Errorf("the application of slot %d has not heard what it was told", s.id)
+	return await(ctx, instructLimit, func() error {
+		if last := workload.Acknowledged(s.file("control.json")); last < control.Seq && app.running() {
+			return fmt.Errorf("the application of slot %d has not acknowledged its instructions", s.id)
 		}
 		return nil
 	})

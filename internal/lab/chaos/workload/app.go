@@ -29,7 +29,7 @@ type App struct {
 	c            Config
 	log          *Log
 	calls        *calls
-	graves       *graves
+	endedWindows *endedWindows
 	nonces       atomic.Uint64                                   // counts the nonces given out
 	incarnations func(context.Context) ([]history.Member, error) // the node's live lives
 	busy         atomic.Int32                                    // goroutines that begin calls
@@ -57,7 +57,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	a := newApp(c, NewLog(out, history.App(c.Slot, c.Run), clock))
 	var wg sync.WaitGroup
-	wg.Go(func() { a.obey(ctx) })
+	wg.Go(func() { a.followControl(ctx) })
 	a.run(ctx)
 	wg.Wait()
 	return errors.Join(a.log.Err(), out.Close())
@@ -65,7 +65,7 @@ func Run(ctx context.Context, c Config) error {
 
 func newApp(c Config, log *Log) *App {
 	a := &App{c: c, log: log, calls: newCalls(log), anew: make(chan struct{}, 1), resting: make(chan struct{})}
-	a.graves = &graves{log: log}
+	a.endedWindows = &endedWindows{log: log}
 	a.incarnations = a.table
 	a.waiting = c.expected()
 	return a
@@ -123,7 +123,7 @@ func (a *App) run(ctx context.Context) {
 		}
 		newSession(a, n).run(ctx)
 	}
-	a.graves.empty()
+	a.endedWindows.empty()
 	a.calls.write(func(history.Call) bool { return true })
 	a.count(history.PhaseEnd)
 }

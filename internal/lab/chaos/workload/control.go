@@ -27,8 +27,8 @@ type Control struct {
 // controlEvery is how often an application looks.
 const controlEvery = 50 * time.Millisecond
 
-// Tell writes c to the control file of an application.
-func Tell(path string, c Control) error {
+// WriteControl writes c to the control file of an application.
+func WriteControl(path string, c Control) error {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -40,9 +40,9 @@ func Tell(path string, c Control) error {
 	return os.Rename(next, path)
 }
 
-// Heard returns the number of the last Control that an application has obeyed,
-// 0 if it has obeyed none.
-func Heard(path string) int {
+// Acknowledged returns the number of the last Control that an application has followed,
+// 0 if it has followed none.
+func Acknowledged(path string) int {
 	text, err := os.ReadFile(ackPath(path))
 	if err != nil {
 		return 0
@@ -58,8 +58,8 @@ func ackPath(path string) string {
 	return filepath.Join(filepath.Dir(path), "ack-"+filepath.Base(path))
 }
 
-// obey follows the lab's instructions until ctx is done.
-func (a *App) obey(ctx context.Context) {
+// followControl follows the lab's instructions until ctx is done.
+func (a *App) followControl(ctx context.Context) {
 	if a.c.Control == "" {
 		return
 	}
@@ -83,7 +83,7 @@ func (a *App) obey(ctx context.Context) {
 			a.settle(ctx)
 		}
 		last = c
-		a.note("told %+v", c)
+		a.note("instructed: %+v", c)
 		if err := os.WriteFile(ackPath(a.c.Control), fmt.Append(nil, c.Seq), 0o644); err != nil {
 			a.note("answer: %v", err)
 		}

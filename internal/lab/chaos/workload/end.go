@@ -258,7 +258,7 @@ func (e *end) close() {
 	e.end(call, 0, statusOf(e.conn.Close()))
 	e.s.app.log.Put(e.load.Closed())
 	if w != nil {
-		e.s.app.graves.bury(grave{e: e, w: w}, e.s.graceOf())
+		e.s.app.endedWindows.add(endedWindow{e: e, w: w}, e.s.graceOf())
 	}
 }
 

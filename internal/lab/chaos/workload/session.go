@@ -37,7 +37,7 @@ type session struct {
 	wg   sync.WaitGroup
 
 	tries  int           // viewTries
-	told   atomic.Uint64 // events so far
+	events atomic.Uint64 // that were delivered so far
 	abrupt atomic.Bool   // it ends without a lull
 	// viewDue: the node has an incarnation for which no view was written. The incarnation gets no events
 	// of nodes that the node knew before, so events alone do not show the live nodes.
@@ -55,7 +55,7 @@ func newSession(a *App, n *fabric.Node) *session {
 }
 
 // lull is how long an application waits between an instruction to end and closing its
-// connections: others were told to end in the same moment.
+// connections: others get the same instruction in the same moment.
 const lull = 100 * time.Millisecond
 
 // run runs the session until ctx is done or the fabricd is gone, and leaves nothing of
@@ -122,7 +122,7 @@ func (s *session) place() fabric.Incarnation {
 // both have to agree. A view that could not be written stays due.
 func (s *session) view() bool {
 	for range s.tries {
-		before := s.told.Load()
+		before := s.events.Load()
 		if !Wait(s.over, settleTime) {
 			return false
 		}
@@ -131,7 +131,7 @@ func (s *session) view() bool {
 			return false // the fabricd is gone
 		}
 		live, err := s.app.incarnations(s.ctx)
-		if err != nil || s.told.Load() != before || !sameIDs(ids, live) {
+		if err != nil || s.events.Load() != before || !sameIDs(ids, live) {
 			continue
 		}
 		s.app.log.Put(&history.View{Observer: s.current(), Live: live})
@@ -201,15 +201,15 @@ func (s *session) talk() {
 	}
 	for _, p := range c.Peers {
 		if p.Client {
-			s.court(p.Slot)
+			s.keepAll(p.Slot)
 		}
 	}
 	s.wg.Go(s.watchSignals)
 	s.wg.Go(s.care)
 }
 
-// court keeps this end's connections to a peer.
-func (s *session) court(peer int) {
+// keepAll keeps this end's connections to a peer.
+func (s *session) keepAll(peer int) {
 	for _, kind := range s.app.c.Plan.Kinds() {
 		s.wg.Go(func() { s.keep(peer, kind) })
 	}
@@ -282,7 +282,7 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 
 // event is the handler of node events. Its records are in the log before it returns.
 func (s *session) event(ev fabric.Event) {
-	s.told.Add(1)
+	s.events.Add(1)
 	s.checkIncarnation() // the event is for the incarnation that the node has now
 	incarnation := fabric.Incarnation{Node: ev.Node, Generation: ev.Generation}
 	r := &history.Event{What: history.EventAdded, Observer: s.current(), Subject: incarnation, Reason: ev.Reason}
@@ -345,7 +345,7 @@ func (s *session) care() {
 	scanned := time.Now()
 	s.app.every(careEvery, s.over, func() {
 		s.app.calls.writeSlow()
-		s.app.graves.tend()
+		s.app.endedWindows.expire()
 		s.checkIncarnation()
 		if s.viewDue.Swap(false) {
 			s.view()
@@ -357,7 +357,7 @@ func (s *session) care() {
 		for _, e := range s.all() {
 			e.scan(nil)
 		}
-		s.app.graves.scan()
+		s.app.endedWindows.scan()
 	})
 }
 

@@ -9,27 +9,27 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/load"
 )
 
-// graves are windows whose connection has ended. They are scanned when that happened
+// endedWindows are windows whose connection has ended. They are scanned when that happened
 // and again later: no peer may write to them any more.
-type graves struct {
+type endedWindows struct {
 	log *Log
 
-	mu      sync.Mutex // guards the fields below
-	pending []grave    // that may still be written for a while
-	list    []grave
+	mu      sync.Mutex    // guards the fields below
+	pending []endedWindow // that may still be written for a while
+	list    []endedWindow
 }
 
-type grave struct {
+type endedWindow struct {
 	e   *end
 	w   *load.Window
 	due time.Time
 }
 
 // scan writes down the content of the window.
-func (g grave) scan() { g.e.scan(g.w) }
+func (g endedWindow) scan() { g.e.scan(g.w) }
 
 // free gives the memory back.
-func (g grave) free() {
+func (g endedWindow) free() {
 	g.e.mu.Lock()
 	defer g.e.mu.Unlock()
 	if !g.e.freed {
@@ -38,23 +38,23 @@ func (g grave) free() {
 	}
 }
 
-// bury keeps a window. Operations under way into it have grace to arrive; then, at once
+// add keeps a window. Operations under way into it have grace to arrive; then, at once
 // if that is 0, it is written to be gone.
-func (g *graves) bury(one grave, grace time.Duration) {
+func (g *endedWindows) add(one endedWindow, grace time.Duration) {
 	one.due = time.Now().Add(grace)
 	g.mu.Lock()
 	g.pending = append(g.pending, one)
 	g.mu.Unlock()
-	g.tend()
+	g.expire()
 }
 
-// tend writes the windows with an expired grace to be gone. The oldest of too many is
+// expire writes the windows with an expired grace to be gone. The oldest of too many is
 // scanned a last time and given up.
-func (g *graves) tend() {
+func (g *endedWindows) expire() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	g.pending = slices.DeleteFunc(g.pending, func(p grave) bool {
+	g.pending = slices.DeleteFunc(g.pending, func(p endedWindow) bool {
 		if p.due.After(now) {
 			return false
 		}
@@ -71,7 +71,7 @@ func (g *graves) tend() {
 }
 
 // scan scans the newest of the windows that are kept.
-func (g *graves) scan() {
+func (g *endedWindows) scan() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, w := range g.list[max(0, len(g.list)-4):] {
@@ -80,8 +80,8 @@ func (g *graves) scan() {
 }
 
 // empty scans all a last time and gives them up.
-func (g *graves) empty() {
-	g.tend()
+func (g *endedWindows) empty() {
+	g.expire()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, w := range g.list {
