@@ -50,6 +50,7 @@ func newContainers(image string, name Name) *containers {
 		c.uid = uid // the directories are this user's
 	}
 	c.filter = filter{
+		family: "inet",
 		enter: func(slot int) []string {
 			return []string{"nsenter", "-t", fmt.Sprint(c.daemonPID(slot)), "-n"}
 		},

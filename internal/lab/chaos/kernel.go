@@ -17,10 +17,11 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// A filter breaks links by the kernel's packet filter in the network namespace
+// A filter breaks links by the kernel's packet filter, usually in the network namespace
 // of the receiver: the sender does not notice. Each action is a table of its
 // own there, which counts.
 type filter struct {
+	family string // of the tables, as nft names it
 	// enter is the command that runs another one in the namespace of a slot.
 	enter func(slot int) []string
 	addr  func(slot int) netip.Addr
@@ -197,7 +198,7 @@ func (f *filter) install(ctx context.Context, a scenario.Action, slots []int, sc
 			mu.Lock()
 			packets += n
 			mu.Unlock()
-			return errors.Join(err, f.nft(ctx, slot, "delete table inet "+tableName(a)))
+			return errors.Join(err, f.nft(ctx, slot, "delete table "+f.family+" "+tableName(a)))
 		})
 		return packets, fmt.Sprintf("met %d packets", packets), err
 	})
@@ -222,7 +223,7 @@ func (f *filter) nft(ctx context.Context, slot int, script string) error {
 
 // packets returns how many packets the rules of a table have met.
 func (f *filter) packets(ctx context.Context, slot int, table string) (uint64, error) {
-	argv := append(f.enter(slot), "nft", "-j", "list", "table", "inet", table)
+	argv := append(f.enter(slot), "nft", "-j", "list", "table", f.family, table)
 	text, err := output(ctx, argv[0], argv[1:]...)
 	if err != nil {
 		return 0, err

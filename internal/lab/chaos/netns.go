@@ -33,8 +33,9 @@ type namespaces struct {
 func newNamespaces(exe string, name Name, spawn *spawner) *namespaces {
 	n := &namespaces{machine: newMachine(exe, name, spawn, 0), name: name, rates: make(map[int]int)}
 	n.filter = filter{
-		enter: func(slot int) []string { return []string{"ip", "netns", "exec", n.namespace(slot)} },
-		addr:  func(slot int) netip.Addr { return n.place(slot).bind },
+		family: "inet",
+		enter:  func(slot int) []string { return []string{"ip", "netns", "exec", n.namespace(slot)} },
+		addr:   func(slot int) netip.Addr { return n.place(slot).bind },
 	}
 	return n
 }
@@ -234,17 +235,10 @@ func (n *namespaces) duplicate(ctx context.Context, a scenario.Action) (effect, 
 		rules = append(rules, fmt.Sprintf("chain c%d_%d { type filter hook ingress device \"%s\" priority 0; ip daddr %s numgen random mod 100000 < %d counter dup to \"%s\"; }",
 			from, to, port(from), n.place(to).bind, int(a.Link.Duplicate*1000), port(to)))
 	}
-	script := fmt.Sprintf("table netdev %s { %s; }", tableName(a), strings.Join(rules, "; "))
-	_, err := n.in(ctx, "nft", script)
-	return undoBy(func(ctx context.Context) (uint64, string, error) {
-		text, err := n.in(ctx, "nft", "-j", "list", "table", "netdev", tableName(a))
-		if err != nil {
-			return 0, "", err
-		}
-		packets, err := countPackets(text)
-		_, delErr := n.in(ctx, "nft", "delete table netdev "+tableName(a))
-		return packets, fmt.Sprintf("sent %d packets twice", packets), errors.Join(err, delErr)
-	}), err
+	atBridge := filter{family: "netdev", enter: func(int) []string { return []string{"ip", "netns", "exec", n.bridge()} }}
+	return atBridge.install(ctx, a, []int{0}, func(int) string {
+		return fmt.Sprintf("table netdev %s { %s; }", tableName(a), strings.Join(rules, "; "))
+	})
 }
 
 // limit bounds the bandwidth of each direction of each pair at the bridge's

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -94,11 +95,5 @@ func (s *Source) UnmarshalText(text []byte) error {
 // compare orders sources: the lab, then daemons, then applications.
 func (s Source) compare(t Source) int {
 	rank := func(r Role) int { return strings.Index("lab daemon app", string(r)) }
-	if d := rank(s.Role) - rank(t.Role); d != 0 {
-		return d
-	}
-	if d := s.Slot - t.Slot; d != 0 {
-		return d
-	}
-	return s.Run - t.Run
+	return cmp.Or(rank(s.Role)-rank(t.Role), s.Slot-t.Slot, s.Run-t.Run)
 }
