@@ -74,7 +74,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T) transporttest.Pair {
 				_, _, a, b := memPair(t, mem.Config{MaxStreams: 16}, rules...)
-				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: 16, Nowhere: "c", Overtake: len(rules) > 0}
+				return transporttest.Pair{A: a, B: b, IDA: idA, IDB: idB, MaxStreams: 16, Nowhere: "c"}
 			})
 		})
 	}

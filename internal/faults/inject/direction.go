@@ -98,6 +98,9 @@ type sendDirection struct {
 	direction
 	to    io.Writer
 	onEnd func() // after the last byte, when finish was called
+
+	inTurn func(wait time.Duration) time.Duration // the wait of the first bytes, not less than wait; nil: it is wait
+	began  bool                                   // the first bytes have it; guarded by using
 }
 
 // Write hands p over, to the stream below or to the queue.
@@ -124,6 +127,10 @@ func (d *sendDirection) decide(size int) (queued bool, wait time.Duration, err e
 		return false, 0, err
 	}
 	wait, stopped := d.peer.judge(d.sending, size)
+	if !d.began && d.inTurn != nil {
+		wait = d.inTurn(wait)
+	}
+	d.began = true
 	if !d.isPumped() {
 		if wait == 0 && !stopped {
 			return false, 0, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
@@ -28,6 +29,7 @@ type session struct {
 	mu      sync.Mutex // guards the fields below
 	err     error      // why it has ended here
 	streams map[stream]struct{}
+	begins  time.Time // when the first bytes of the stream that began last are due
 }
 
 // Bounds of the datagrams of one session that wait.
@@ -95,6 +97,21 @@ func (s *session) end(err error) {
 		l.abort()
 		s.layer.remove(l)
 	}
+}
+
+// inTurn returns how long the first bytes of a stream wait that a rule delays by wait: the peer
+// accepts streams in the order in which they began.
+func (s *session) inTurn(wait time.Duration) time.Duration {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Before(s.begins) {
+		wait = max(wait, s.begins.Sub(now)+tieSpan)
+	}
+	if wait > 0 {
+		s.begins = now.Add(wait)
+	}
+	return wait
 }
 
 // adopt registers a stream; one of a session that has ended ends at once.
@@ -258,21 +275,23 @@ func (s *session) Heard() uint64 {
 	return s.Session.Heard()
 }
 
-// Close implements transport.Session. Across a cut the peer hears of it when the
-// cut ends.
+// Close implements transport.Session. The peer hears of it as late as of a datagram, and across a
+// cut when that ends.
 func (s *session) Close(code uint64, reason string) error {
 	if s.Err() != nil {
 		return nil
 	}
 	s.end(&transport.CloseError{Code: code, Reason: reason})
-	if s.peer.gate(true, false).Stopped && s.layer.linger(func() { s.linger(code, reason) }) {
+	wait, stopped := s.peer.judge(true, len(reason))
+	if (wait > 0 || stopped) && s.layer.linger(func() { s.linger(wait, code, reason) }) {
 		return nil
 	}
 	return s.Session.Close(code, reason)
 }
 
-// linger closes the session below when the rules let the peer hear of it.
-func (s *session) linger(code uint64, reason string) {
+// linger closes the session below after wait, and when the rules let the peer hear of it.
+func (s *session) linger(wait time.Duration, code uint64, reason string) {
+	sleep(s.Session.Done(), s.layer.ctx.Done(), time.Now().Add(wait))
 	s.layer.awaitOpen(&s.peer, s.Session.Done())
 	// An error can only say that it has ended already.
 	_ = s.Session.Close(code, reason)

@@ -31,10 +31,6 @@ type Pair struct {
 
 	// Nowhere is an address without a listener.
 	Nowhere string
-
-	// Overtake: a stream may arrive before one that was opened before it,
-	// as where faults delay each stream by itself.
-	Overtake bool
 }
 
 // Run runs the suite, each test in a testing/synctest bubble of its own. make
