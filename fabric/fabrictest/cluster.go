@@ -34,6 +34,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/internal/hook"
+	"github.com/fabricd/fabricd/internal/transport/mem"
 )
 
 // A Cluster is a set of nodes with the IDs 0, 1, 2, …; node 0 is the host. Its
@@ -110,7 +111,7 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	for _, o := range opts {
 		o(&c.opts)
 	}
-	c.network = newMemory(c.opts)
+	c.network = memory{mem.NewHub(mem.Config{})}
 	if c.opts.quic || c.opts.tcp {
 		c.network = newLoopback(c.opts)
 	}
@@ -124,6 +125,7 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 			Labels:      c.opts.labels[i],
 		}, layer: inject.New(faults.NewPlane(faults.Options{Seed: c.opts.faultSeed + uint64(i)}))}
 		m.layer.Plane().SetSelf(addr.NodeID(i))
+		c.delay(m.layer.Plane())
 		c.nodes = append(c.nodes, m)
 		c.startLocked(m)
 	}

@@ -197,7 +197,8 @@ func TestDelayTakesTime(t *testing.T) {
 		if _, err := far.Recv(t.Context(), make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		if got := time.Since(start); got != 100*time.Millisecond {
+		// Faults of links keep pieces apart by nanoseconds that are sent at one instant.
+		if got := time.Since(start); got.Truncate(time.Millisecond) != 100*time.Millisecond {
 			t.Errorf("a message took %v with a delay of 100ms", got)
 		}
 	})

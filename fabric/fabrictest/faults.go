@@ -77,6 +77,21 @@ func (c *Cluster) killIncarnation(i int, incarnation addr.Incarnation) {
 	}
 }
 
+// distance names the rule of [Delay]: Heal does not end it.
+const distance = "distance"
+
+// delay makes the traffic that the node of p sends take the time of [Delay].
+func (c *Cluster) delay(p *faults.Plane) {
+	c.tb.Helper()
+	if c.opts.delay == 0 && c.opts.jitter == 0 {
+		return
+	}
+	if _, err := p.Add(faults.Rule{Name: distance, On: faults.Link, At: faults.AtFrom, Seed: c.opts.seed,
+		Delay: faults.Duration(c.opts.delay), Jitter: faults.Duration(c.opts.jitter)}); err != nil {
+		c.tb.Fatalf("fabrictest: delay: %v", err)
+	}
+}
+
 // isolation names the rules that cut off a node that crashes or is frozen: Heal does not end them.
 const isolation = "isolation"
 

@@ -263,7 +263,7 @@ func (c *Cluster) Pause(i int, d time.Duration) *Fault {
 func (c *Cluster) unbreakLocked() {
 	for _, m := range c.nodes {
 		for _, st := range m.layer.Plane().List(false) {
-			if st.Rule.Name != isolation {
+			if st.Rule.Name != isolation && st.Rule.Name != distance {
 				m.layer.Plane().Remove(st.Rule.ID)
 			}
 		}

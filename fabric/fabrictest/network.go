@@ -39,10 +39,6 @@ func through(layer *inject.Layer, p transport.Provider, packets bool) transport.
 // A memory is a network inside the process.
 type memory struct{ hub *mem.Hub }
 
-func newMemory(o options) memory {
-	return memory{mem.NewHub(mem.Config{Seed: o.seed, Delay: o.delay, Jitter: o.jitter})}
-}
-
 func (m memory) join(id transport.Identity, layer *inject.Layer) ([]transport.Provider, error) {
 	p, err := m.hub.Provider(fmt.Sprintf("node-%x", id.Node[12:]), id)
 	if err != nil {

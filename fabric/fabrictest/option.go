@@ -54,7 +54,7 @@ func Unbroken() Option { return func(o *options) { o.unbroken = true } }
 func Paths() Option { return func(o *options) { o.paths = true } }
 
 // Delay makes all traffic take d to arrive, and up to jitter longer, drawn from
-// seed. It has no effect with QUIC and TCP.
+// seed. It has no effect on Unbroken nodes.
 func Delay(d, jitter time.Duration, seed uint64) Option {
 	return func(o *options) { o.delay, o.jitter, o.seed = d, jitter, seed }
 }

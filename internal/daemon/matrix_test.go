@@ -9,15 +9,19 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
+	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
 )
 
-// startMany starts n nodes on one network in memory, each of which knows all others.
-func startMany(t *testing.T, hub *mem.Hub, n int) (nodes []*engine.Node) {
+// startMany starts n nodes on one network in memory, each of which knows all others. The links of
+// one of them pass a layer.
+func startMany(t *testing.T, n, one int, layer *inject.Layer) (nodes []*engine.Node) {
 	var peers []engine.Peer
+	hub := mem.NewHub(mem.Config{})
 	for i := range n {
 		id := transport.Identity{Cluster: addr.UUID{1}, Node: addr.UUID{2, byte(i)}, Host: i == 0}
 		at := fmt.Sprint("node", i)
@@ -25,7 +29,13 @@ func startMany(t *testing.T, hub *mem.Hub, n int) (nodes []*engine.Node) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		node := engine.Start(engine.Config{Providers: []transport.Provider{p}})
+		providers := []transport.Provider{p}
+		if i == one {
+			providers[0] = layer.Provider(p, false)
+		}
+		layer.Plane().Names.SetID(id.Node, addr.NodeID(i))
+		layer.Plane().Names.SetPlace(id.Node, at)
+		node := engine.Start(engine.Config{Providers: providers})
 		t.Cleanup(func() { node.Close() })
 		incarnation := addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
 		node.SetSelf(engine.Self{Self: attach.Self{Cluster: id.Cluster, Incarnation: incarnation}, UUID: id.Node, Epoch: 1, Term: 1})
@@ -46,8 +56,10 @@ func startMany(t *testing.T, hub *mem.Hub, n int) (nodes []*engine.Node) {
 func TestTheMatrixOfManyNodesFindsTheRedCell(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const many = 100
-		hub := mem.NewHub(mem.Config{})
-		nodes := startMany(t, hub, many)
+		layer := inject.New(faults.NewPlane(faults.Options{}))
+		t.Cleanup(layer.Close)
+		layer.Plane().SetSelf(50)
+		nodes := startMany(t, many, 50, layer)
 		o := &observer{rows: map[addr.NodeID]saidRow{}}
 		snapshot := func() {
 			o.last = observe.Snapshot{Time: time.Now(), Self: observe.Self{ID: 0, State: "joined"}, Links: nodes[0].Links()}
@@ -66,7 +78,12 @@ func TestTheMatrixOfManyNodesFindsTheRedCell(t *testing.T) {
 		if len(first) != rowsMost || slices.Contains(first, 50) {
 			t.Fatalf("shown before there is a problem: %v", first)
 		}
-		hub.Cut("node50", "node60")
+		for _, cut := range []faults.Rule{{From: faults.Nodes{50}, To: faults.Nodes{60}}, {From: faults.Nodes{60}, To: faults.Nodes{50}}} {
+			cut.On, cut.Cut = faults.Link, true
+			if _, err := layer.Plane().Add(cut); err != nil {
+				t.Fatal(err)
+			}
+		}
 		time.Sleep(1200 * time.Millisecond)
 		for round := range 3 {
 			snapshot()

@@ -15,7 +15,6 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/test/bubble"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
@@ -257,7 +256,7 @@ func TestPreviewSaysWhatAConnectMeets(t *testing.T) {
 
 func TestPreviewEndsWithItsContextAndItsLink(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		fab := newFabricOn(t, mem.Config{}, 2, engine.Config{})
+		fab := newFabricOn(t, netConfig{}, 2, engine.Config{})
 		if _, err := fab.nodes[0].Preview(context.Background(), addr.Addr{Node: 1, Port: 9}, 7); err != nil {
 			t.Fatal(err)
 		}

@@ -11,14 +11,13 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
 // TestANodeTellsItsLinks to a peer that looks, and measures round trips to the others then.
 func TestANodeTellsItsLinks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		fab := newFabricOn(t, mem.Config{Delay: time.Millisecond}, 3, engine.Config{})
+		fab := newFabricOn(t, netConfig{Delay: time.Millisecond}, 3, engine.Config{})
 		rows := func() map[addr.NodeID]engine.LinkInfo {
 			said, err := fab.nodes[0].LinksOf(t.Context(), 1)
 			if err != nil {

@@ -23,7 +23,6 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/test/netsim"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -90,10 +89,10 @@ type chaosNet interface {
 }
 
 // A memNet is a chaosNet in memory.
-type memNet struct{ *mem.Hub }
+type memNet struct{ *testNet }
 
 func newMemNet(_ *testing.T, s uint64) chaosNet {
-	return memNet{mem.NewHub(mem.Config{Seed: s, Delay: 100 * time.Microsecond, Jitter: 300 * time.Microsecond})}
+	return memNet{newTestNet(netConfig{Seed: s, Delay: 100 * time.Microsecond, Jitter: 300 * time.Microsecond})}
 }
 
 func memAddress(i int) string { return fmt.Sprintf("node%d", i) }
@@ -103,11 +102,7 @@ func (n memNet) provider(i int) (transport.Provider, error) {
 }
 
 func (n memNet) kill(i int, rng *rand.Rand) {
-	how := mem.Silent
-	if rng.IntN(2) == 0 {
-		how = mem.Reset
-	}
-	n.Kill(memAddress(i), how)
+	n.Kill(memAddress(i), rng.IntN(2) != 0)
 }
 
 func (n memNet) cut(i, j int) { n.Cut(memAddress(i), memAddress(j)) }

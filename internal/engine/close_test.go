@@ -17,7 +17,6 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -328,7 +327,7 @@ func TestCloseWaitsForOperations(t *testing.T) {
 // signals as it may loses nothing by its close.
 func TestCloseCompletesBesideWaitsWithoutNumber(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond}, 2, engine.Config{})
+		fab := newFabricOn(t, netConfig{Delay: 10 * time.Millisecond}, 2, engine.Config{})
 		a, b := fab.pair(0, 1)
 		const n = 64 << 10
 		am, bm := alloc(t, n), alloc(t, n)
@@ -377,7 +376,7 @@ func TestCloseTakesAsLongAsThereIsProgress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				fab := newFabricOn(t, mem.Config{Delay: 100 * time.Millisecond, StreamBuffer: 64 << 10}, 2, engine.Config{})
+				fab := newFabricOn(t, netConfig{Rate: 1 << 20}, 2, engine.Config{})
 				a, b := fab.pair(0, 1)
 				const n = 16 << 20
 				am, bm := alloc(t, n), alloc(t, n)

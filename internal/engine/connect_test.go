@@ -17,7 +17,6 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/rma"
 )
@@ -386,7 +385,7 @@ func TestPing(t *testing.T) {
 func TestManyRefusalsLeaveTheLinkAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		gate := &controlGate{open: make(chan struct{})}
-		fab := newFabricWrapped(t, mem.Config{}, 2, engine.Config{}, gate.wrap)
+		fab := newFabricWrapped(t, netConfig{}, 2, engine.Config{}, gate.wrap)
 		a, b := fab.pair(0, 1)
 		const each = 900
 		got := make(chan error, 2*each)

@@ -14,7 +14,6 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/test/bubble"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 )
 
 // TestRandomCrossings has every node of a cluster connect to every other one at
@@ -47,7 +46,7 @@ func setting(t *testing.T, name string, usual int) int {
 
 func crossAll(t *testing.T, rng *rand.Rand, nodes int) {
 	fab := &fabric{t: t, seen: make(map[int][]engine.Evidence),
-		hub: mem.NewHub(mem.Config{Delay: 100 * time.Microsecond, Jitter: 300 * time.Microsecond})}
+		hub: newTestNet(netConfig{Delay: 100 * time.Microsecond, Jitter: 300 * time.Microsecond})}
 	t.Cleanup(fab.close)
 	for i := range nodes {
 		fab.add(i, 1)

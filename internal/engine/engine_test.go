@@ -18,7 +18,6 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -27,7 +26,7 @@ type fabric struct {
 	t     *testing.T
 	base  engine.Config                               // of every node, but for its own fields
 	wrap  func(transport.Provider) transport.Provider // around every node's provider; nil for none
-	hub   *mem.Hub
+	hub   *testNet
 	nodes []*engine.Node
 	peers []engine.Peer
 
@@ -48,17 +47,17 @@ func newFabric(t *testing.T, n int) *fabric { return newFabricOf(t, n, engine.Co
 
 // newFabricOf starts n nodes with the limits of base.
 func newFabricOf(t *testing.T, n int, base engine.Config) *fabric {
-	return newFabricOn(t, mem.Config{}, n, base)
+	return newFabricOn(t, netConfig{}, n, base)
 }
 
 // newFabricOn starts n nodes on a network of its own.
-func newFabricOn(t *testing.T, net mem.Config, n int, base engine.Config) *fabric {
+func newFabricOn(t *testing.T, net netConfig, n int, base engine.Config) *fabric {
 	return newFabricWrapped(t, net, n, base, nil)
 }
 
 // newFabricWrapped starts n nodes, each with a provider returned by wrap.
-func newFabricWrapped(t *testing.T, net mem.Config, n int, base engine.Config, wrap func(transport.Provider) transport.Provider) *fabric {
-	f := &fabric{t: t, base: base, wrap: wrap, hub: mem.NewHub(net), seen: make(map[int][]engine.Evidence)}
+func newFabricWrapped(t *testing.T, net netConfig, n int, base engine.Config, wrap func(transport.Provider) transport.Provider) *fabric {
+	f := &fabric{t: t, base: base, wrap: wrap, hub: newTestNet(net), seen: make(map[int][]engine.Evidence)}
 	for i := range n {
 		f.add(i, 1)
 	}
@@ -80,7 +79,7 @@ func (f *fabric) add(i int, gen addr.Generation) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	var p transport.Provider = inner
+	p := inner
 	if f.wrap != nil {
 		p = f.wrap(inner)
 	}

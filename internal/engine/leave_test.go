@@ -12,7 +12,6 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/test/bubble"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/rma"
 )
 
@@ -22,7 +21,7 @@ import (
 // with ECONNRESET, and it still gets the bytes it is owed.
 func TestALeavingNodeChangesNoWindow(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond}, 2, engine.Config{})
+		fab := newFabricOn(t, netConfig{Delay: 10 * time.Millisecond}, 2, engine.Config{})
 		a, b := fab.pair(0, 1)
 		window := alloc(t, 4096)
 		off, err := register(a, window, 0, rma.ProtRead|rma.ProtWrite, 0)
@@ -77,7 +76,7 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 	for name, cut := range map[string]bool{"they come": false, "they have stopped": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				fab := newFabricOn(t, mem.Config{Delay: 10 * time.Millisecond, StreamBuffer: 128 << 10}, 2, engine.Config{})
+				fab := newFabricOn(t, netConfig{Delay: 10 * time.Millisecond, Rate: 32 << 20}, 2, engine.Config{})
 				app := fab.nodes[0].NewSession(attach.Credentials{})
 				window := alloc(t, 1<<20)
 				a, b, err := fab.joinFrom(app, 1)

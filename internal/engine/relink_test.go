@@ -16,7 +16,6 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 )
 
 // A watched is a provider with sessions that the test can end. Its sessions report
@@ -87,7 +86,7 @@ func (p *watched) end(code uint64) {
 func relinking(t *testing.T, late time.Duration, f func(t *testing.T, fab *fabric, sessions []*watched)) {
 	bubble.Test(t, func(t *testing.T) {
 		var all []*watched
-		fab := newFabricWrapped(t, mem.Config{Delay: 5 * time.Millisecond}, 2, engine.Config{}, func(p transport.Provider) transport.Provider {
+		fab := newFabricWrapped(t, netConfig{Delay: 5 * time.Millisecond}, 2, engine.Config{}, func(p transport.Provider) transport.Provider {
 			w := &watched{Provider: p, late: late}
 			all = append(all, w)
 			return w
@@ -202,7 +201,7 @@ func TestAConnectBehindAReset(t *testing.T) {
 func TestWhatAnEndProvesIsTold(t *testing.T) {
 	for _, late := range []time.Duration{0, time.Millisecond} {
 		relinking(t, late, func(t *testing.T, fab *fabric, _ []*watched) {
-			fab.hub.Kill("node1.1", mem.Reset)
+			fab.hub.Kill("node1.1", false)
 			time.Sleep(50 * time.Millisecond)
 			synctest.Wait()
 			if got := fab.evidence(0); !slices.Contains(got, engine.LinkReset) {

@@ -21,7 +21,6 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/transport/mem"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
@@ -37,7 +36,7 @@ func (p renamed) Name() string { return p.name }
 // prefer is called quic, the other one tcp.
 type forked struct {
 	*fabric
-	quic, tcp *mem.Hub
+	quic, tcp *testNet
 	logs      [2]*lines
 }
 
@@ -61,8 +60,8 @@ func (l *lines) has(text string) bool {
 
 func fork(t *testing.T, f func(t *testing.T, fab *forked)) {
 	bubble.Test(t, func(t *testing.T) {
-		net := mem.Config{Delay: time.Millisecond}
-		fab := &forked{&fabric{t: t, seen: make(map[int][]engine.Evidence)}, mem.NewHub(net), mem.NewHub(net), [2]*lines{{}, {}}}
+		net := netConfig{Delay: time.Millisecond}
+		fab := &forked{&fabric{t: t, seen: make(map[int][]engine.Evidence)}, newTestNet(net), newTestNet(net), [2]*lines{{}, {}}}
 		for i := range 2 {
 			id, incarnation := transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(i + 1)), Host: i == 0}, addr.Incarnation{Node: addr.NodeID(i), Generation: 1}
 			cfg := engine.Config{Log: zerolog.New(zerolog.MultiLevelWriter(fab.logs[i], zerolog.NewTestWriter(t))), Report: func(_ addr.Incarnation, e engine.Evidence) {
@@ -72,7 +71,7 @@ func fork(t *testing.T, f func(t *testing.T, fab *forked)) {
 			}}
 			for _, way := range []struct {
 				name string
-				hub  *mem.Hub
+				hub  *testNet
 			}{{"quic", fab.quic}, {"tcp", fab.tcp}} {
 				p, err := way.hub.Provider(fmt.Sprintf("node%d", i), id)
 				if err != nil {
@@ -99,7 +98,7 @@ func (f *forked) back() (old, young [2]attach.NodeEndpoint) {
 	f.quic.Cut("node0", "node1")
 	old[0], old[1] = f.pair(0, 1)
 	f.carry("tcp")
-	f.quic.Heal("node0", "node1")
+	f.quic.HealAll()
 	time.Sleep(30 * time.Second)
 	young[0], young[1] = f.pair(0, 1)
 	f.carry("tcp", "quic")
@@ -187,7 +186,7 @@ func TestALinkThatFellBackGoesBack(t *testing.T) {
 		})
 		time.Sleep(45 * time.Second) // it is tried in vain
 		fab.links("tcp")
-		fab.quic.Heal("node0", "node1")
+		fab.quic.HealAll()
 		time.Sleep(30 * time.Second)
 		fab.links("quic", "tcp")
 		c, d := fab.pair(0, 1)
@@ -242,7 +241,7 @@ func TestALinkAsideTakesOver(t *testing.T) {
 				t.Errorf("node %d does not say why its link has ended", i)
 			}
 		}
-		fab.quic.Heal("node0", "node1")
+		fab.quic.HealAll()
 		time.Sleep(30 * time.Second)
 		fab.links("quic", "tcp")
 		fab.calm()
@@ -265,7 +264,7 @@ func TestTheSilentLinkThatIsLeft(t *testing.T) {
 		fab.tcp.Cut("node0", "node1")
 		time.Sleep(1700 * time.Millisecond)
 		fab.calm()
-		fab.quic.Kill("node1", mem.Silent)
+		fab.quic.Kill("node1", true)
 		fab.quic.Cut("node0", "node1")
 		time.Sleep(1700 * time.Millisecond)
 		if got := fab.evidence(0); !slices.Contains(got, engine.LinkSilent) {
@@ -309,7 +308,7 @@ func TestALinkReplacesBoth(t *testing.T) {
 	fork(t, func(t *testing.T, fab *forked) {
 		self := addr.Incarnation{Node: 9, Generation: 1}
 		fab.nodes[0].NodeUp(engine.Peer{Incarnation: self, UUID: uuid(9), Epoch: 1, Addresses: []string{"hand"}})
-		dial := func(hub *mem.Hub, beside bool) transport.Session {
+		dial := func(hub *testNet, beside bool) transport.Session {
 			p, err := hub.Provider(fmt.Sprintf("hand%p%v", hub, beside), transport.Identity{Cluster: uuid(0xCC), Node: uuid(9)})
 			if err != nil {
 				t.Fatal(err)

@@ -3,7 +3,8 @@ package mem
 import (
 	"context"
 	"fmt"
-	"time"
+	"maps"
+	"slices"
 
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -19,7 +20,10 @@ type Provider struct {
 	id      transport.Identity
 	backlog chan *session
 	done    chan struct{}
-	closed  bool // the hub's lock guards it
+
+	// Guarded by the hub's lock.
+	closed bool
+	open   map[*session]struct{}
 }
 
 // Attributes implements transport.Provider.
@@ -32,39 +36,17 @@ func (p *Provider) Name() string { return "mem" }
 func (p *Provider) Addr() string { return p.address }
 
 // Dial implements transport.Provider. It fails with ErrRefused where no
-// provider is, and with a timeout where a path is cut or a provider died
-// silently.
+// provider is.
 func (p *Provider) Dial(ctx context.Context, address string) (transport.Session, error) {
-	s, err := p.dial(ctx, address)
+	err := ctx.Err()
+	var s *session
+	if err == nil {
+		s, err = p.hub.dial(p, address)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("mem: dial %s: %w", address, err)
 	}
 	return s, nil
-}
-
-func (p *Provider) dial(ctx context.Context, address string) (*session, error) {
-	roundTrip := time.NewTimer(2 * p.hub.cfg.Delay)
-	defer roundTrip.Stop()
-	select {
-	case <-roundTrip.C:
-	case <-ctx.Done():
-	}
-	timeout := time.NewTimer(dialTimeout)
-	defer timeout.Stop()
-	for ctx.Err() == nil {
-		s, wait, err := p.hub.dial(p, address)
-		if wait == nil {
-			return s, err
-		}
-		select {
-		case <-wait:
-		case <-timeout.C:
-			return nil, &transport.CloseError{Timeout: true}
-		case <-p.done:
-		case <-ctx.Done():
-		}
-	}
-	return nil, ctx.Err()
 }
 
 // Accept implements transport.Provider.
@@ -86,15 +68,14 @@ func (p *Provider) Accept(ctx context.Context) (transport.Session, error) {
 
 // Close implements transport.Provider. The address is free afterwards.
 func (p *Provider) Close() error {
-	for _, s := range p.shut(false) {
+	for _, s := range p.shut() {
 		s.Close(transport.CodeOK, "provider closed")
 	}
 	return nil
 }
 
-// shut stops Accept and Dial and returns the sessions that were open. The address
-// is free unless nothing is to answer there.
-func (p *Provider) shut(silent bool) []*session {
+// shut stops Accept and Dial and returns the sessions that were open.
+func (p *Provider) shut() []*session {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	if p.closed {
@@ -102,8 +83,13 @@ func (p *Provider) shut(silent bool) []*session {
 	}
 	p.closed = true
 	close(p.done)
-	if !silent {
-		delete(p.hub.providers, p.address)
-	}
-	return p.hub.sessionsOf(p)
+	delete(p.hub.providers, p.address)
+	return slices.Collect(maps.Keys(p.open))
+}
+
+// forget forgets a session that has ended.
+func (p *Provider) forget(s *session) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	delete(p.open, s)
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -20,14 +19,12 @@ const (
 // A session is one end of an association.
 type session struct {
 	owner     *Provider
-	path      *path
 	peer      *session
 	slots     chan struct{} // one token per stream that this end has opened
 	datagrams chan []byte
 	arrival   chan struct{} // holds a token when AcceptStream should check the queue
 	done      chan struct{}
 	err       atomic.Pointer[transport.CloseError]
-	order     time.Time // of the bytes sent to the peer's session; the path's lock guards it
 
 	mu    sync.Mutex // guards queue
 	queue []*stream  // begun by the peer, not accepted
@@ -60,12 +57,10 @@ func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) 
 
 // begin queues at the peer a stream of which the first bytes, or the end, are sent.
 func (s *session) begin(l *stream) {
-	s.path.send(&s.order, func() {
-		s.peer.mu.Lock()
-		s.peer.queue = append(s.peer.queue, l)
-		s.peer.mu.Unlock()
-		notify(s.peer.arrival)
-	})
+	s.peer.mu.Lock()
+	s.peer.queue = append(s.peer.queue, l)
+	s.peer.mu.Unlock()
+	notify(s.peer.arrival)
 }
 
 // AcceptStream implements transport.Session. Streams are accepted in the order in which they
@@ -109,13 +104,10 @@ func (s *session) SendDatagram(p []byte) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	p = append([]byte{}, p...)
-	s.path.send(nil, func() {
-		select {
-		case s.peer.datagrams <- p:
-		default:
-		}
-	})
+	select {
+	case s.peer.datagrams <- append([]byte{}, p...):
+	default:
+	}
 	return nil
 }
 
@@ -161,9 +153,7 @@ func (s *session) Err() error {
 func (s *session) Close(code uint64, reason string) error {
 	reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
 	if s.end(&transport.CloseError{Code: code, Reason: reason}) {
-		s.path.send(&s.order, func() {
-			s.peer.end(&transport.CloseError{Remote: true, Code: code, Reason: reason})
-		})
+		s.peer.end(&transport.CloseError{Remote: true, Code: code, Reason: reason})
 	}
 	return nil
 }
@@ -174,6 +164,6 @@ func (s *session) end(why *transport.CloseError) bool {
 		return false
 	}
 	close(s.done)
-	s.path.hub.ended(s.path)
+	s.owner.forget(s)
 	return true
 }

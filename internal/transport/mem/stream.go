@@ -14,13 +14,11 @@ import (
 // are *sendStream and *recvStream, the same memory under two method sets.
 type stream struct {
 	writer, reader end
-	order          time.Time // of the bytes that the writer sends; the path's lock guards it
 	begin          sync.Once // queues the stream at the peer's session
 
 	mu       sync.Mutex   // guards the fields below and those of the ends
 	data     bytes.Buffer // written, not read
-	flying   int          // the bytes at the end of data that have not arrived
-	fin      bool         // the writer's Close has arrived
+	fin      bool         // the writer has closed
 	released bool         // the place among the open streams is given back
 }
 
@@ -29,7 +27,7 @@ type end struct {
 	session  *session
 	changed  chan struct{} // holds a token when a call that waits should look again
 	deadline time.Time
-	canceled bool  // here, or at the other end and the news has arrived
+	canceled bool  // at either end
 	over     error // io.EOF that was read, transport.ErrClosed after Close
 }
 
@@ -110,29 +108,10 @@ func (l *stream) write(p []byte, whole bool) (n int, deadline time.Time, err err
 		return 0, deadline, err
 	}
 	l.data.Write(p[:n])
-	direct := from.path.direct.Load()
-	if !direct {
-		l.flying += n
-	}
 	l.mu.Unlock()
-	if direct {
-		notify(l.reader.changed)
-	} else {
-		count := n // n escapes if captured, even where nothing is sent
-		l.send(func() { l.flying -= count })
-	}
+	notify(l.reader.changed)
 	l.begin.Do(func() { from.begin(l) })
 	return n, deadline, nil
-}
-
-// send lets arrive be called at the reader, with the lock held.
-func (l *stream) send(arrive func()) {
-	l.writer.session.path.send(&l.order, func() {
-		l.mu.Lock()
-		arrive()
-		l.mu.Unlock()
-		notify(l.reader.changed)
-	})
 }
 
 // SetWriteDeadline implements transport.SendStream.
@@ -156,33 +135,28 @@ func (s *sendStream) Close() error {
 		l.mu.Unlock()
 		return s.writer.session.Err()
 	}
-	l.writer.over = transport.ErrClosed
+	l.writer.over, l.fin = transport.ErrClosed, true
 	l.mu.Unlock()
-	l.send(func() { l.fin = true })
+	notify(l.reader.changed)
 	l.begin.Do(func() { s.writer.session.begin(l) })
 	return s.writer.session.Err()
 }
 
 // Cancel drops bytes not yet read and wakes both ends.
-func (s *sendStream) Cancel() { (*stream)(s).cancel(&s.writer, &s.reader, &s.order) }
+func (s *sendStream) Cancel() { (*stream)(s).cancel(&s.writer, &s.reader) }
 
-// cancel cancels the stream at one end, unless that is over, and then at the other.
-func (l *stream) cancel(here, there *end, order *time.Time) {
+// cancel cancels the stream at both ends, unless it is over here.
+func (l *stream) cancel(here, there *end) {
 	l.mu.Lock()
 	if here.over != nil || here.canceled {
 		l.mu.Unlock()
 		return
 	}
-	here.canceled = true
+	here.canceled, there.canceled = true, true
 	l.releaseLocked()
 	l.mu.Unlock()
 	notify(here.changed)
-	here.session.path.send(order, func() {
-		l.mu.Lock()
-		there.canceled = true
-		l.mu.Unlock()
-		notify(there.changed)
-	})
+	notify(there.changed)
 }
 
 // releaseLocked gives the stream's place among the open streams back. The caller holds mu.
@@ -215,9 +189,9 @@ func (l *stream) read(p []byte) (n int, deadline time.Time, err error) {
 	if err := l.reader.err(); err != nil {
 		return 0, deadline, err
 	}
-	if n = min(len(p), l.data.Len()-l.flying); n > 0 {
+	if n = min(len(p), l.data.Len()); n > 0 {
 		n, err = l.data.Read(p[:n])
-	} else if l.fin && l.data.Len() == 0 {
+	} else if l.fin {
 		l.reader.over, err = io.EOF, io.EOF
 		l.releaseLocked()
 	}
@@ -231,7 +205,7 @@ func (r *recvStream) SetReadDeadline(t time.Time) error {
 
 // Cancel drops bytes that have arrived and wakes both ends.
 func (r *recvStream) Cancel() {
-	(*stream)(r).cancel(&r.reader, &r.writer, &r.reader.session.order)
+	(*stream)(r).cancel(&r.reader, &r.writer)
 }
 
 // notify puts a token into ch, which holds one.
