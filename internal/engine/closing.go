@@ -147,7 +147,6 @@ func (c *conn) close(bye wire.Close) {
 		}
 	}
 	c.fail("")
-	c.awaitApplied()
 	c.mu.Lock()
 	c.core.Close(status.Reset)
 	c.mu.Unlock()

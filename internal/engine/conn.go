@@ -296,12 +296,14 @@ func (c *conn) isFailed() bool {
 }
 
 // fail cuts the connection off for cause: whatever is under way ends with
-// status.Reset when it returns, also if another call was first. After an orderly end it changes
-// nothing that an application sees.
+// status.Reset when it returns, also if another call was first. When the application sees the end, no
+// operation of the peer that came through its RMA path uses memory any more. After an orderly end it
+// changes nothing that an application sees.
 func (c *conn) fail(cause string) {
 	c.withdrawals.end()
 	c.endPath()
 	c.endRMAPaths()
+	c.awaitApplied()
 	c.mu.Lock()
 	first := !c.failed
 	if first {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -422,6 +423,52 @@ func TestNothingIsAppliedBehindTheEnd(t *testing.T) {
 			}
 			stop()
 		})
+	}
+}
+
+// A slowRegion is memory into which a store waits.
+type slowRegion struct {
+	attach.Region
+	began, goOn chan struct{}
+}
+
+func (r *slowRegion) WriteAt(p []byte, off int64) error {
+	close(r.began)
+	<-r.goOn
+	return r.Region.WriteAt(p, off)
+}
+
+// TestTheEndWaitsForAStore: a connection that fails reports that only when no piece of an
+// operation is being stored any more.
+func TestTheEndWaitsForAStore(t *testing.T) {
+	f := newFarMemory(t, 0, rma.PageSize)
+	region, _ := regionOf(alloc(t, rma.PageSize))
+	slow := &slowRegion{region, make(chan struct{}), make(chan struct{})}
+	off, err := f.b.RegisterRegion(slow, 0, rma.PageSize, 0, rma.ProtRead|rma.ProtWrite, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.send(path.RMARequest{Kind: path.RMAWrite, Offset: uint64(off), Length: 8}, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	<-slow.began
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.b.Recv(context.Background(), make([]byte, 1))
+		ended <- err
+	}()
+	var failing sync.WaitGroup
+	defer failing.Wait()
+	failing.Go(func() { f.b.NoRMAPath("it is of no use", true) })
+	select {
+	case err := <-ended:
+		close(slow.goOn)
+		t.Fatalf("during the store the receiver gets %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(slow.goOn)
+	if err := <-ended; !errors.Is(err, status.Reset) {
+		t.Errorf("behind the store the receiver gets %v", err)
 	}
 }
 
