@@ -103,11 +103,11 @@ func (e *Endpoint) CompareAndSwap32(ctx context.Context, roffset int64, compare,
 func (e *Endpoint) atomic64(ctx context.Context, a rma.Atomic) (uint64, error) {
 	a.Width = 8
 	old, err := e.ep.Atomic(ctx, a)
-	return old, e.fail("atomic", withdraw(ctx, err))
+	return old, e.fail("atomic", contextError(ctx, err))
 }
 
 func (e *Endpoint) atomic32(ctx context.Context, a rma.Atomic) (uint32, error) {
 	a.Width = 4
 	old, err := e.ep.Atomic(ctx, a)
-	return uint32(old), e.fail("atomic", withdraw(ctx, err))
+	return uint32(old), e.fail("atomic", contextError(ctx, err))
 }

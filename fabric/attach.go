@@ -61,12 +61,12 @@ func Attach(ctx context.Context, path string, options ...AttachOption) (*Node, e
 	return newNode(s), nil
 }
 
-// attachError is withdraw that keeps the reason why the node waited.
+// attachError is contextError that keeps the reason why the node waited.
 func attachError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
-	return withdraw(ctx, err)
+	return contextError(ctx, err)
 }
 
 // An AttachOption changes how an application attaches.

@@ -82,7 +82,7 @@ func (c *Conn) usable(l *limit) error {
 		return status.BadFD
 	}
 	if err := l.Err(); err != nil {
-		return withdrawn{err}
+		return contextEnd{err}
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (c *Conn) cause(l *limit, err error) error {
 	if err != nil && c.closed.Load() {
 		return status.BadFD
 	}
-	return withdraw(l, err)
+	return contextError(l, err)
 }
 
 func (c *Conn) fail(op string, err error) error {

@@ -41,13 +41,13 @@ func (n *Node) dial(ctx context.Context, address string, resolve resolver) (*Con
 	}
 	nodes, err := n.session.Resolve(ctx, "", t.Node)
 	if err != nil {
-		return nil, n.fail("connect", withdraw(ctx, err))
+		return nil, n.fail("connect", contextError(ctx, err))
 	}
 	return n.DialAddr(ctx, Addr{Node: nodes[0].Incarnation.Node, Port: t.Port})
 }
 
 // DialAddr opens an endpoint and connects it to a from a free port. Of the dials of n to
-// one address 128 at a time ask the listener; the others wait for their turn, and while
+// one address 128 at a time ask the listener; the others wait in order, and while
 // the backlog of the listener is full DialAddr tries again, until ctx is done, or for 10 s
 // if ctx has no deadline. It fails as [Endpoint.Connect] does.
 func (n *Node) DialAddr(ctx context.Context, a Addr) (*Conn, error) {
@@ -56,7 +56,7 @@ func (n *Node) DialAddr(ctx context.Context, a Addr) (*Conn, error) {
 	return untilNotBusy(limit, func() (*Conn, error) { return n.dialOnce(ctx, limit, a, "") })
 }
 
-// patient returns until when a dial waits for a turn and tries again.
+// patient returns until when a dial waits for its slot and tries again.
 func patient(ctx context.Context) (limit context.Context, cancel context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -64,26 +64,26 @@ func patient(ctx context.Context) (limit context.Context, cancel context.CancelF
 	return context.WithTimeout(ctx, dialPatience)
 }
 
-// dialOnce opens an endpoint, when it is its turn, and connects it to a, if that serves
+// dialOnce opens an endpoint, when it has a slot, and connects it to a, if that serves
 // the name, unless that is empty.
 func (n *Node) dialOnce(ctx, limit context.Context, a Addr, service string) (*Conn, error) {
 	line := n.dials.join(a)
 	defer n.dials.leave(a, line)
 	if !line.enter(limit) {
-		err := errNoTurn
+		err := errListenerBusy
 		if ctx.Err() != nil {
-			err = withdrawn{ctx.Err()}
+			err = contextEnd{ctx.Err()}
 		}
 		return nil, &OpError{Op: "connect", Local: n.local(), Remote: a, Err: err}
 	}
 	defer line.exit()
 	opened, err := n.session.OpenContext(ctx)
 	if err != nil {
-		return nil, n.fail("open", withdraw(ctx, err))
+		return nil, n.fail("open", contextError(ctx, err))
 	}
 	ep := newEndpoint(opened)
 	if _, err := ep.ep.ConnectService(ctx, a, service); err != nil {
-		err = ep.failTo("connect", a, withdraw(ctx, err))
+		err = ep.failTo("connect", a, contextError(ctx, err))
 		ep.Close()
 		return nil, err
 	}
@@ -91,17 +91,17 @@ func (n *Node) dialOnce(ctx, limit context.Context, a Addr, service string) (*Co
 }
 
 const (
-	// dialPatience is how long Dial waits for a turn and tries again without a deadline.
+	// dialPatience is how long Dial waits for a slot and tries again without a deadline.
 	dialPatience = 10 * time.Second
 
 	// dialsAtOnce is how many dials of a Node ask one listener at a time. A listener
-	// grants in turn, and a request that waits there has only the node's time limit:
+	// grants in order, and a request that waits there has only the node's time limit:
 	// so many are accepted within it by a slow machine too, and the applications of
 	// several nodes find room in one backlog.
 	dialsAtOnce = 128
 )
 
-var errNoTurn = fmt.Errorf("%w: the listener was busy with dials before this one", status.Refused)
+var errListenerBusy = fmt.Errorf("%w: the listener was busy with dials before this one", status.Refused)
 
 // untilNotBusy calls dial, again and again while the backlog is full, until limit is
 // done.
@@ -113,34 +113,34 @@ func untilNotBusy(limit context.Context, dial func() (*Conn, error)) (conn *Conn
 	return conn, err
 }
 
-// dialLines are the lines of a Node's dials, one for each address that is dialed.
-type dialLines struct {
+// dialQueues are the queues of a Node's dials, one for each address that is dialed.
+type dialQueues struct {
 	mu sync.Mutex
-	to map[Addr]*dialLine // those that a dial is in; guarded by mu
+	to map[Addr]*dialQueue // those that a dial is in; guarded by mu
 }
 
-// A dialLine lets dialsAtOnce dials go on at a time, in the order of their calls.
-type dialLine struct {
-	joined int           // how many dials are in it; guarded by the lines' mu
-	turns  chan struct{} // holds one for each dial that goes on
+// A dialQueue lets dialsAtOnce dials go on at a time, in the order of their calls.
+type dialQueue struct {
+	joined int           // how many dials are in it; guarded by the queues' mu
+	slots  chan struct{} // holds one for each dial that goes on
 }
 
-func (d *dialLines) join(a Addr) *dialLine {
+func (d *dialQueues) join(a Addr) *dialQueue {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l := d.to[a]
 	if l == nil {
 		if d.to == nil {
-			d.to = make(map[Addr]*dialLine)
+			d.to = make(map[Addr]*dialQueue)
 		}
-		l = &dialLine{turns: make(chan struct{}, dialsAtOnce)}
+		l = &dialQueue{slots: make(chan struct{}, dialsAtOnce)}
 		d.to[a] = l
 	}
 	l.joined++
 	return l
 }
 
-func (d *dialLines) leave(a Addr, l *dialLine) {
+func (d *dialQueues) leave(a Addr, l *dialQueue) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if l.joined--; l.joined == 0 {
@@ -148,19 +148,19 @@ func (d *dialLines) leave(a Addr, l *dialLine) {
 	}
 }
 
-// enter waits for a turn. It reports false if limit ends first.
-func (l *dialLine) enter(limit context.Context) bool {
+// enter waits for a slot. It reports false if limit ends first.
+func (l *dialQueue) enter(limit context.Context) bool {
 	select {
-	case l.turns <- struct{}{}: // also if limit is done
+	case l.slots <- struct{}{}: // also if limit is done
 		return true
 	default:
 	}
 	select {
-	case l.turns <- struct{}{}:
+	case l.slots <- struct{}{}:
 		return true
 	case <-limit.Done():
 		return false
 	}
 }
 
-func (l *dialLine) exit() { <-l.turns }
+func (l *dialQueue) exit() { <-l.slots }

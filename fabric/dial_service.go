@@ -32,7 +32,7 @@ func (n *Node) tryAll(ctx, limit context.Context, t addr.Target, resolve resolve
 		list = slices.DeleteFunc(list, func(s attach.Service) bool { return slices.ContainsFunc(tried, sameEndpoint(s)) })
 		if len(list) == 0 || len(tried) == maxTried {
 			if failed == nil {
-				failed = n.fail("connect", withdraw(ctx, err))
+				failed = n.fail("connect", contextError(ctx, err))
 			}
 			return nil, failed
 		}

@@ -29,12 +29,12 @@ type Dialer struct {
 	// connect, and the pauses between them. 0: 10 s; negative: it dials once, with a second
 	// to attach and the time of [Node.Dial] to connect.
 	Wait time.Duration
-	// RoundRobin takes the nodes that serve a name in turn, by ID, one further for each
+	// RoundRobin takes the nodes that serve a name one after the other, by ID, one further for each
 	// dial. Without it the nearest is taken, as by [Node.Dial].
 	RoundRobin bool
 
 	kept keeper
-	turn atomic.Uint64
+	next atomic.Uint64
 }
 
 // Dial is [Node.Dial] that waits: while no fabricd answers or no live node serves the name,
@@ -49,7 +49,7 @@ func (d *Dialer) Dial(ctx context.Context, address string) (*Conn, error) {
 	if d.Wait < 0 {
 		connect = ctx
 	}
-	n := d.turn.Add(1) - 1
+	n := d.next.Add(1) - 1
 	var conn *Conn
 	err := again(limit, leastPause, mostPause, func() (err error, final bool) {
 		conn, err = d.try(limit, connect, address, n)
@@ -73,14 +73,14 @@ func (d *Dialer) wait() time.Duration {
 }
 
 // try dials once. The contexts end the attaching and the connect.
-func (d *Dialer) try(attach, connect context.Context, address string, turn uint64) (*Conn, error) {
+func (d *Dialer) try(attach, connect context.Context, address string, first uint64) (*Conn, error) {
 	node, err := d.kept.get(attach, d.Attach)
 	if err != nil {
 		return nil, err
 	}
 	resolve := node.session.Resolve
 	if d.RoundRobin {
-		resolve = inTurn(resolve, turn)
+		resolve = roundRobin(resolve, first)
 	}
 	conn, err := node.dial(connect, address, resolve)
 	if status.Of(err) == status.BadFD { // it goes away meanwhile; Close is for get to see
@@ -89,8 +89,8 @@ func (d *Dialer) try(attach, connect context.Context, address string, turn uint6
 	return conn, err
 }
 
-// inTurn returns resolve's answers by node, beginning with the turn-th.
-func inTurn(resolve resolver, turn uint64) resolver {
+// roundRobin returns resolve's answers by node, beginning with the one at that index.
+func roundRobin(resolve resolver, turn uint64) resolver {
 	return func(ctx context.Context, service, node string) ([]attach.Service, error) {
 		list, err := resolve(ctx, service, node)
 		if len(list) == 0 {

@@ -31,7 +31,7 @@ type Endpoint struct {
 
 	// receiving is taken while a Recv or TryRecv runs, so that two of them do not mix
 	// their bytes although Recv may take several steps.
-	receiving client.Turn
+	receiving client.Mutex
 }
 
 func newEndpoint(ep attach.Endpoint) *Endpoint {
@@ -99,7 +99,7 @@ func (e *Endpoint) Listen(backlog int, opts ...ListenOption) error {
 func (e *Endpoint) Connect(ctx context.Context, dst Addr) (Port, error) {
 	port, err := e.ep.Connect(ctx, dst)
 	if err != nil {
-		return 0, e.failTo("connect", dst, withdraw(ctx, err))
+		return 0, e.failTo("connect", dst, contextError(ctx, err))
 	}
 	return port, nil
 }
@@ -126,7 +126,7 @@ func (e *Endpoint) TryConnect(dst Addr) (Port, error) {
 // meanwhile; EACCES, once, if the host does not let this node serve the listener's [Service].
 func (e *Endpoint) Accept(ctx context.Context) (*Endpoint, error) {
 	ep, _, err := e.ep.Accept(ctx)
-	return e.accepted(ep, withdraw(ctx, err))
+	return e.accepted(ep, contextError(ctx, err))
 }
 
 func (e *Endpoint) accepted(ep attach.Endpoint, err error) (*Endpoint, error) {
@@ -154,7 +154,7 @@ func (e *Endpoint) Send(ctx context.Context, p []byte) (n int, err error) {
 		return 0, e.nothing("send")
 	}
 	n, err = e.ep.Send(ctx, p)
-	return n, e.fail("send", withdraw(ctx, err))
+	return n, e.fail("send", contextError(ctx, err))
 }
 
 // TrySend sends as much of p as there is room for now, which may be nothing,
@@ -180,14 +180,14 @@ func (e *Endpoint) Recv(ctx context.Context, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, e.nothing("recv")
 	}
-	if !e.receiving.Try() && !e.receiving.Take(ctx.Done(), nil) {
-		return 0, e.fail("recv", withdraw(ctx, status.Canceled))
+	if !e.receiving.TryLock() && !e.receiving.Lock(ctx.Done(), nil) {
+		return 0, e.fail("recv", contextError(ctx, status.Canceled))
 	}
-	defer e.receiving.Give()
+	defer e.receiving.Unlock()
 	for {
 		m, err := e.ep.Recv(ctx, p[n:])
 		if n += m; err != nil || n == len(p) {
-			return n, e.fail("recv", withdraw(ctx, err))
+			return n, e.fail("recv", contextError(ctx, err))
 		}
 	}
 }
@@ -200,10 +200,10 @@ func (e *Endpoint) TryRecv(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, e.nothing("recv")
 	}
-	if !e.receiving.Try() {
+	if !e.receiving.TryLock() {
 		return 0, nil
 	}
-	defer e.receiving.Give()
+	defer e.receiving.Unlock()
 	n, err = e.ep.TryRecv(p)
 	return n, e.fail("recv", err)
 }

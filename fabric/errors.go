@@ -17,7 +17,7 @@ import (
 //
 //   - the errno that SCIF documents (syscall.ECONNRESET, syscall.EINVAL, …),
 //   - net.ErrClosed for a closed endpoint, connection or listener,
-//   - os.ErrDeadlineExceeded and the context's error for a withdrawn call,
+//   - os.ErrDeadlineExceeded and the context's error for a canceled call,
 //   - io.EOF beside syscall.ECONNRESET when the peer closed in order, and only then.
 //
 // Any other ECONNRESET has a [*LostError] for [errors.As] if the cause is known: the peer's
@@ -188,20 +188,20 @@ func wordHint(op string, code status.Code) string {
 	return "there must be a byte to write, and the word's offset must be a multiple of 8"
 }
 
-// withdrawn is the cause of a call that its context ended.
-type withdrawn struct{ ctxErr error }
+// contextEnd is the cause of a call that its context ended.
+type contextEnd struct{ ctxErr error }
 
-func (w withdrawn) Error() string { return w.ctxErr.Error() }
+func (w contextEnd) Error() string { return w.ctxErr.Error() }
 
-func (w withdrawn) Unwrap() []error {
+func (w contextEnd) Unwrap() []error {
 	if errors.Is(w.ctxErr, context.DeadlineExceeded) || errors.Is(w.ctxErr, os.ErrDeadlineExceeded) {
 		return []error{w.ctxErr, status.TimedOut}
 	}
 	return []error{w.ctxErr, status.Canceled}
 }
 
-// withdraw returns err, or withdrawn if it is the session's error for the end of ctx.
-func withdraw(ctx context.Context, err error) error {
+// contextError returns err, or contextEnd if it is the session's error for the end of ctx.
+func contextError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -211,7 +211,7 @@ func withdraw(ctx context.Context, err error) error {
 	}
 	switch status.Of(err) {
 	case status.Canceled, status.TimedOut:
-		return withdrawn{ctxErr}
+		return contextEnd{ctxErr}
 	}
 	return err
 }

@@ -76,11 +76,11 @@ func TestOpErrorAnswersToStandardNames(t *testing.T) {
 		{"closed", status.BadFD, []error{net.ErrClosed, syscall.EBADF}, []error{io.EOF}, syscall.EBADF, false},
 		{"nothing to do", status.Again, []error{syscall.EAGAIN}, []error{syscall.ECONNRESET}, syscall.EAGAIN, true},
 		{"text around a code", fmt.Errorf("node 3 crashed: %w", status.Reset), []error{syscall.ECONNRESET}, nil, syscall.ECONNRESET, false},
-		{"canceled", withdraw(done, status.Canceled), []error{context.Canceled}, []error{os.ErrDeadlineExceeded}, syscall.ECANCELED, false},
-		{"context deadline", withdraw(late, status.TimedOut), []error{context.DeadlineExceeded, os.ErrDeadlineExceeded}, []error{context.Canceled}, syscall.ETIMEDOUT, true},
-		{"conn deadline", withdraw(passed, status.Canceled), []error{os.ErrDeadlineExceeded}, []error{context.Canceled}, syscall.ETIMEDOUT, true},
-		{"own failure of a canceled call", withdraw(done, status.Refused), []error{syscall.ECONNREFUSED}, []error{context.Canceled}, syscall.ECONNREFUSED, false},
-		{"time-out without a context", withdraw(t.Context(), status.TimedOut), []error{syscall.ETIMEDOUT}, []error{context.DeadlineExceeded}, syscall.ETIMEDOUT, true},
+		{"canceled", contextError(done, status.Canceled), []error{context.Canceled}, []error{os.ErrDeadlineExceeded}, syscall.ECANCELED, false},
+		{"context deadline", contextError(late, status.TimedOut), []error{context.DeadlineExceeded, os.ErrDeadlineExceeded}, []error{context.Canceled}, syscall.ETIMEDOUT, true},
+		{"conn deadline", contextError(passed, status.Canceled), []error{os.ErrDeadlineExceeded}, []error{context.Canceled}, syscall.ETIMEDOUT, true},
+		{"own failure of a canceled call", contextError(done, status.Refused), []error{syscall.ECONNREFUSED}, []error{context.Canceled}, syscall.ECONNREFUSED, false},
+		{"time-out without a context", contextError(t.Context(), status.TimedOut), []error{syscall.ETIMEDOUT}, []error{context.DeadlineExceeded}, syscall.ETIMEDOUT, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := &OpError{Op: "recv", Err: tt.err}

@@ -26,7 +26,7 @@ func (e *Endpoint) FenceMark(by Side) (Mark, error) {
 // failed after it was begun; ENOBUFS as for FenceSignal; the context's.
 func (e *Endpoint) FenceWait(ctx context.Context, m Mark) error {
 	err := e.ep.FenceWait(ctx, fence.Mark{Side: fence.Side(m.Side), Seq: m.Seq})
-	return e.fail("fence_wait", withdraw(ctx, err))
+	return e.fail("fence_wait", contextError(ctx, err))
 }
 
 // FenceSignal stores 8-byte values in this end's windows, the peer's, or both,

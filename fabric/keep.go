@@ -44,7 +44,7 @@ func (k *keeper) get(ctx context.Context, attach func(context.Context) (*Node, e
 		select {
 		case <-under: // look again: its caller's context may have ended it
 		case <-ctx.Done():
-			return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: withdrawn{ctx.Err()}}
+			return nil, &OpError{Op: "attach", Local: Addr{Node: NoNode}, Err: contextEnd{ctx.Err()}}
 		}
 	}
 }

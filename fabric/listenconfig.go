@@ -49,7 +49,7 @@ func (c *ListenConfig) Listen(ctx context.Context, port Port, opts ...ListenOpti
 // an attaching. A second Close does nothing.
 func (c *ListenConfig) Close() error { return c.kept.close() }
 
-func (c *ListenConfig) tell(err error) {
+func (c *ListenConfig) report(err error) {
 	if c.Lost != nil {
 		c.Lost(err)
 	}
@@ -150,11 +150,11 @@ func (l *lastingListener) again(before listenerOf, err error) error {
 	if l.current() != before {
 		return nil
 	}
-	l.c.tell(err)
+	l.c.report(err)
 	err = again(l.ctx, leastPause, mostPause, func() (error, bool) {
 		err := l.listen(l.ctx)
 		if l.ctx.Err() == nil {
-			l.c.tell(err)
+			l.c.report(err)
 		}
 		return err, !mayComeBack(err)
 	})

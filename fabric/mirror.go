@@ -30,8 +30,8 @@ import (
 // the one that does. The bytes are plain memory: bytes that change while they are moved
 // arrive as any mixture of old and new.
 type Mirror struct {
-	mem  []byte
-	turn chan struct{} // held by the call that moves bytes, or changes them
+	mem    []byte
+	moving chan struct{} // held by the call that moves bytes, or changes them
 
 	mu    sync.Mutex // guards the fields below
 	ep    *Endpoint
@@ -59,7 +59,7 @@ func NewMirror(ep *Endpoint, roffset, n int64, mem []byte) (*Mirror, error) {
 	if mem == nil {
 		mem = make([]byte, n)
 	}
-	return &Mirror{mem: mem[:n:n], turn: make(chan struct{}, 1), ep: ep, off: roffset}, nil
+	return &Mirror{mem: mem[:n:n], moving: make(chan struct{}, 1), ep: ep, off: roffset}, nil
 }
 
 // Bytes returns the copy. Changes are reported by MarkDirty.
@@ -105,8 +105,8 @@ func (m *Mirror) Write(off int64, p []byte) error {
 	if len(p) == 0 {
 		return nil
 	}
-	m.turn <- struct{}{}
-	defer func() { <-m.turn }()
+	m.moving <- struct{}{}
+	defer func() { <-m.moving }()
 	if err := m.MarkDirty(off, int64(len(p))); err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func (m *Mirror) Rebind(ep *Endpoint, roffset int64) error {
 	if roffset < 0 || roffset+int64(len(m.mem)) < roffset {
 		return ep.fail("mirror", status.Invalid)
 	}
-	m.turn <- struct{}{}
-	defer func() { <-m.turn }()
+	m.moving <- struct{}{}
+	defer func() { <-m.moving }()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ep, m.off, m.loose = ep, roffset, false
@@ -178,15 +178,15 @@ func (m *Mirror) fail(op string, err error) error {
 // other call does and the transfers of earlier calls have completed.
 func (m *Mirror) move(ctx context.Context, op string, f func(ep *Endpoint, at int64) error) error {
 	select {
-	case m.turn <- struct{}{}:
+	case m.moving <- struct{}{}:
 	default:
 		select {
-		case m.turn <- struct{}{}:
+		case m.moving <- struct{}{}:
 		case <-ctx.Done():
-			return m.fail(op, withdrawn{ctx.Err()})
+			return m.fail(op, contextEnd{ctx.Err()})
 		}
 	}
-	defer func() { <-m.turn }()
+	defer func() { <-m.moving }()
 	m.mu.Lock()
 	ep, at, loose := m.ep, m.off, m.loose
 	m.mu.Unlock()
@@ -200,7 +200,7 @@ func (m *Mirror) move(ctx context.Context, op string, f func(ep *Endpoint, at in
 	m.mu.Lock()
 	m.loose = err != nil
 	m.mu.Unlock()
-	return ep.fail(op, withdraw(ctx, err))
+	return ep.fail(op, contextError(ctx, err))
 }
 
 // pieces calls begin, which begins a transfer, for all bytes of ranges, and

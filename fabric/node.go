@@ -22,7 +22,7 @@ import (
 // [fabrictest.NewCluster]: https://pkg.go.dev/github.com/fabricd/fabricd/fabric/fabrictest#NewCluster
 type Node struct {
 	session attach.Session
-	dials   dialLines
+	dials   dialQueues
 }
 
 func newNode(s attach.Session) *Node { return &Node{session: s} }
@@ -97,7 +97,7 @@ func (n *Node) Listen(port Port, opts ...ListenOption) (*Listener, error) {
 func (n *Node) listen(ctx context.Context, port Port, opts []ListenOption) (*Listener, error) {
 	opened, err := n.session.OpenContext(ctx)
 	if err != nil {
-		return nil, n.fail("open", withdraw(ctx, err))
+		return nil, n.fail("open", contextError(ctx, err))
 	}
 	ep := newEndpoint(opened)
 	stop := context.AfterFunc(ctx, func() { ep.Close() })
@@ -105,7 +105,7 @@ func (n *Node) listen(ctx context.Context, port Port, opts []ListenOption) (*Lis
 		err = ep.Listen(backlogOf(opts), opts...)
 	}
 	if !stop() {
-		err = n.fail("listen", withdrawn{ctx.Err()})
+		err = n.fail("listen", contextEnd{ctx.Err()})
 	}
 	if err != nil {
 		ep.Close()

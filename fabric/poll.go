@@ -28,7 +28,7 @@ type PollItem struct {
 // When ctx is done first, it returns 0 and the context's error; with a ctx that
 // is done already Poll only looks. Without items it waits for ctx.
 func (n *Node) Poll(ctx context.Context, items []PollItem) (int, error) {
-	if ready := look(items); ready > 0 {
+	if ready := check(items); ready > 0 {
 		return ready, nil
 	}
 	// One token is enough: after it, all items are checked again.
@@ -40,15 +40,15 @@ func (n *Node) Poll(ctx context.Context, items []PollItem) (int, error) {
 		}
 	}
 	for {
-		if ready := look(items); ready > 0 {
+		if ready := check(items); ready > 0 {
 			return ready, nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return 0, n.fail("poll", withdraw(ctx, status.Canceled))
+			return 0, n.fail("poll", contextError(ctx, status.Canceled))
 		case <-n.session.Done():
-			if ready := look(items); ready > 0 {
+			if ready := check(items); ready > 0 {
 				return ready, nil
 			}
 			return 0, n.fail("poll", status.BadFD)
@@ -56,8 +56,8 @@ func (n *Node) Poll(ctx context.Context, items []PollItem) (int, error) {
 	}
 }
 
-// look sets every item's Revents and returns how many are not 0.
-func look(items []PollItem) (ready int) {
+// check sets every item's Revents and returns how many are not 0.
+func check(items []PollItem) (ready int) {
 	const always = PollErr | PollHup | PollNval
 	for i := range items {
 		it := &items[i]

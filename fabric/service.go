@@ -130,7 +130,7 @@ type serviceWatch struct {
 func (w *serviceWatch) run(ctx context.Context, list []ServiceInfo, err error, changed <-chan struct{}) {
 	for ; ; list, err = w.n.Services() {
 		if err == nil { // else nothing is known to have changed
-			w.tell(ctx, list)
+			w.report(ctx, list)
 		}
 		select {
 		case <-changed:
@@ -147,8 +147,8 @@ func (w *serviceWatch) run(ctx context.Context, list []ServiceInfo, err error, c
 	}
 }
 
-// tell calls fn for each difference in list.
-func (w *serviceWatch) tell(ctx context.Context, list []ServiceInfo) {
+// report calls fn for each difference in list.
+func (w *serviceWatch) report(ctx context.Context, list []ServiceInfo) {
 	for _, ev := range changes(w.known, list) {
 		if ctx.Err() != nil {
 			return

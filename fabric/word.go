@@ -188,7 +188,7 @@ func pollSlowly(ctx context.Context, ready func() bool) error {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return &OpError{Op: "wait", Local: Addr{Node: addr.NoNode}, Err: withdrawn{ctx.Err()}}
+			return &OpError{Op: "wait", Local: Addr{Node: addr.NoNode}, Err: contextEnd{ctx.Err()}}
 		}
 		pause = min(2*pause, lastPause)
 		timer.Reset(pause)

@@ -77,7 +77,7 @@ type watch struct {
 	cancel  context.CancelFunc
 	changed chan struct{} // has a value when the services have to be checked
 	done    chan struct{} // closed when run has returned
-	told    []string      // the addresses that the client has; run's
+	sent    []string      // the addresses that the client has; run's
 }
 
 const (
@@ -119,7 +119,7 @@ const heardWithin = time.Second
 func (w *watch) follow(ctx context.Context, node *fabric.Node) error {
 	defer node.OnService(func(ev fabric.ServiceEvent) {
 		if ev.Service.Name == w.service {
-			w.look()
+			w.check()
 		}
 	})()
 	heard := time.NewTimer(heardWithin)
@@ -130,7 +130,7 @@ func (w *watch) follow(ctx context.Context, node *fabric.Node) error {
 			return err
 		}
 		if now := w.addresses(list); len(now) > 0 || all {
-			w.tell(now)
+			w.send(now)
 		}
 		select {
 		case <-w.changed:
@@ -155,10 +155,10 @@ func (w *watch) addresses(all []fabric.ServiceInfo) (list []string) {
 	return list
 }
 
-// tell sends the client its addresses, or the reason why it has none.
-func (w *watch) tell(addresses []string) {
-	if !slices.Equal(addresses, w.told) {
-		w.told = addresses
+// send sends the client its addresses, or the reason why it has none.
+func (w *watch) send(addresses []string) {
+	if !slices.Equal(addresses, w.sent) {
+		w.sent = addresses
 		_ = w.cc.UpdateState(stateOf(addresses...)) // it fails for no address at all, and the reason comes next
 	}
 	if len(addresses) == 0 {
@@ -173,7 +173,7 @@ func stateOf(addresses ...string) (s resolver.State) {
 	return s
 }
 
-func (w *watch) look() {
+func (w *watch) check() {
 	select {
 	case w.changed <- struct{}{}:
 	default: // follow checks them anyway

@@ -133,7 +133,7 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 		c.introduceLocked(m)
 		m.app = c.appLocked(m, true)
 	}
-	c.names.tell()
+	c.names.send()
 	return c
 }
 
@@ -169,7 +169,7 @@ func (c *Cluster) startLocked(m *member) {
 	if c.opts.paths {
 		cfg.Paths = &engine.PathNetwork{Dial: c.dialPath, Plaintext: c.opts.plaintext}
 	}
-	cfg.ServesAnew = c.names.tell
+	cfg.ServesAnew = c.names.send
 	m.engine = engine.Start(cfg)
 	if m.apps, err = newApps(m.engine); err != nil {
 		c.tb.Fatalf("fabrictest: start node %d: %v", m.peer.Incarnation.Node, err)
@@ -352,7 +352,7 @@ func (c *Cluster) Restart(i int) *fabric.Node {
 	c.introduceLocked(m)
 	m.app = c.appLocked(m, true)
 	c.announceLocked(m)
-	c.names.tell()
+	c.names.send()
 	return m.app
 }
 
@@ -372,7 +372,7 @@ func (c *Cluster) Evict(i int) {
 	m.peer.Incarnation.Generation++
 	m.engine.SetSelf(c.selfLocked(m))
 	c.announceLocked(m)
-	c.names.tell()
+	c.names.send()
 }
 
 // Partition lets nothing pass any more between the nodes of side and all

@@ -92,7 +92,7 @@ func (c *Cluster) missing(i int) string {
 	if !ok {
 		return fmt.Sprintf("node %d was not removed", i)
 	}
-	for _, observer := range loss.told {
+	for _, observer := range loss.notified {
 		switch n := c.journal.removed[removal{observer, loss.incarnation}]; {
 		case n == 0 && c.alive[observer]:
 			return fmt.Sprintf("node %d did not see NodeRemoved of %v", observer.node, loss.incarnation)
@@ -106,7 +106,7 @@ func (c *Cluster) missing(i int) string {
 // A loss is the last incarnation of a node that was lost, and the runs that were notified.
 type loss struct {
 	incarnation addr.Incarnation
-	told        []run
+	notified    []run
 }
 
 // begins and ends record the runs that exist; loses records that an incarnation is lost for

@@ -26,8 +26,8 @@ func (n *names) leave(e *engine.Node) {
 	n.engines = slices.DeleteFunc(n.engines, func(x *engine.Node) bool { return x == e })
 }
 
-// tell sends all engines all services: an engine ignores those of an incarnation unknown to it.
-func (n *names) tell() {
+// send sends all engines all services: an engine ignores those of an incarnation unknown to it.
+func (n *names) send() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, from := range n.engines {

@@ -93,12 +93,12 @@ type NodeEndpoint interface {
 	// FarWindow finds the window that contains roff of a peer on another node, without its memory.
 	FarWindow(roff int64) (PeerWindow, error)
 
-	// OnWithdrawal makes the endpoint call fn when the results of PeerWindow and FarWindow may no
+	// OnInvalidation makes the endpoint call fn when the results of PeerWindow and FarWindow may no
 	// longer be valid: when the peer unregisters windows, before its Unregister returns, and when
 	// the connection ends, before the application can see it. Results of later calls are not
 	// affected. fn must neither wait nor call the endpoint. stop ends the calls, but one may still
 	// be running. There is one fn at a time.
-	OnWithdrawal(fn func()) (stop func(), err error)
+	OnInvalidation(fn func()) (stop func(), err error)
 
 	// Path asks for the connection's path, a socket of its own between the two applications, on
 	// behalf of the application with that key, and waits
@@ -125,7 +125,7 @@ type NodeEndpoint interface {
 	NoRMAPath(why string, used bool)
 }
 
-// A PeerWindow is one window of the peer. It is valid until the first withdrawal after the call
+// A PeerWindow is one window of the peer. It is valid until the first invalidation after the call
 // that found it began.
 type PeerWindow struct {
 	Offset, Length int64    // in the peer's space, in bytes

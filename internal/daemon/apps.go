@@ -87,7 +87,7 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) server.Opt
 		Rings:      o.Rings,
 		HugePages:  o.HugePages,
 		Faults:     d.nodeFaults,
-		Staged:     d.memory.staged,
+		Staging:    d.memory.staged,
 		Session:    app,
 		User:       user,
 	}

@@ -89,7 +89,7 @@ func reason(err error) string {
 
 var errOtherNode = fmt.Errorf("the peer is on another node: %w", status.NotSupp)
 
-func (e *endpoint) OnWithdrawal(fn func()) (stop func(), err error) {
+func (e *endpoint) OnInvalidation(fn func()) (stop func(), err error) {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
 		return nil, err

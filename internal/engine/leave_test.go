@@ -128,7 +128,7 @@ func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, heard := far, 0
-		if _, err := b.OnWithdrawal(func() { heard++ }); err != nil {
+		if _, err := b.OnInvalidation(func() { heard++ }); err != nil {
 			t.Fatal(err)
 		}
 		off, err := register(a, alloc(t, 4096), 0, rma.ProtRead|rma.ProtWrite, 0)

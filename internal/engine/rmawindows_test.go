@@ -72,7 +72,7 @@ func TestASignalGoesWhereItsWriteWent(t *testing.T) {
 func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	found := make(chan error, 1)
-	_, err := f.a.OnWithdrawal(func() {
+	_, err := f.a.OnInvalidation(func() {
 		_, err := f.a.FarWindow(f.off)
 		found <- err
 	})

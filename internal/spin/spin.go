@@ -13,9 +13,9 @@ import (
 // count.
 func Processors() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
 
-// Turn is the least time that Yield takes if another busy-polling goroutine ran meanwhile. If none
+// OtherRan is the least time that Yield takes if another busy-polling goroutine ran meanwhile. If none
 // did, it takes less than half a microsecond.
-const Turn = 1500 * time.Nanosecond
+const OtherRan = 1500 * time.Nanosecond
 
 // firstShare: a Budget starts, and restarts after a pause, with the largest budget divided by
 // firstShare.
@@ -28,31 +28,31 @@ const pause = 64
 // and halves if it did not; once it is 0 it stays so for pause waits. It belongs to one waiter at a
 // time. The zero Budget never polls.
 type Budget struct {
-	looks, most int
-	passed      int // waits since looks became 0
+	polls, most int
+	passed      int // waits since polls became 0
 }
 
 // New returns a Budget of at most most polls. At 0 it never polls.
-func New(most int) Budget { return Budget{looks: (most + firstShare - 1) / firstShare, most: most} }
+func New(most int) Budget { return Budget{polls: (most + firstShare - 1) / firstShare, most: most} }
 
-// Looks returns how many polls the next wait may take.
-func (b *Budget) Looks() int {
-	if b.looks > 0 || b.most == 0 {
-		return b.looks
+// Polls returns how many polls the next wait may take.
+func (b *Budget) Polls() int {
+	if b.polls > 0 || b.most == 0 {
+		return b.polls
 	}
 	if b.passed++; b.passed < pause {
 		return 0
 	}
 	b.passed = 0
-	b.looks = (b.most + firstShare - 1) / firstShare
-	return b.looks
+	b.polls = (b.most + firstShare - 1) / firstShare
+	return b.polls
 }
 
 // Ended reports the end of a wait with polls: whether the event came meanwhile.
 func (b *Budget) Ended(saw bool) {
 	if saw {
-		b.looks = min(2*b.looks, b.most)
+		b.polls = min(2*b.polls, b.most)
 		return
 	}
-	b.looks /= 2
+	b.polls /= 2
 }

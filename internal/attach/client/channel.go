@@ -52,7 +52,7 @@ type channel struct {
 // stay on the data socket; the node knows the reason.
 func (e *endpoint) join() {
 	ctx := context.Background()
-	habits, err := e.c.rings.get(e.c, e.quit)
+	settings, err := e.c.rings.get(e.c, e.quit)
 	if err != nil {
 		return
 	}
@@ -66,7 +66,7 @@ func (e *endpoint) join() {
 		return
 	}
 	e.c.at("memory")
-	ch, small, err := e.make(m, habits, f)
+	ch, small, err := e.make(m, settings, f)
 	if err != nil {
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
 		return
@@ -83,11 +83,11 @@ func (e *endpoint) join() {
 
 // make makes the channel that the node describes, with f as its memory. small is the reason why the
 // memory is not in huge pages, if it should be.
-func (e *endpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os.File) (ch *channel, small string, err error) {
+func (e *endpoint) make(m proto.ChannelBody, settings proto.RingsBody, f *os.File) (ch *channel, small string, err error) {
 	if f == nil {
 		return nil, "", fmt.Errorf("node sent no memory: %w", status.Protocol)
 	}
-	params := ring.Params{Slots: int(m.Slots), Data: int(m.Data), Release: int(habits.Release)}
+	params := ring.Params{Slots: int(m.Slots), Data: int(m.Data), Release: int(settings.Release)}
 	if err := params.Check(); err != nil || m.Side > 1 {
 		f.Close()
 		return nil, "", fmt.Errorf("channel of side %d: %w: %w", m.Side, status.Protocol, err)
@@ -96,7 +96,7 @@ func (e *endpoint) make(m proto.ChannelBody, habits proto.RingsBody, f *os.File)
 	if err != nil {
 		return nil, "", err
 	}
-	small, err = habits.Huge.Apply(region)
+	small, err = settings.Huge.Apply(region)
 	if err != nil {
 		region.Release()
 		return nil, "", err
@@ -162,7 +162,7 @@ func (e *endpoint) install(ch *channel) bool {
 	}
 	e.ch.Store(ch)
 	ch.in.Ready()
-	if e.ends.told.Load() || e.c.isLost() {
+	if e.ends.reported.Load() || e.c.isLost() {
 		ch.stop()
 	}
 	if len(e.polled.listeners) > 0 {
@@ -224,10 +224,10 @@ func (e *endpoint) kick() {
 // endpoint is closed: a running call may still read it.
 func (e *endpoint) giveUp(ch *channel) {
 	e.mu.Lock()
-	gone := e.closed || ch.switched.Load() || e.ends.told.Load()
+	gone := e.closed || ch.switched.Load() || e.ends.reported.Load()
 	if !gone {
 		e.ch.Store(nil)
-		e.asks.spent = append(e.asks.spent, ch)
+		e.upgrades.spent = append(e.upgrades.spent, ch)
 		ch.stop()
 	}
 	e.mu.Unlock()
@@ -280,17 +280,17 @@ func (ch *channel) hangUp() {
 // free unmaps the channels' memory after the last call has left it. The endpoint is closed: no
 // other call can begin. The endpoint's Close and the session's may both call it: the locks are
 // taken once and never released.
-func (e *endpoint) free() { e.asks.freeing.Do(e.unmap) }
+func (e *endpoint) free() { e.upgrades.freeing.Do(e.unmap) }
 
 func (e *endpoint) unmap() {
-	e.sending.Take(nil, nil)
-	e.receiving.Take(nil, nil)
+	e.sending.Lock(nil, nil)
+	e.receiving.Lock(nil, nil)
 	e.mu.Lock()
-	all := e.asks.spent
+	all := e.upgrades.spent
 	if ch := e.ch.Swap(nil); ch != nil {
 		all = append(all, ch)
 	}
-	e.asks.spent = nil
+	e.upgrades.spent = nil
 	e.mu.Unlock()
 	for _, ch := range all {
 		ch.close()
@@ -359,7 +359,7 @@ func (ch *channel) awaitRoom(ctx context.Context) error {
 	}
 	err := ch.room.Wait(ctx)
 	ch.heard(ch.room, &ch.roomWatched)
-	if err == nil || withdrawn(err) || ch.cut.Load() {
+	if err == nil || canceled(err) || ch.cut.Load() {
 		return ignore(err, ch.cut.Load())
 	}
 	return dataError(err) // the peer is gone, or this endpoint closed
@@ -367,7 +367,7 @@ func (ch *channel) awaitRoom(ctx context.Context) error {
 
 // ignore drops the error of a doorbell that was stopped: the next check of the ring finds the reason.
 func ignore(err error, cut bool) error {
-	if cut && !withdrawn(err) {
+	if cut && !canceled(err) {
 		return nil
 	}
 	return err
@@ -486,7 +486,7 @@ func (ch *channel) awaitData(ctx context.Context) error {
 	err := ch.data.Wait(ctx)
 	ch.heard(ch.data, &ch.dataWatched)
 	switch {
-	case err == nil || withdrawn(err):
+	case err == nil || canceled(err):
 		return err
 	case errors.Is(err, net.ErrClosed):
 		return status.Reset // this endpoint was closed

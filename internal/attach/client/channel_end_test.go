@@ -90,7 +90,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	state := func() (spent int, rest bool) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return len(e.asks.spent), !e.asks.upgrading && e.ch.Load() == nil
+		return len(e.upgrades.spent), !e.upgrades.upgrading && e.ch.Load() == nil
 	}
 	for round := 0; ; round++ {
 		h, f := c.fetch(proto.OpChannel, far, nil)
@@ -224,7 +224,7 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 		eventually(t, "the other side has given up", func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			return !e.asks.upgrading && e.ch.Load() == nil
+			return !e.upgrades.upgrading && e.ch.Load() == nil
 		})
 	}
 }

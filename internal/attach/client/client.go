@@ -23,21 +23,21 @@ import (
 // A session is a Session over a socket. One goroutine reads the socket and passes answers to the
 // waiting calls.
 type session struct {
-	conn     attach.Packets
-	out      *proto.Outbox
-	watchers watchers
-	services attach.Notes
-	memory   memoryTable
-	tuning   tuning
-	nodesEnd func(id uint32) attach.NodeEndpoint // returns the node's endpoint, if the node is in this process; else nil
-	rings    ringHabits
-	step     atomic.Pointer[func(string)] // called at the steps of an upgrade; tests stop there
-	direct   directSession
-	places   [proto.Kinds]places // limits on the calls of each kind that has one
-	wg       sync.WaitGroup      // reader and outbox
-	idle     sync.Pool           // calls to use again: a pool of the package would carry channels from one synctest bubble to another
-	done     chan struct{}       // closed when the session has ended
-	still    atomic.Bool         // the node left a call unanswered for too long and has sent nothing since
+	conn         attach.Packets
+	out          *proto.Outbox
+	watchers     watchers
+	services     attach.Notes
+	memory       memoryTable
+	tuning       tuning
+	nodesEnd     func(id uint32) attach.NodeEndpoint // returns the node's endpoint, if the node is in this process; else nil
+	rings        ringSettings
+	step         atomic.Pointer[func(string)] // called at the steps of an upgrade; tests stop there
+	direct       directSession
+	slots        [proto.Kinds]slots // limits on the calls of each kind that has one
+	wg           sync.WaitGroup     // reader and outbox
+	idle         sync.Pool          // calls to use again: a pool of the package would carry channels from one synctest bubble to another
+	done         chan struct{}      // closed when the session has ended
+	unresponsive atomic.Bool        // the node left a call unanswered for too long and has sent nothing since
 
 	mu        sync.Mutex // guards the fields below
 	closed    bool       // Close was called
@@ -73,9 +73,9 @@ type call struct {
 	coder  proto.Coder // of the goroutine that receives the answer
 	// late receives an answer after the caller has given up, or one whose descriptor was lost; nil:
 	// drop it
-	late  func(answer)
-	left  bool   // the caller has given up; guarded by client.mu
-	place places // the limit that the call counts towards until its answer comes; nil: none
+	late func(answer)
+	left bool  // the caller has given up; guarded by client.mu
+	slot slots // the limit that the call counts towards until its answer comes; nil: none
 }
 
 // An answer is the reply to a call. Its receiver owns the descriptor.
@@ -106,14 +106,14 @@ type request struct {
 // ask sends q, waits for its answer and decodes it into out. If ctx ends, it cancels the request;
 // an answer that succeeds nevertheless is the result.
 func (c *session) ask(ctx context.Context, q request, out proto.Message) (*os.File, error) {
-	if context.Cause(ctx) == errStill && q.op.Waits() != proto.GivesBack {
-		return nil, errStill // do not queue up requests for a node that does not respond
+	if context.Cause(ctx) == errUnresponsive && q.op.Waits() != proto.GivesBack {
+		return nil, errUnresponsive // do not queue up requests for a node that does not respond
 	}
-	place := c.places[q.op.Waits()]
-	if place != nil && !place.take(ctx.Done(), q.quit, c.done) {
-		return nil, c.waitedInVain(ctx, q)
+	slot := c.slots[q.op.Waits()]
+	if slot != nil && !slot.acquire(ctx.Done(), q.quit, c.done) {
+		return nil, c.slotError(ctx, q)
 	}
-	id, w, err := c.post(q, place)
+	id, w, err := c.post(q, slot)
 	if err != nil {
 		return nil, err
 	}
@@ -127,11 +127,11 @@ func (c *session) ask(ctx context.Context, q request, out proto.Message) (*os.Fi
 		}
 		return nil, q.ended
 	case <-ctx.Done():
-		if context.Cause(ctx) == errStill {
-			c.still.Store(true)
+		if context.Cause(ctx) == errUnresponsive {
+			c.unresponsive.Store(true)
 		}
 		var ok bool
-		if a, ok = c.withdraw(id, w); !ok {
+		if a, ok = c.cancelRequest(id, w); !ok {
 			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
 		}
 		if a.h.Code == status.Canceled {
@@ -153,8 +153,8 @@ func (c *session) ask(ctx context.Context, q request, out proto.Message) (*os.Fi
 	return a.file, nil
 }
 
-// waitedInVain is the error of a call that gave up while waiting for its limit.
-func (c *session) waitedInVain(ctx context.Context, q request) error {
+// slotError is the error of a call that gave up while waiting for its limit.
+func (c *session) slotError(ctx context.Context, q request) error {
 	select {
 	case <-q.quit:
 		return q.ended
@@ -168,7 +168,7 @@ func (c *session) waitedInVain(ctx context.Context, q request) error {
 
 // release returns w to the pool, after its answer was received.
 func (c *session) release(w *call) {
-	w.late, w.place, w.coder = nil, nil, proto.Coder{}
+	w.late, w.slot, w.coder = nil, nil, proto.Coder{}
 	if cap(w.body) > maxKeptBody {
 		w.body = nil
 	}
@@ -176,7 +176,7 @@ func (c *session) release(w *call) {
 }
 
 // post sends q. The call owns place, also on failure; nil: none.
-func (c *session) post(q request, place places) (uint64, *call, error) {
+func (c *session) post(q request, slot slots) (uint64, *call, error) {
 	c.mu.Lock()
 	var err error
 	switch {
@@ -187,8 +187,8 @@ func (c *session) post(q request, place places) (uint64, *call, error) {
 	}
 	if err != nil {
 		c.mu.Unlock()
-		if place != nil {
-			place.give()
+		if slot != nil {
+			slot.release()
 		}
 		return 0, nil, err
 	}
@@ -196,7 +196,7 @@ func (c *session) post(q request, place places) (uint64, *call, error) {
 	if !ok {
 		w = &call{answer: make(chan answer, 1)}
 	}
-	w.late, w.place = q.late, place
+	w.late, w.slot = q.late, slot
 	c.next++
 	id := c.next
 	c.calls[id] = w
@@ -233,7 +233,7 @@ func (c *session) read() {
 		var f *os.File
 		n, f, err = c.conn.Recv(buf)
 		if err == nil || errors.Is(err, shm.ErrDescriptorLost) {
-			c.heard()
+			c.responded()
 			err = c.take(buf[:n], f, err)
 		}
 	}
@@ -254,7 +254,7 @@ func (c *session) take(p []byte, f *os.File, lost error) error {
 	if err != nil {
 		return err
 	}
-	return c.told(h, body)
+	return c.notified(h, body)
 }
 
 // deliver passes an answer to its call. An answer to no call is dropped. The reader owns body.
@@ -263,8 +263,8 @@ func (c *session) deliver(h proto.Header, a answer) {
 	w := c.calls[h.Request]
 	delete(c.calls, h.Request)
 	left := w == nil || w.left
-	if w != nil && w.place != nil {
-		w.place.give()
+	if w != nil && w.slot != nil {
+		w.slot.release()
 	}
 	if !left {
 		w.body = append(w.body[:0], a.body...)
@@ -281,8 +281,8 @@ func (c *session) deliver(h proto.Header, a answer) {
 	}
 }
 
-// told handles a notification of the node. Unknown ones, which a newer node may send, are ignored.
-func (c *session) told(h proto.Header, body []byte) error {
+// notified handles a notification of the node. Unknown ones, which a newer node may send, are ignored.
+func (c *session) notified(h proto.Header, body []byte) error {
 	switch h.Op {
 	case proto.OpState:
 		var m proto.ReadyBody
@@ -290,11 +290,11 @@ func (c *session) told(h proto.Header, body []byte) error {
 			return err
 		}
 		if e := c.endpointOf(h); e != nil {
-			e.told(attach.Events(m.Events))
+			e.notified(attach.Events(m.Events))
 		}
 	case proto.OpStale:
 		if e := c.endpointOf(h); e != nil {
-			e.direct.told()
+			e.direct.invalidated()
 		}
 	case proto.OpEvent:
 		var m proto.EventBody
@@ -307,7 +307,7 @@ func (c *session) told(h proto.Header, body []byte) error {
 		if err := proto.ParseBody(body, &m); err != nil {
 			return err
 		}
-		c.memory.told(m)
+		c.memory.shared(m)
 	case proto.OpOffer:
 		c.mu.Lock()
 		e := c.endpoints[h.Endpoint]
@@ -316,7 +316,7 @@ func (c *session) told(h proto.Header, body []byte) error {
 		}
 		c.mu.Unlock()
 		if e != nil && !e.upgrade(true) {
-			e.asks.offered.Store(true) // its connection may still be being established
+			e.upgrades.offered.Store(true) // its connection may still be being established
 		}
 	case proto.OpServicesAnew:
 		c.services.Send()
@@ -440,7 +440,7 @@ func (c *session) endpoint(id uint32) *endpoint {
 	c.endpoints[id] = e
 	if _, offered := c.early[id]; offered {
 		delete(c.early, id)
-		e.asks.offered.Store(true)
+		e.upgrades.offered.Store(true)
 	}
 	closed := c.closed
 	c.mu.Unlock()
@@ -480,5 +480,5 @@ func (c *session) Close() error {
 	c.watchers.wait()
 	c.memory.close()
 	c.direct.close()
-	return c.memory.withdraw(true)
+	return c.memory.moveExposed(true)
 }

@@ -170,7 +170,7 @@ func (c *session) hello(ctx context.Context) error {
 	}
 	c.self, c.next = w.Self, 1
 	for _, k := range []proto.Kind{proto.Connects, proto.Moves} {
-		c.places[k] = make(places, max(min(w.Requests, proto.MaxRequests), 1))
+		c.slots[k] = make(slots, max(min(w.Requests, proto.MaxRequests), 1))
 	}
 	return nil
 }

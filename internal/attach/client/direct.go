@@ -23,7 +23,7 @@ const (
 	// memory of the process needs mappings too.
 	maxDirectMappings = 4096
 	// restAfter is how many accesses to other mappings must pass since the last use of a mapping
-	// before a new one may replace it: windows that are used in turn and do not all fit must not be
+	// before a new one may replace it: windows that are used alternately and do not all fit must not be
 	// remapped again and again.
 	restAfter = 4 * maxPeerWindows
 	// maxDirectTries bounds the attempts that fail for a transient reason.
@@ -142,12 +142,12 @@ type direct struct {
 }
 
 // move copies n bytes and ends the operation that begin started.
-func (d *direct) move(dst, src reach, n int64, ordered bool) bool {
+func (d *direct) move(dst, src byteRange, n int64, ordered bool) bool {
 	var err error
 	if ordered {
 		err = copyOrdered(&dst, &src, n)
 	} else {
-		err = copyReach(&dst, &src, n)
+		err = copyRange(&dst, &src, n)
 	}
 	clear(d.theirs)
 	clear(d.ours)
@@ -315,9 +315,9 @@ func (d *direct) drop(which func(*window) bool) {
 	})
 }
 
-// told causes stale mappings to be unmapped soon. The session's reader calls it and must not wait
+// invalidated causes stale mappings to be unmapped soon. The session's reader calls it and must not wait
 // for a copy.
-func (d *direct) told() {
+func (d *direct) invalidated() {
 	if d.sweeping.Swap(true) {
 		return
 	}

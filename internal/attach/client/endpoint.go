@@ -27,20 +27,20 @@ type endpoint struct {
 	stop context.CancelFunc
 	quit <-chan struct{} // of open
 	wg   sync.WaitGroup  // of the goroutines that watch for readiness and upgrades
-	ends toldEnd
+	ends endNotice
 
 	direct direct
 	live   atomic.Pointer[liveStream] // data while the endpoint is connected and open
 
 	// The locks cover whole calls, so that the bytes of two calls do not mix; a ctx ends the wait.
-	sending, receiving Turn
+	sending, receiving Mutex
 
-	ch      atomic.Pointer[channel]
-	path    atomic.Pointer[messagePath]
-	far     farPeer
-	shutOut atomic.Bool // CloseWrite was called; set under sending
-	moved   movedBytes
-	asks    askedWays
+	ch       atomic.Pointer[channel]
+	path     atomic.Pointer[messagePath]
+	far      farPeer
+	shutOut  atomic.Bool // CloseWrite was called; set under sending
+	moved    movedBytes
+	upgrades upgradeState
 
 	mu            sync.Mutex // guards the fields below
 	closed        bool
@@ -52,11 +52,11 @@ type endpoint struct {
 // A liveStream is a nodeStream that calls read without a lock.
 type liveStream struct{ nodeStream }
 
-// A toldEnd is the node's notification of a connection's end.
-type toldEnd struct {
-	told atomic.Bool
-	once sync.Once     // guards closing done
-	done chan struct{} // closed when the node has reported the end, or is gone
+// An endNotice is the node's notification of a connection's end.
+type endNotice struct {
+	reported atomic.Bool
+	once     sync.Once     // guards closing done
+	done     chan struct{} // closed when the node has reported the end, or is gone
 }
 
 // A farPeer is the state for accesses to the memory of a peer on another node.
@@ -73,9 +73,9 @@ type movedBytes struct {
 	calls uint64
 }
 
-// askedWays is the endpoint's state of asking for a channel or a path. It is guarded by the
+// upgradeState is the endpoint's state of asking for a channel or a path. It is guarded by the
 // endpoint's mu, except where noted.
-type askedWays struct {
+type upgradeState struct {
 	offered   atomic.Bool   // the node has reported the peer's request before live was set
 	freeing   sync.Once     // guards unmapping the channels' memory
 	tries     int           // attempts to get a channel; guarded by sending
@@ -87,7 +87,7 @@ type askedWays struct {
 
 func newEndpoint(c *session, id uint32) *endpoint {
 	e := &endpoint{
-		c: c, id: id, ends: toldEnd{done: make(chan struct{})},
+		c: c, id: id, ends: endNotice{done: make(chan struct{})},
 		polled: pollers{listeners: make(map[*chan<- struct{}]chan<- struct{})},
 	}
 	e.open, e.stop = context.WithCancel(context.Background())
@@ -243,7 +243,7 @@ func (e *endpoint) establish(m proto.Connected, f *os.File) error {
 	}
 	e.mu.Unlock()
 	e.notify()
-	if e.asks.offered.Load() {
+	if e.upgrades.offered.Load() {
 		e.upgrade(true)
 	}
 	return nil
@@ -357,7 +357,7 @@ func (e *endpoint) end(q request) error {
 	defer cancel()
 	q.endpoint = e.id
 	e.c.ask(ctx, q, nil)
-	_ = e.c.memory.withdraw(e.c.isLost()) // memory that could not be moved is tried again
+	_ = e.c.memory.moveExposed(e.c.isLost()) // memory that could not be moved is tried again
 	return nil
 }
 

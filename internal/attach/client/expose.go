@@ -18,8 +18,8 @@ import (
 
 // An exposure counts the memories of a session that other applications have mapped.
 type exposure struct {
-	count atomic.Int64
-	turn  sync.Mutex // held by the call that moves memory
+	count  atomic.Int64
+	moving sync.Mutex // held by the call that moves memory
 }
 
 // others is the node's report of the applications that have a memory mapped.
@@ -35,8 +35,8 @@ func (c *session) shareWindows(ctx context.Context) error {
 	return err
 }
 
-// told handles the node's report about a memory. A report about released memory is ignored.
-func (t *memoryTable) told(s proto.SharedBody) {
+// shared handles the node's report about a memory. A report about released memory is ignored.
+func (t *memoryTable) shared(s proto.SharedBody) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.list {
@@ -54,14 +54,14 @@ func (t *memoryTable) told(s proto.SharedBody) {
 	}
 }
 
-// withdraw moves the session's memory that has no window any more and that other applications have
+// moveExposed moves the session's memory that has no window any more and that other applications have
 // mapped. over: no window of the session is left at all.
-func (t *memoryTable) withdraw(over bool) error {
+func (t *memoryTable) moveExposed(over bool) error {
 	if t.count.Load() == 0 {
 		return nil
 	}
-	t.turn.Lock()
-	defer t.turn.Unlock()
+	t.moving.Lock()
+	defer t.moving.Unlock()
 	var all error
 	for _, m := range t.exposed(over) {
 		all = errors.Join(all, m.move(over))
@@ -70,7 +70,7 @@ func (t *memoryTable) withdraw(over bool) error {
 	return all
 }
 
-// exposed returns the memories that withdraw has to move, each with a reference.
+// exposed returns the memories that moveExposed has to move, each with a reference.
 func (t *memoryTable) exposed(over bool) (list []*sessionMemory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

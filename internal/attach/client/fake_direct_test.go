@@ -16,7 +16,7 @@ type fakeDirect struct {
 
 // The node's mu is held over
 // fn, which is so short that it must not matter.
-func (e *fakeEndpoint) OnWithdrawal(fn func()) (stop func(), err error) {
+func (e *fakeEndpoint) OnInvalidation(fn func()) (stop func(), err error) {
 	e.n.mu.Lock()
 	defer e.n.mu.Unlock()
 	if err := e.rma(); err != nil {

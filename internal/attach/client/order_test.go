@@ -57,11 +57,11 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// pendingSends are calls that wait for their turn, in a known order.
+// pendingSends are calls that wait for the mutex, in a known order.
 type pendingSends struct {
 	t     *testing.T
 	ep    *endpoint
-	calls int32 // that have the turn, or wait for it
+	calls int32 // that have the mutex, or wait for it
 	total int   // bytes of them
 	wg    sync.WaitGroup
 }
@@ -97,28 +97,28 @@ func (q *pendingSends) send(n int, withdraw context.Context) {
 	q.waiting(q.calls)
 }
 
-// waiting returns when all calls but the first are in the queue for the turn. A call
+// waiting returns when all calls but the first are in the queue for the mutex. A call
 // is counted before it is in the queue, and the next one could come between.
 func (q *pendingSends) waiting(calls int32) {
 	q.t.Helper()
-	eventually(q.t, "the call waits for its turn", func() bool {
+	eventually(q.t, "the call waits for the mutex", func() bool {
 		return q.ep.sending.state.Load() == 2*calls-1 && queued() == calls-1
 	})
 }
 
-// queued returns how many goroutines of this process sleep until they have a turn.
+// queued returns how many goroutines of this process sleep until they have the mutex.
 func queued() (n int32) {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	for stack := range bytes.SplitSeq(stacks, []byte("\n\n")) {
-		if state, calls, _ := bytes.Cut(stack, []byte("\n")); bytes.Contains(state, []byte("[select")) && bytes.Contains(calls, []byte("(*Turn).wait(")) {
+		if state, calls, _ := bytes.Cut(stack, []byte("\n")); bytes.Contains(state, []byte("[select")) && bytes.Contains(calls, []byte("(*Mutex).lockSlow(")) {
 			n++
 		}
 	}
 	return n
 }
 
-// sendAll begins sends of all sizes, one of which is withdrawn.
+// sendAll begins sends of all sizes, one of which is canceled.
 func (q *pendingSends) sendAll(rng *rand.Rand) {
 	q.t.Helper()
 	for _, i := range rng.Perm(3 * len(orderSizes)) {

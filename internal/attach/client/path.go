@@ -72,7 +72,7 @@ func (e *endpoint) joinPath(join func()) (again bool) {
 	// waiting send may hold it, and the receive has to be woken.
 	if e.shutOut.Load() && e.lock(ctx, &e.sending) == nil {
 		_ = p.finish(ctx) // the receive returns its error, too
-		e.sending.Give()
+		e.sending.Unlock()
 	}
 	select {
 	case <-conn.Started():
@@ -114,19 +114,19 @@ func (p *backoff) begin() {
 // upgradePathLocked asks for a path in the background, unless the last attempt has just failed and
 // the peer does not ask. The caller holds mu.
 func (e *endpoint) upgradePathLocked(offered bool) {
-	if !offered && e.asks.pause.lasts() {
+	if !offered && e.upgrades.pause.lasts() {
 		return
 	}
 	joined := make(chan struct{})
-	e.asks.joining, e.asks.upgrading = joined, true
+	e.upgrades.joining, e.upgrades.upgrading = joined, true
 	e.wg.Go(func() {
 		if !e.joinPath(sync.OnceFunc(func() { close(joined) })) {
 			return
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.asks.pause.begin()
-		e.asks.upgrading = false
+		e.upgrades.pause.begin()
+		e.upgrades.upgrading = false
 	})
 }
 
@@ -141,7 +141,7 @@ func (e *endpoint) installPath(p *messagePath) bool {
 	switch {
 	case e.c.isLost():
 		p.conn.Shutdown()
-	case e.ends.told.Load():
+	case e.ends.reported.Load():
 		p.conn.Stop()
 	}
 	if len(e.polled.listeners) > 0 {
@@ -168,7 +168,7 @@ func (e *endpoint) pathOut() *messagePath {
 	if p == nil || p.switched.Load() {
 		return p
 	}
-	if p.dead() || e.ends.told.Load() {
+	if p.dead() || e.ends.reported.Load() {
 		return nil
 	}
 	p.conn.Begin(e.moved.sent)
@@ -280,7 +280,7 @@ func (p *messagePath) recv(ctx context.Context, b []byte) (int, error) {
 // something new to receive.
 func (e *endpoint) pathToCome(ctx context.Context) (bool, error) {
 	e.mu.Lock()
-	joining := e.asks.joining
+	joining := e.upgrades.joining
 	e.mu.Unlock()
 	if joining != nil {
 		select {
@@ -315,7 +315,7 @@ const (
 
 // pathBroken maps a failure of a send through the path: the connection has ended, or ends now.
 func (e *endpoint) pathBroken(err error) error {
-	if err == nil || withdrawn(err) {
+	if err == nil || canceled(err) {
 		return err
 	}
 	return e.brokenBy(err, func() { e.breakPath(err) })
@@ -400,7 +400,7 @@ func (e *endpoint) awaitEnd(ctx context.Context, data nodeStream) error {
 // mayComeByPath is pathToCome for a non-blocking call; it is also true while that is not known yet.
 func (e *endpoint) mayComeByPath() bool {
 	e.mu.Lock()
-	joining := e.asks.joining
+	joining := e.upgrades.joining
 	e.mu.Unlock()
 	p := e.path.Load()
 	if p == nil {
@@ -434,7 +434,7 @@ func (e *endpoint) finishPath(aborted bool) (whole bool) {
 		return true
 	}
 	whole = true
-	if !aborted && !e.ends.told.Load() && !e.c.isLost() {
+	if !aborted && !e.ends.reported.Load() && !e.c.isLost() {
 		whole = p.finished || e.endPath(p) || !p.switched.Load()
 	}
 	_ = p.conn.Close()
@@ -473,10 +473,10 @@ const pathLinger = 10 * time.Second
 
 // hasMessage reports whether p's socket holds message bytes; true while a call reads it.
 func (e *endpoint) hasMessage(p *messagePath) bool {
-	if !e.receiving.Try() {
+	if !e.receiving.TryLock() {
 		return true
 	}
-	defer e.receiving.Give()
+	defer e.receiving.Unlock()
 	if p.over.Load() {
 		return false
 	}

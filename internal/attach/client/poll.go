@@ -25,7 +25,7 @@ func (e *endpoint) Ready() attach.Events {
 	case errors.Is(err, status.BadFD):
 		return attach.PollNval
 	case err == nil:
-		ev := e.pathEvents(e.ringEvents(streamEvents(data, e.ends.told.Load(), e.shutOut.Load())))
+		ev := e.pathEvents(e.ringEvents(streamEvents(data, e.ends.reported.Load(), e.shutOut.Load())))
 		if ev&(attach.PollRdHup|attach.PollHup) == attach.PollRdHup && (ev&attach.PollIn != 0 || !e.readOver()) {
 			ev &^= attach.PollRdHup
 		} else if ev&attach.PollRdHup != 0 {
@@ -38,7 +38,7 @@ func (e *endpoint) Ready() attach.Events {
 	var m proto.ReadyBody
 	err = e.ask(ctx, proto.OpReady, nil, &m)
 	switch {
-	case withdrawn(err):
+	case canceled(err):
 		return 0 // heard notifies once the node responds again
 	case err != nil:
 		return attach.PollErr | attach.PollHup
@@ -76,10 +76,10 @@ func when(cond bool, ev attach.Events) attach.Events {
 	return 0
 }
 
-// told handles a notification of poll events from the node.
-func (e *endpoint) told(ev attach.Events) {
+// notified handles a notification of poll events from the node.
+func (e *endpoint) notified(ev attach.Events) {
 	if ev&attach.PollHup != 0 {
-		e.ends.told.Store(true) // permanently: an endpoint never connects again
+		e.ends.reported.Store(true) // permanently: an endpoint never connects again
 		e.ends.once.Do(func() { close(e.ends.done) })
 		e.cut(false)
 	}

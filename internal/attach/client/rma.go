@@ -31,7 +31,7 @@ func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFla
 		return 0, fmt.Errorf("window memory must come from Alloc of the same node: %w", status.Fault)
 	}
 	defer m.region.Release()
-	_ = e.c.memory.withdraw(false) // kept reports a failure for this memory
+	_ = e.c.memory.moveExposed(false) // kept reports a failure for this memory
 	m.moving.RLock()
 	defer m.moving.RUnlock()
 	if err := m.kept(); err != nil {
@@ -57,7 +57,7 @@ func (e *endpoint) Unregister(off, n int64) error {
 	if err != nil {
 		return err
 	}
-	return e.c.memory.withdraw(false)
+	return e.c.memory.moveExposed(false)
 }
 
 func (e *endpoint) Atomic(ctx context.Context, a rma.Atomic) (uint64, error) {

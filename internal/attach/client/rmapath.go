@@ -30,7 +30,7 @@ type farPath struct {
 	buf     []byte     // of requests and small payloads; reused
 
 	mu        sync.Mutex  // guards the fields below
-	turn      sync.Cond   // reading has risen, the path is broken, or an answer is unclaimed again
+	changed   sync.Cond   // reading has risen, the path is broken, or an answer is unclaimed again
 	reading   uint64      // the ticket of the next answer
 	unclaimed []unclaimed // in the order of their tickets
 	done      uint64      // all requests up to this number have ended
@@ -81,7 +81,7 @@ func (e *endpoint) joinRMAPath() {
 		return
 	}
 	p := &farPath{e: e, conn: conn}
-	p.turn.L = &p.mu
+	p.changed.L = &p.mu
 	if !e.installFar(p) {
 		conn.Close()
 	}
@@ -244,7 +244,7 @@ func (p *farPath) breaks(err error) error {
 	if p.err == nil {
 		p.err = err
 	}
-	p.turn.Broadcast()
+	p.changed.Broadcast()
 	return p.err
 }
 
@@ -261,7 +261,7 @@ func (p *farPath) await(number, ticket uint64, into [][]byte) (farAnswer, error)
 	for p.reading != ticket && p.err == nil {
 		o, ok := p.claim()
 		if !ok {
-			p.turn.Wait()
+			p.changed.Wait()
 			continue
 		}
 		p.mu.Unlock()
@@ -293,7 +293,7 @@ func (p *farPath) take(number uint64, into [][]byte) (farAnswer, error) {
 	if a.Bad != 0 && p.bad == 0 {
 		p.bad, p.badCode = a.Bad, status.Code(a.BadCode)
 	}
-	p.turn.Broadcast()
+	p.changed.Broadcast()
 	return farAnswer{status.Code(a.Code), a.Value}, nil
 }
 

@@ -21,7 +21,7 @@ import (
 func TestADeadlineHoldsBehindAWrite(t *testing.T) {
 	e := newEndpoint(&session{}, 1)
 	p := &farPath{e: e}
-	p.turn.L = &p.mu
+	p.changed.L = &p.mu
 	e.far.path.Store(p)
 	p.issued.Store(1)
 	p.send.Lock()
@@ -64,7 +64,7 @@ func TestAMarkOfTheNodeCoversThePath(t *testing.T) {
 	pair.s.node.mu.Unlock()
 	e := pair.a.(*endpoint)
 	p := &farPath{e: e, done: 1, bad: 1, badCode: status.Fault} // of its one request
-	p.turn.L = &p.mu
+	p.changed.L = &p.mu
 	p.issued.Store(1)
 	e.far.path.Store(p)
 	defer e.far.path.Store(nil)
@@ -152,7 +152,7 @@ func newFarNode(t *testing.T) (*farPath, *farNode) {
 	beginning.Wait()
 	e := newEndpoint(&session{}, 1)
 	p := &farPath{e: e, conn: near}
-	p.turn.L = &p.mu
+	p.changed.L = &p.mu
 	n := &farNode{may: make(chan struct{}, 1000)}
 	var serving sync.WaitGroup
 	serving.Go(func() { n.serve(far) })

@@ -22,12 +22,12 @@ func (e *endpoint) CloseWrite() error {
 	if err := e.lock(context.Background(), &e.sending); err != nil {
 		return err
 	}
-	defer e.sending.Give()
+	defer e.sending.Unlock()
 	if e.shutOut.Load() {
 		return nil
 	}
 	// Poll may have shown the end by the data socket, before the node's notification.
-	if streamEvents(data, e.ends.told.Load(), false)&attach.PollHup != 0 {
+	if streamEvents(data, e.ends.reported.Load(), false)&attach.PollHup != 0 {
 		return e.broken(status.Reset)
 	}
 	if err := e.ask(context.Background(), proto.OpShut, nil, nil); err != nil {

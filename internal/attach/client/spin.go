@@ -53,17 +53,17 @@ type spinner struct {
 // spinner returns a spinner for a direction of a channel.
 func (t tuning) spinner() spinner {
 	processors := spin.Processors()
-	most, alone := t.looks(processors), aloneSteps
+	most, alone := t.maxPolls(processors), aloneSteps
 	if processors == 1 {
 		alone = shareSteps // there no peer answers before it yields
 	}
 	return spinner{low: t.low, most: most, alone: alone, budget: spin.New(most)}
 }
 
-// looks is the largest number of polls of one wait on that many processors. A setting of the
+// maxPolls is the largest number of polls of one wait on that many processors. A setting of the
 // application applies on every machine; the default polls only where other threads have processors
 // left.
-func (t tuning) looks(processors int) int {
+func (t tuning) maxPolls(processors int) int {
 	switch {
 	case t.spin >= 0:
 		return t.spin
@@ -79,59 +79,59 @@ func (t tuning) looks(processors int) int {
 // next wait longer or shorter.
 func (s *spinner) watch(seen, over func() bool) bool {
 	if s.low {
-		return s.stay(seen, over, giveWay)
+		return s.busyPoll(seen, over, yield)
 	}
-	looks := s.budget.Looks()
-	if looks == 0 {
+	polls := s.budget.Polls()
+	if polls == 0 {
 		return false
 	}
-	saw := look(looks, seen, over) > 0
+	saw := poll(polls, seen, over) > 0
 	s.budget.Ended(saw)
 	return saw
 }
 
-// stay polls at low latency, on a processor of its own as long as it has one. After an answer that
+// busyPoll polls at low latency, on a processor of its own as long as it has one. After an answer that
 // came while another thread ran on that processor, the next wait yields early: the kernel may leave
 // both threads there for tens of milliseconds although other processors are idle. Otherwise it does
 // not, which would cost large messages some percent.
-func (s *spinner) stay(seen, over, giveWay func() bool) bool {
+func (s *spinner) busyPoll(seen, over, yield func() bool) bool {
 	alone := s.alone
 	if s.shared {
 		alone = min(alone, shareSteps)
 	}
-	saw, turn := stay(s.most, alone, seen, over, giveWay)
-	s.shared = turn || s.shared && !saw
+	saw, shared := busyPoll(s.most, alone, seen, over, yield)
+	s.shared = shared || s.shared && !saw
 	return saw
 }
 
-// stay polls at low latency: it keeps its processor for alone polls. Then it yields now and then to
+// busyPoll polls at low latency: it keeps its processor for alone polls. Then it yields now and then to
 // other threads and goroutines, one of which may be the sender: the scheduler may have put it on
 // the same processor, where it would run after milliseconds; or more goroutines of this process
 // poll than there are processors, and none would progress until the runtime preempts one, after 10
-// ms. turn reports whether the event came during a yield that giveWay measured as long.
-func stay(steps, alone int, seen, over, giveWay func() bool) (saw, turn bool) {
+// ms. shared reports whether the event came during a yield that was long.
+func busyPoll(steps, alone int, seen, over, yield func() bool) (saw, shared bool) {
 	alone = min(steps, alone)
-	if look(alone, seen, over) > 0 {
+	if poll(alone, seen, over) > 0 {
 		return true, false
 	}
 	for left := steps - alone; left > 0 && !over(); left -= shareSteps {
-		long := giveWay()
-		if n := look(min(left, shareSteps), seen, over); n > 0 {
+		long := yield()
+		if n := poll(min(left, shareSteps), seen, over); n > 0 {
 			return true, long && n == 1
 		}
 	}
 	return false, false
 }
 
-// giveWay yields, and reports whether another thread ran meanwhile.
-func giveWay() bool {
+// yield yields, and reports whether another thread ran meanwhile.
+func yield() bool {
 	before := time.Now()
 	spin.Yield()
-	return time.Since(before) >= spin.Turn
+	return time.Since(before) >= spin.OtherRan
 }
 
-// look returns the number of polls until seen reported true; 0 if it did not.
-func look(steps int, seen, over func() bool) int {
+// poll returns the number of polls until seen reported true; 0 if it did not.
+func poll(steps int, seen, over func() bool) int {
 	for i := range steps {
 		if seen() {
 			return i + 1

@@ -33,7 +33,7 @@ func TestWatchingNeedsProcessors(t *testing.T) {
 		{tuning{low: true, spin: -1}, 256, lowSteps},
 		{tuning{low: true, spin: 7}, 1, 7},
 	} {
-		if got := c.looks(c.processors); got != c.want {
+		if got := c.maxPolls(c.processors); got != c.want {
 			t.Errorf("%+v on %d processors: %d looks, want %d", c.tuning, c.processors, got, c.want)
 		}
 	}
@@ -69,7 +69,7 @@ func TestLowLatencyYieldsWhenNoAnswerComes(t *testing.T) {
 		{steps: lowSteps, alone: shareSteps, answer: 2*shareSteps + 1, saw: true, turn: true, looks: 2*shareSteps + 1, given: []int{shareSteps, 2 * shareSteps}},
 	} {
 		looks, given := 0, []int(nil)
-		saw, turn := stay(c.steps, cmp.Or(c.alone, aloneSteps), func() bool { looks++; return looks == c.answer }, func() bool { return c.end > 0 && looks >= c.end },
+		saw, turn := busyPoll(c.steps, cmp.Or(c.alone, aloneSteps), func() bool { looks++; return looks == c.answer }, func() bool { return c.end > 0 && looks >= c.end },
 			func() bool { given = append(given, looks); return true })
 		if saw != c.saw || turn != c.turn || looks != c.looks || !slices.Equal(given, c.given) {
 			t.Errorf("%+v: saw %v (in a turn of somebody else: %v) after %d looks, and gave way after %v", c, saw, turn, looks, given)
@@ -96,14 +96,14 @@ func TestLowLatencySharesAProcessor(t *testing.T) {
 		{answer: aloneSteps + 1, looks: aloneSteps + 1},
 	} {
 		looks, had := 0, false
-		saw := s.stay(func() bool { looks++; return had || looks == c.answer }, func() bool { return false },
+		saw := s.busyPoll(func() bool { looks++; return had || looks == c.answer }, func() bool { return false },
 			func() bool { had = c.long; return c.long })
 		if !saw || looks != c.looks {
 			t.Errorf("watch %d: saw %v after %d looks, want it after %d", i, saw, looks, c.looks)
 		}
 	}
 	looks := 0
-	s.stay(func() bool { looks++; return false }, func() bool { return looks > 10*aloneSteps }, func() bool { return true })
+	s.busyPoll(func() bool { looks++; return false }, func() bool { return looks > 10*aloneSteps }, func() bool { return true })
 	if s.shared {
 		t.Error("long turns in which nobody answers: they share")
 	}
@@ -128,7 +128,7 @@ func TestLowLatencyLetsOthersRun(t *testing.T) {
 // A process counts its processors: those of the machine, of its environment, or of its control
 // group's quota.
 func TestProcessorsOfAProcess(t *testing.T) {
-	want := func(procs int) int { return tuning{spin: -1}.looks(min(procs, runtime.NumCPU())) }
+	want := func(procs int) int { return tuning{spin: -1}.maxPolls(min(procs, runtime.NumCPU())) }
 	for _, procs := range []int{1, 2, smallMachine - 1, smallMachine, 64} {
 		k := startProgram(t, os.Args[0], nil, "ATTACH_TEST_SPIN=1", fmt.Sprint("GOMAXPROCS=", procs))
 		if got := k.number(t, "processors"); got != int64(procs) {

@@ -14,14 +14,14 @@ func (e *endpoint) Plain(in bool) bool {
 
 // Splice is a Recv (in) or a Send through the path.
 func (e *endpoint) Splice(in bool, move func(fd int) error) {
-	turn := &e.sending
+	lock := &e.sending
 	if in {
-		turn = &e.receiving
+		lock = &e.receiving
 	}
-	if e.lock(context.Background(), turn) != nil {
+	if e.lock(context.Background(), lock) != nil {
 		return
 	}
-	defer turn.Give()
+	defer lock.Unlock()
 	if !e.Plain(in) || e.shutting() || !in && e.shutOut.Load() {
 		return
 	}

@@ -21,7 +21,7 @@ func (e *endpoint) Send(ctx context.Context, p []byte) (int, error) {
 	if err := e.lock(ctx, &e.sending); err != nil {
 		return 0, err
 	}
-	defer e.sending.Give()
+	defer e.sending.Unlock()
 	if e.shutOut.Load() {
 		return 0, errShut
 	}
@@ -57,10 +57,10 @@ func (e *endpoint) TrySend(p []byte) (int, error) {
 	if data == nil {
 		return 0, err
 	}
-	if !e.sending.Try() {
+	if !e.sending.TryLock() {
 		return 0, nil
 	}
-	defer e.sending.Give()
+	defer e.sending.Unlock()
 	if e.shutOut.Load() {
 		return 0, errShut
 	}
@@ -92,7 +92,7 @@ func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	if err := e.lock(ctx, &e.receiving); err != nil {
 		return 0, err
 	}
-	defer e.receiving.Give()
+	defer e.receiving.Unlock()
 	for {
 		if e.shutting() {
 			return 0, status.Reset
@@ -138,7 +138,7 @@ func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 // which it is.
 func (e *endpoint) received(data nodeStream, err error) error {
 	switch {
-	case err == nil || withdrawn(err):
+	case err == nil || canceled(err):
 		return err
 	case !errors.Is(err, io.EOF):
 		return e.broken(err)
@@ -170,7 +170,7 @@ func (e *endpoint) askEnding() proto.Ending {
 // broken maps a failure of the data socket or of the ring: unless this end was closed the
 // connection has ended, and the node may know the cause.
 func (e *endpoint) broken(err error) error {
-	if err == nil || withdrawn(err) {
+	if err == nil || canceled(err) {
 		return err
 	}
 	if cause := e.Cause(); cause != "" {
@@ -185,10 +185,10 @@ func (e *endpoint) TryRecv(p []byte) (int, error) {
 	if data == nil {
 		return 0, err
 	}
-	if !e.receiving.Try() {
+	if !e.receiving.TryLock() {
 		return 0, nil
 	}
-	defer e.receiving.Give()
+	defer e.receiving.Unlock()
 	n, _, err := e.receive(data, p)
 	if errors.Is(err, status.Again) || errors.Is(err, io.EOF) && e.mayComeByPath() {
 		return 0, nil
@@ -210,8 +210,8 @@ func (e *endpoint) streaming(p []byte) (nodeStream, error) {
 }
 
 // lock takes t for one call, even if ctx is done, as long as the call need not wait.
-func (e *endpoint) lock(ctx context.Context, t *Turn) error {
-	if t.Try() || t.Take(ctx.Done(), e.quit) {
+func (e *endpoint) lock(ctx context.Context, t *Mutex) error {
+	if t.TryLock() || t.Lock(ctx.Done(), e.quit) {
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -220,7 +220,7 @@ func (e *endpoint) lock(ctx context.Context, t *Turn) error {
 	return status.Reset
 }
 
-// withdrawn reports whether err is the end of a call's ctx.
-func withdrawn(err error) bool {
+// canceled reports whether err is the end of a call's ctx.
+func canceled(err error) bool {
 	return errors.Is(err, status.Canceled) || errors.Is(err, status.TimedOut)
 }

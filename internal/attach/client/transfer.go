@@ -133,7 +133,7 @@ func (d *direct) transfer(t *transfer) bool {
 }
 
 // copyOne copies between one window of the peer and t's memory, or its one window here: most
-// transfers are so small that setting up a reach costs more than the copy.
+// transfers are so small that setting up a byteRange costs more than the copy.
 func (t *transfer) copyOne(there *window, here []*window) error {
 	theirs, ours := there.bytes(t.remote, t.n), t.memory
 	if len(here) == 1 {
@@ -146,17 +146,17 @@ func (t *transfer) copyOne(there *window, here []*window) error {
 }
 
 // peers returns the memory of [off, off+n), which lies in ws. It is valid until move.
-func (d *direct) peers(ws []*window, off, n int64) (r reach) {
-	r, d.theirs = reachOf(d.theirs, ws, off, n)
+func (d *direct) peers(ws []*window, off, n int64) (r byteRange) {
+	r, d.theirs = rangeOf(d.theirs, ws, off, n)
 	return r
 }
 
 // local returns t's memory at this end, which lies in here unless it is plain. It is valid until move.
-func (d *direct) local(t *transfer, here []*window) (r reach) {
+func (d *direct) local(t *transfer, here []*window) (r byteRange) {
 	if t.plain {
-		return reach{first: t.memory}
+		return byteRange{first: t.memory}
 	}
-	r, d.ours = reachOf(d.ours, here, t.local, t.n)
+	r, d.ours = rangeOf(d.ours, here, t.local, t.n)
 	return r
 }
 

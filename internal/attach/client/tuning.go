@@ -47,7 +47,7 @@ func readTuning(env func(string) string) (t tuning, err error) {
 	if text := env(envSpin); text != "" {
 		n, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || n > maxSpin {
-			return t, fmt.Errorf("%s is %q, want a number of looks from 0 to %d: %w", envSpin, text, maxSpin, status.Invalid)
+			return t, fmt.Errorf("%s is %q, want a number of polls from 0 to %d: %w", envSpin, text, maxSpin, status.Invalid)
 		}
 		t.spin = int(n)
 	}
@@ -63,15 +63,15 @@ func readTuning(env func(string) string) (t tuning, err error) {
 	return t, nil
 }
 
-// ringHabits are the node's settings for all channels of a session, requested once.
-type ringHabits struct {
+// ringSettings are the node's settings for all channels of a session, requested once.
+type ringSettings struct {
 	mu    sync.Mutex // guards the fields below; not held while the node is asked
 	known bool
 	body  proto.RingsBody
 }
 
 // get returns them. It checks the node's answer. quit ends the wait for it.
-func (r *ringHabits) get(c *session, quit <-chan struct{}) (proto.RingsBody, error) {
+func (r *ringSettings) get(c *session, quit <-chan struct{}) (proto.RingsBody, error) {
 	r.mu.Lock()
 	known, body := r.known, r.body
 	r.mu.Unlock()

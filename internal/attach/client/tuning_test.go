@@ -29,7 +29,7 @@ func TestSettingsOfAnApplication(t *testing.T) {
 		{map[string]string{"FABRIC_LATENCY": "low", "FABRIC_SPIN": "5", "FABRIC_HUGE_PAGES": "try"}, tuning{true, 5, shm.HugeTry}, ""},
 		{map[string]string{"FABRIC_SPIN": "0", "FABRIC_HUGE_PAGES": "off"}, tuning{spin: 0}, ""},
 		{map[string]string{"FABRIC_SPIN": "16777216", "FABRIC_HUGE_PAGES": "require"}, tuning{false, 1 << 24, shm.HugeRequire}, ""},
-		{map[string]string{"FABRIC_SPIN": "16777217"}, tuning{}, `FABRIC_SPIN is "16777217", want a number of looks from 0 to 16777216`},
+		{map[string]string{"FABRIC_SPIN": "16777217"}, tuning{}, `FABRIC_SPIN is "16777217", want a number of polls from 0 to 16777216`},
 		{map[string]string{"FABRIC_SPIN": "-1"}, tuning{}, "from 0 to 16777216"},
 		{map[string]string{"FABRIC_SPIN": "10us"}, tuning{}, "from 0 to 16777216"},
 		{map[string]string{"FABRIC_SPIN": "99999999999999999999"}, tuning{}, "from 0 to 16777216"},
@@ -79,7 +79,7 @@ func TestSpinnerLooksAsOftenAsItMay(t *testing.T) {
 	for range 200 {
 		s.watch(func() bool { return true }, func() bool { return false })
 	}
-	if got := s.budget.Looks(); got != 64 {
+	if got := s.budget.Polls(); got != 64 {
 		t.Errorf("watching pays and its budget is %d, want all 64", got)
 	}
 }
@@ -292,7 +292,7 @@ func TestHostileChannels(t *testing.T) {
 			e := ep.(*endpoint)
 			e.upgrade(false)
 			if c.want == "-" {
-				eventually(t, "the attempt has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.asks.upgrading })
+				eventually(t, "the attempt has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.upgrades.upgrading })
 				if len(n.joined) > 0 || e.ch.Load() != nil {
 					t.Error("it is joined")
 				}

@@ -63,5 +63,5 @@ func (p *farPath) giveBack(o unclaimed) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unclaimed = slices.Insert(p.unclaimed, 0, o)
-	p.turn.Broadcast()
+	p.changed.Broadcast()
 }

@@ -13,12 +13,12 @@ func (e *endpoint) sent(n int) {
 	}
 	e.moved.sent += uint64(n)
 	e.moved.calls++
-	if e.asks.tries == len(channelAfter) || e.ch.Load() != nil {
+	if e.upgrades.tries == len(channelAfter) || e.ch.Load() != nil {
 		return
 	}
-	due := e.moved.calls >= channelAfter[e.asks.tries] || e.asks.tries == 0 && e.moved.sent >= upgradeBytes
+	due := e.moved.calls >= channelAfter[e.upgrades.tries] || e.upgrades.tries == 0 && e.moved.sent >= upgradeBytes
 	if due && e.upgrade(false) && !e.far.is.Load() { // a path has pauses instead
-		e.asks.tries++
+		e.upgrades.tries++
 	}
 }
 
@@ -31,19 +31,19 @@ const upgradeBytes = 64 << 10
 func (e *endpoint) upgrade(offered bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.data == nil || e.asks.upgrading || e.ch.Load() != nil || len(e.asks.spent) >= len(channelAfter) {
+	if e.closed || e.data == nil || e.upgrades.upgrading || e.ch.Load() != nil || len(e.upgrades.spent) >= len(channelAfter) {
 		return false
 	}
 	if e.far.is.Load() {
 		e.upgradePathLocked(offered)
 		return true
 	}
-	e.asks.upgrading = true
+	e.upgrades.upgrading = true
 	e.wg.Go(func() {
 		e.join()
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.asks.upgrading = false
+		e.upgrades.upgrading = false
 	})
 	return true
 }

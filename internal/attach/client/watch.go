@@ -11,7 +11,7 @@ import (
 
 // maxTold bounds the events queued for slow watchers. Events must not be lost: one more ends the
 // session.
-const maxTold = 1 << 14
+const maxQueuedEvents = 1 << 14
 
 // watchers passes events to the watching functions, from one goroutine.
 type watchers struct {
@@ -37,8 +37,8 @@ func (w *watchers) start() { go w.run() } // wait waits for it
 func (w *watchers) put(ev attach.Event) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.queue) >= maxTold {
-		return fmt.Errorf("%d events wait for a function that watches: %w", maxTold, status.NoBufs)
+	if len(w.queue) >= maxQueuedEvents {
+		return fmt.Errorf("%d events wait for a function that watches: %w", maxQueuedEvents, status.NoBufs)
 	}
 	w.queue = append(w.queue, ev)
 	w.moved.Broadcast()

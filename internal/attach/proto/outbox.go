@@ -20,10 +20,10 @@ type Packet struct {
 
 // A packet is a frame that waits for the socket.
 type packet struct {
-	bytes []byte
-	file  *os.File
-	after func()
-	told  bool // by tell
+	bytes  []byte
+	file   *os.File
+	after  func()
+	notice bool // by Notify
 }
 
 func (p packet) end() {
@@ -34,17 +34,17 @@ func (p packet) end() {
 
 // An Outbox sends packets in order without making their senders wait. Packets that
 // the socket does not take at once are queued; the bound is the senders' affair, see
-// [outbox.wait] and tell's limit.
+// [Outbox.Wait] and Notify's limit.
 type Outbox struct {
 	conn attach.Packets
 
-	mu     sync.Mutex // guards the fields below; held over sends that do not wait
-	moved  sync.Cond  // broadcast when queue or closed has changed
-	queue  []packet   // the first is being sent
-	told   int        // of them, by tell
-	closed bool
-	coder  Coder  // of the frame that is being put
-	frame  []byte // its memory, kept for the next one
+	mu      sync.Mutex // guards the fields below; held over sends that do not wait
+	moved   sync.Cond  // broadcast when queue or closed has changed
+	queue   []packet   // the first is being sent
+	notices int        // of them, by Notify
+	closed  bool
+	coder   Coder  // of the frame that is being put
+	frame   []byte // its memory, kept for the next one
 }
 
 // NewOutbox returns an outbox for conn, which stays its owner's. Run must be called.
@@ -58,12 +58,12 @@ func NewOutbox(conn attach.Packets) *Outbox {
 // socket broken; l is dropped then.
 func (o *Outbox) Put(l Packet) error { return o.post(l, false, 0) }
 
-// Tell is put for packets that may come without end. It drops l and returns status.NoBufs
-// when limit packets of tell are queued.
-func (o *Outbox) Tell(l Packet, limit int) error { return o.post(l, true, limit) }
+// Notify is Put for packets that may come without end. It drops l and returns status.NoBufs
+// when limit packets of Notify are queued.
+func (o *Outbox) Notify(l Packet, limit int) error { return o.post(l, true, limit) }
 
-func (o *Outbox) post(l Packet, told bool, limit int) error {
-	err := o.enqueue(l, told, limit)
+func (o *Outbox) post(l Packet, notice bool, limit int) error {
+	err := o.enqueue(l, notice, limit)
 	if errors.Is(err, errQueued) {
 		return nil
 	}
@@ -76,13 +76,13 @@ func (o *Outbox) post(l Packet, told bool, limit int) error {
 // errQueued says that the packet was kept.
 var errQueued = errors.New("queued")
 
-func (o *Outbox) enqueue(l Packet, told bool, limit int) error {
+func (o *Outbox) enqueue(l Packet, notice bool, limit int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
 		return status.Reset
-	case told && o.told >= limit:
+	case notice && o.notices >= limit:
 		return status.NoBufs
 	}
 	o.coder = encoderTo(o.frame[:0])
@@ -97,9 +97,9 @@ func (o *Outbox) enqueue(l Packet, told bool, limit int) error {
 			return status.Reset
 		}
 	}
-	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.File, after: l.After, told: told})
-	if told {
-		o.told++
+	o.queue = append(o.queue, packet{bytes: bytes.Clone(o.frame), file: l.File, after: l.After, notice: notice})
+	if notice {
+		o.notices++
 	}
 	o.moved.Broadcast()
 	return errQueued
@@ -137,8 +137,8 @@ func (o *Outbox) Run() {
 		o.mu.Lock()
 		if !o.closed { // close has dropped and ended everything queued, p too
 			o.queue = o.queue[1:]
-			if p.told {
-				o.told--
+			if p.notice {
+				o.notices--
 			}
 			o.moved.Broadcast()
 			o.mu.Unlock()

@@ -18,7 +18,7 @@ func TestManyAnswersAtOnce(t *testing.T) {
 			t.Fatalf("answer %d: %v", i, err)
 		}
 	}
-	if err := o.Tell(Packet{Header: Header{Op: OpState}}, tellings); err != nil {
+	if err := o.Notify(Packet{Header: Header{Op: OpState}}, tellings); err != nil {
 		t.Errorf("a telling: %v", err)
 	}
 	buf := make([]byte, MaxFrame)

@@ -23,8 +23,8 @@ const joinTime = 2 * time.Second
 
 // pairs finds the endpoints with a peer on this node, and their channels.
 type pairs struct {
-	mu   sync.Mutex      // guards ends, and every pairing and half
-	ends map[any]*served // by their key of NodeEndpoint.Pair
+	mu   sync.Mutex        // guards ends, and every pairing and half
+	ends map[any]*endpoint // by their key of NodeEndpoint.Pair
 }
 
 // A pairing is what pairs knows of an endpoint. Guarded by pairs.mu.
@@ -36,7 +36,7 @@ type pairing struct {
 // A half is one side of a channel, from the request for it to the end of the
 // connection. One channel of the session's account is charged for it.
 type half struct {
-	of    *served
+	of    *endpoint
 	peer  *half         // nil until the other side has asked too
 	made  chan struct{} // closed when peer and files are set
 	alone chan struct{} // closed when it is known, before the other side has asked, that it never will
@@ -51,7 +51,7 @@ type half struct {
 }
 
 // enter makes e, which has just been connected, visible to its peer.
-func (p *pairs) enter(e *served) {
+func (p *pairs) enter(e *endpoint) {
 	self, _, ok := e.ep.Pair()
 	if !ok {
 		e.via("the peer is on another node")
@@ -64,7 +64,7 @@ func (p *pairs) enter(e *served) {
 }
 
 // leave removes e, which is being closed, and drops its half of a channel.
-func (p *pairs) leave(e *served) {
+func (p *pairs) leave(e *endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e.pairing.key != nil {
@@ -88,7 +88,7 @@ func (h *half) leave(cause error) {
 }
 
 // drop removes e's half of a channel. The caller holds mu.
-func (p *pairs) drop(e *served) {
+func (p *pairs) drop(e *endpoint) {
 	h := e.pairing.half
 	if h == nil {
 		return
@@ -103,7 +103,7 @@ func (p *pairs) drop(e *served) {
 }
 
 // asked reports whether e's application has a channel, or has asked for one.
-func (p *pairs) asked(e *served) bool {
+func (p *pairs) asked(e *endpoint) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return e.pairing.half != nil
@@ -118,7 +118,7 @@ func (h *half) close(i int) {
 
 // ask creates e's half of a channel, and completes it if the other side has created its own.
 // Otherwise it returns the endpoint to be notified as other.
-func (p *pairs) ask(e *served, params ring.Params) (h *half, other *served, err error) {
+func (p *pairs) ask(e *endpoint, params ring.Params) (h *half, other *endpoint, err error) {
 	_, peer, ok := e.ep.Pair()
 	if !ok {
 		return nil, nil, fmt.Errorf("the peer is on another node: %w", status.NotSupp)
@@ -186,7 +186,7 @@ func makeChannel(a, b *half, params ring.Params) (err error) {
 }
 
 // take returns one of the files of e's half. The caller owns it; it stays charged.
-func (p *pairs) take(e *served, i int) *os.File {
+func (p *pairs) take(e *endpoint, i int) *os.File {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := e.pairing.half
@@ -201,7 +201,7 @@ func (p *pairs) take(e *served, i int) *os.File {
 
 // giveUp withdraws an unanswered request for a channel; false if the other side has answered
 // meanwhile.
-func (p *pairs) giveUp(e *served, h *half) bool {
+func (p *pairs) giveUp(e *endpoint, h *half) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if h.peer != nil || e.pairing.half != h {
@@ -240,7 +240,7 @@ func doChannel(ctx context.Context, s *session, r *request) (reply, error) {
 }
 
 // await waits until the other side has asked too.
-func (p *pairs) await(ctx context.Context, e *served, h *half) error {
+func (p *pairs) await(ctx context.Context, e *endpoint, h *half) error {
 	t := time.NewTimer(joinTime)
 	defer t.Stop()
 	var err error
@@ -264,13 +264,13 @@ func (p *pairs) await(ctx context.Context, e *served, h *half) error {
 
 // offer notifies the application that its peer asks for a channel. It is a hint, dropped if the
 // application does not read.
-func (e *served) offer() {
+func (e *endpoint) offer() {
 	offer := proto.Packet{Header: proto.Header{Op: proto.OpOffer, Endpoint: e.id}}
-	e.s.out.Tell(offer, proto.MaxRequests) // an error is the session's end, or the queue's bound
+	e.s.out.Notify(offer, proto.MaxRequests) // an error is the session's end, or the queue's bound
 }
 
 // via records why the endpoint's messages go through the node.
-func (e *served) via(why string) {
+func (e *endpoint) via(why string) {
 	way := attach.ViaSocket
 	if e.s.inProcess {
 		way = attach.ViaCall
@@ -281,7 +281,7 @@ func (e *served) via(why string) {
 // without logs, once, that a connection of the session stays without a channel although one should
 // be possible.
 func (s *session) without(why string) {
-	if !s.told.Swap(true) {
+	if !s.warned.Swap(true) {
 		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` shows the next ones")
 	}
 }
@@ -306,7 +306,7 @@ func doJoined(_ context.Context, s *session, r *request) (reply, error) {
 	if m.OK > 1 {
 		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
 	}
-	if m.OK == 1 && m.Why != "" && !s.told.Swap(true) {
+	if m.OK == 1 && m.Why != "" && !s.warned.Swap(true) {
 		s.log.Info().Str("op", "channel").Str("reason", m.Why).Msg("channel is not what was asked for; `fabricd why` shows the next ones")
 	}
 	if m.OK == 0 {
@@ -324,7 +324,7 @@ func doRings(_ context.Context, s *session, _ *request) (reply, error) {
 	return reply{body: &proto.RingsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil
 }
 
-func (p *pairs) join(e *served, ok bool, why string) error {
+func (p *pairs) join(e *endpoint, ok bool, why string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := e.pairing.half

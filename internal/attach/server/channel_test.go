@@ -21,12 +21,12 @@ func (e pairedEnd) Pair() (self, peer any, ok bool) { return e.self, e.peer, tru
 // A request for a channel may run concurrently with the endpoint's close, which does not wait for
 // it: nothing stays charged, and no descriptor open.
 func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
-	p := pairs{ends: make(map[any]*served)}
+	p := pairs{ends: make(map[any]*endpoint)}
 	user := newAccount("the user", Limits{}.withDefaults(4), nil)
-	var ends [2]*served
+	var ends [2]*endpoint
 	for i := range ends {
 		of := &session{account: newSessionAccount(SessionLimits(), user)}
-		ends[i] = &served{s: of, ep: pairedEnd{self: i, peer: 1 - i}}
+		ends[i] = &endpoint{s: of, ep: pairedEnd{self: i, peer: 1 - i}}
 	}
 	for _, e := range ends {
 		p.enter(e)

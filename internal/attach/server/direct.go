@@ -15,20 +15,20 @@ import (
 // application that does not read must not lose its session because a peer unregisters windows.
 const staleBacklog = proto.MaxRequests / 4
 
-// A directServed is the node's state for an endpoint's direct access to the peer's windows: a slot
+// A directAccess is the node's state for an endpoint's direct access to the peer's windows: a slot
 // of the session's epochs.
-type directServed struct {
+type directAccess struct {
 	mu     sync.Mutex // guards the fields below
 	closed bool
 	open   bool // slot is valid
 	slot   uint32
-	stop   func() // ends the calls of withdrawn
+	stop   func() // ends the calls of invalidate
 	asked  bool   // windows were passed since STALE was last sent
 }
 
 // begin returns the endpoint's slot, which it takes with the first window: an endpoint with a peer
 // on another node never has one, and costs nothing.
-func (d *directServed) begin(e *served, roff int64) (uint32, error) {
+func (d *directAccess) begin(e *endpoint, roff int64) (uint32, error) {
 	d.mu.Lock()
 	open := d.open
 	d.mu.Unlock()
@@ -46,7 +46,7 @@ func (d *directServed) begin(e *served, roff int64) (uint32, error) {
 	return d.take(e)
 }
 
-func (d *directServed) take(e *served) (uint32, error) {
+func (d *directAccess) take(e *endpoint) (uint32, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -60,7 +60,7 @@ func (d *directServed) take(e *served) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	stop, err := e.ep.OnWithdrawal(func() { e.withdrawn(slot) })
+	stop, err := e.ep.OnInvalidation(func() { e.invalidate(slot) })
 	if err != nil {
 		e.s.epochs.give(slot)
 		return 0, err
@@ -69,9 +69,9 @@ func (d *directServed) take(e *served) (uint32, error) {
 	return slot, nil
 }
 
-// withdrawn invalidates the windows that the application knows. If it knows any, it gets a
+// invalidate invalidates the windows that the application knows. If it knows any, it gets a
 // notification, so that it unmaps the memory.
-func (e *served) withdrawn(slot uint32) {
+func (e *endpoint) invalidate(slot uint32) {
 	e.s.epochs.bump(slot)
 	d := &e.direct
 	d.mu.Lock()
@@ -80,11 +80,11 @@ func (e *served) withdrawn(slot uint32) {
 		return
 	}
 	stale := proto.Packet{Header: proto.Header{Op: proto.OpStale, Endpoint: e.id}}
-	d.asked = e.s.out.Tell(stale, staleBacklog) != nil // not sent: the next withdrawal sends it
+	d.asked = e.s.out.Notify(stale, staleBacklog) != nil // not sent: the next withdrawal sends it
 }
 
 // end releases the slot.
-func (d *directServed) end(s *session) {
+func (d *directAccess) end(s *session) {
 	d.mu.Lock()
 	open, slot, stop := d.open, d.slot, d.stop
 	d.open, d.closed = false, true

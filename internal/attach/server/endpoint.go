@@ -14,34 +14,34 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A served is one endpoint of an application. One endpoint of the session's account is charged for
+// An endpoint is one endpoint of an application. One endpoint of the session's account is charged for
 // it until it is finally closed.
-type served struct {
+type endpoint struct {
 	id uint32
 	s  *session
 	ep attach.NodeEndpoint
 
-	direct  directServed
-	pairing pairing
-	said    atomic.Bool // the application has sent CLOSE
+	direct    directAccess
+	pairing   pairing
+	closeSent atomic.Bool // the application has sent CLOSE
 
 	pathRest atomic.Int64 // bytes of PATH_REST, each charged
 	rmaAsked atomic.Bool  // RMA_PATH was received, and not answered for a passing reason
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool
-	mover     mover          // once connected
-	following func()         // stops the notification of poll events; nil while there is none
-	windows   []servedWindow // each charged
+	mover     mover    // once connected
+	following func()   // stops the notification of poll events; nil while there is none
+	windows   []window // each charged
 
 	pathAsked bool // PATH was received, and not answered without a path
 	pathGot   bool // the application has got its end
 	pathUsed  bool // JOINED has reported that the application uses it
 }
 
-// serveEndpoint adds ep, which is charged, to the session. If the session is ending it closes ep.
-func (s *session) serveEndpoint(ep attach.NodeEndpoint) (*served, error) {
-	e := &served{s: s, ep: ep}
+// addEndpoint adds ep, which is charged, to the session. If the session is ending it closes ep.
+func (s *session) addEndpoint(ep attach.NodeEndpoint) (*endpoint, error) {
+	e := &endpoint{s: s, ep: ep}
 	if s.add(e) {
 		return e, nil
 	}
@@ -50,8 +50,8 @@ func (s *session) serveEndpoint(ep attach.NodeEndpoint) (*served, error) {
 	return nil, status.Reset
 }
 
-// A servedWindow is a window of an endpoint and the memory behind it.
-type servedWindow struct {
+// A window is a window of an endpoint and the memory behind it.
+type window struct {
 	proto.Span
 	memory *memory
 	prot   rma.Prot
@@ -59,21 +59,21 @@ type servedWindow struct {
 
 // opened and gone maintain the windows' charges and their memory's counts.
 
-func (e *served) opened(w servedWindow) {
+func (e *endpoint) opened(w window) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing {
-		e.s.account.refund(windows, 1) // begin counted the windows before this one was added
+		e.s.account.refund(windows, 1) // startClose counted the windows before this one was added
 		w.memory.close(w.prot)
 		return
 	}
 	e.windows = append(e.windows, w)
 }
 
-func (e *served) gone(r proto.Span) {
+func (e *endpoint) gone(r proto.Span) {
 	e.mu.Lock()
 	before := len(e.windows)
-	e.windows = slices.DeleteFunc(e.windows, func(w servedWindow) bool {
+	e.windows = slices.DeleteFunc(e.windows, func(w window) bool {
 		in := w.Off >= r.Off && uint64(w.Off-r.Off) <= uint64(r.Len) && uint64(w.Len) <= uint64(r.Len)-uint64(w.Off-r.Off)
 		if in {
 			w.memory.close(w.prot)
@@ -87,7 +87,7 @@ func (e *served) gone(r proto.Span) {
 
 // follow notifies the application of changes of the endpoint's poll events, until it is connected
 // or closed: from then on its data socket shows them.
-func (e *served) follow() {
+func (e *endpoint) follow() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing || e.mover != nil || e.following != nil {
@@ -113,16 +113,16 @@ func (e *served) follow() {
 
 // state sends the endpoint's poll events. It blocks while the application does not read: changes
 // meanwhile are merged into one.
-func (e *served) state() {
+func (e *endpoint) state() {
 	e.s.out.Wait(proto.MaxRequests)
-	e.s.tell(proto.Header{Op: proto.OpState, Endpoint: e.id}, &proto.ReadyBody{Events: uint16(e.events())})
+	e.s.sendNotice(proto.Header{Op: proto.OpState, Endpoint: e.id}, &proto.ReadyBody{Events: uint16(e.events())})
 }
 
 // events returns the endpoint's poll events. An endpoint closed by the node reports the end of the
 // connection; only one closed by the application is invalid.
-func (e *served) events() attach.Events {
+func (e *endpoint) events() attach.Events {
 	ev := e.ep.Ready()
-	if ev&attach.PollNval != 0 && !e.begun() {
+	if ev&attach.PollNval != 0 && !e.closeStarted() {
 		return attach.PollErr | attach.PollHup
 	}
 	return ev
@@ -131,7 +131,7 @@ func (e *served) events() attach.Events {
 // connect starts to move the bytes of the endpoint's connection through d, which it owns; nil if
 // the application uses the node's endpoint itself. It reports false if the endpoint is closed or
 // already connected.
-func (e *served) connect(d *socketPair) bool {
+func (e *endpoint) connect(d *socketPair) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing || e.mover != nil {
@@ -154,7 +154,7 @@ func (e *served) connect(d *socketPair) bool {
 	return true
 }
 
-func (e *served) newMover(d *socketPair) mover {
+func (e *endpoint) newMover(d *socketPair) mover {
 	if d == nil {
 		return newHandedOver(e.ep, e.state)
 	}
@@ -162,7 +162,7 @@ func (e *served) newMover(d *socketPair) mover {
 }
 
 // moves returns what moves the connection's bytes; nil before a connection.
-func (e *served) moves() mover {
+func (e *endpoint) moves() mover {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mover
@@ -170,7 +170,7 @@ func (e *served) moves() mover {
 
 // fence makes the application's calls fail if the connection has ended: once the removal of a node
 // is reported, no call may succeed as if that node were there.
-func (e *served) fence() {
+func (e *endpoint) fence() {
 	if p := e.moves(); p != nil && e.ep.Ready()&attach.PollHup != 0 {
 		p.ended(e.s.ctx)
 		if e.s.srv.paired.asked(e) {
@@ -195,10 +195,10 @@ func (f finish) of(ep attach.NodeEndpoint) {
 	ep.Close()
 }
 
-// begin ends the endpoint, in the background if there are bytes to deliver: in the way of how,
+// startClose ends the endpoint, in the background if there are bytes to deliver: in the way of how,
 // unless the application has closed it. It is called once.
-func (e *served) begin(how finish) {
-	if e.said.Load() {
+func (e *endpoint) startClose(how finish) {
+	if e.closeSent.Load() {
 		how = finish{}
 	}
 	e.mu.Lock()
@@ -223,8 +223,8 @@ func (e *served) begin(how finish) {
 	e.s.account.refund(endpoints, 1)
 }
 
-// begun reports whether begin was called, on the application's request or at its end.
-func (e *served) begun() bool {
+// closeStarted reports whether startClose was called, on the application's request or at its end.
+func (e *endpoint) closeStarted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.closing
@@ -232,7 +232,7 @@ func (e *served) begun() bool {
 
 // settle returns when the endpoint is closed, when the close waits for a peer that does not read,
 // or when ctx is done.
-func (e *served) settle(ctx context.Context) {
+func (e *endpoint) settle(ctx context.Context) {
 	p := e.moves()
 	if p == nil {
 		return
@@ -264,7 +264,7 @@ func (s *session) finish(ctx context.Context, r *request, how finish) (reply, er
 	if !found {
 		return reply{}, fmt.Errorf("endpoint %d: %w", r.Endpoint, status.BadFD)
 	}
-	r.ep.begin(how)
+	r.ep.startClose(how)
 	r.ep.settle(ctx)
 	return reply{}, nil
 }
@@ -275,7 +275,7 @@ func doShut(_ context.Context, _ *session, r *request) (reply, error) {
 	if p == nil {
 		return reply{}, status.NotConn
 	}
-	p.shutOut()
+	p.halfClose()
 	return reply{}, nil
 }
 
@@ -289,7 +289,7 @@ func doConnect(ctx context.Context, s *session, r *request) (reply, error) {
 }
 
 // connected calls connect and answers the request that connects e.
-func (s *session) connected(e *served, connect func() error) (reply, error) {
+func (s *session) connected(e *endpoint, connect func() error) (reply, error) {
 	d, err := s.dataSocket()
 	if err != nil {
 		return reply{}, err
@@ -326,7 +326,7 @@ func doTryAccept(_ context.Context, s *session, r *request) (reply, error) {
 
 // accepted adds the endpoint that accept returns to the session. If the application has no room for
 // it, the requests queued at the listener are refused: they would only wait for their time-out.
-func (s *session) accepted(listener *served, accept func() (attach.NodeEndpoint, addr.Addr, error)) (reply, error) {
+func (s *session) accepted(listener *endpoint, accept func() (attach.NodeEndpoint, addr.Addr, error)) (reply, error) {
 	if err := s.account.charge(endpoints, 1); err != nil {
 		listener.ep.RefuseWaiting()
 		return reply{}, err
@@ -336,7 +336,7 @@ func (s *session) accepted(listener *served, accept func() (attach.NodeEndpoint,
 		s.account.refund(endpoints, 1)
 		return reply{}, err
 	}
-	e, err := s.serveEndpoint(ep)
+	e, err := s.addEndpoint(ep)
 	if err != nil {
 		return reply{}, err
 	}
@@ -352,18 +352,18 @@ func (s *session) accepted(listener *served, accept func() (attach.NodeEndpoint,
 }
 
 // forget ends an endpoint that could not be reported to the application, unless teardown does.
-func (s *session) forget(e *served) {
+func (s *session) forget(e *endpoint) {
 	s.mu.Lock()
 	found := s.endpoints.all[e.id] == e
 	delete(s.endpoints.all, e.id)
 	s.mu.Unlock()
 	if found {
-		e.begin(abortedBy(proto.CauseUnheard))
+		e.startClose(abortedBy(proto.CauseUnheard))
 	}
 }
 
 // established answers a request that has connected the endpoint. It owns d.
-func (e *served) established(d *socketPair) (reply, error) {
+func (e *endpoint) established(d *socketPair) (reply, error) {
 	if !e.connect(d) {
 		return reply{}, status.Reset
 	}

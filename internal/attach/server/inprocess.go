@@ -19,10 +19,10 @@ type mover interface {
 	close(how finish)
 	// ended waits, after the connection has ended, until the application can see that.
 	ended(ctx context.Context)
-	// shutOut makes the end of the application's bytes a half-close.
-	shutOut()
-	// heard returns how the peer's bytes ended.
-	heard() proto.Ending
+	// halfClose makes the end of the application's bytes a half-close.
+	halfClose()
+	// peerEnding returns how the peer's bytes ended.
+	peerEnding() proto.Ending
 	// settled returns a channel that is closed when the endpoint is, and one that has a token when
 	// that waits for a peer that does not take the bytes owed to it.
 	settled() (done, stuck <-chan struct{})
@@ -97,6 +97,6 @@ func (p *handedOver) close(how finish) {
 }
 
 func (p *handedOver) ended(context.Context)                  { p.hup() }
-func (p *handedOver) shutOut()                               {}                         // the application does it
-func (p *handedOver) heard() proto.Ending                    { return proto.EndedLost } // nor does it ask
+func (p *handedOver) halfClose()                             {}                         // the application does it
+func (p *handedOver) peerEnding() proto.Ending               { return proto.EndedLost } // nor does it ask
 func (p *handedOver) settled() (done, stuck <-chan struct{}) { return p.done, nil }

@@ -105,7 +105,7 @@ func doRegister(_ context.Context, s *session, r *request) (reply, error) {
 		s.account.refund(windows, 1)
 		return reply{}, err
 	}
-	r.ep.opened(servedWindow{proto.Span{Off: off, Len: m.Len}, region, m.Prot})
+	r.ep.opened(window{proto.Span{Off: off, Len: m.Len}, region, m.Prot})
 	return reply{body: &proto.Offset{Off: off}}, nil
 }
 
@@ -118,13 +118,13 @@ func doUnregister(_ context.Context, _ *session, r *request) (reply, error) {
 	return reply{}, err
 }
 
-// staged returns a buffer for t and the memory to copy from or to, with a reference. done releases
+// stage returns a buffer for t and the memory to copy from or to, with a reference. done releases
 // both.
-func (s *session) staged(ctx context.Context, t *proto.VTransfer) (buf []byte, region *memory, done func(), err error) {
+func (s *session) stage(ctx context.Context, t *proto.VTransfer) (buf []byte, region *memory, done func(), err error) {
 	if t.Len <= 0 || t.Len > proto.MaxStage {
 		return nil, nil, nil, fmt.Errorf("%d bytes, want 1 to %d: %w", t.Len, proto.MaxStage, status.Invalid)
 	}
-	free, err := s.takeStage(ctx, t.Len)
+	free, err := s.acquireStaging(ctx, t.Len)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -136,19 +136,19 @@ func (s *session) staged(ctx context.Context, t *proto.VTransfer) (buf []byte, r
 	return make([]byte, t.Len), region, func() { region.Release(); free() }, nil
 }
 
-// takeStage waits for the session's token for a piece of n bytes, and then for room at the node:
+// acquireStaging waits for the session's token for a piece of n bytes, and then for room at the node:
 // sessions that wait for a token do not hold up others.
-func (s *session) takeStage(ctx context.Context, n int64) (free func(), err error) {
+func (s *session) acquireStaging(ctx context.Context, n int64) (free func(), err error) {
 	select {
-	case s.pieces.tokens <- struct{}{}:
+	case s.staging.tokens <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if err := s.srv.staged.take(ctx, &s.pieces.bytes, n); err != nil {
-		<-s.pieces.tokens
+	if err := s.srv.staging.acquire(ctx, &s.staging.bytes, n); err != nil {
+		<-s.staging.tokens
 		return nil, err
 	}
-	return func() { s.srv.staged.give(&s.pieces.bytes, n); <-s.pieces.tokens }, nil
+	return func() { s.srv.staging.release(&s.staging.bytes, n); <-s.staging.tokens }, nil
 }
 
 func doVWriteTo(ctx context.Context, s *session, r *request) (reply, error) {
@@ -164,7 +164,7 @@ func doVPutSignal(ctx context.Context, s *session, r *request) (reply, error) {
 // copied copies the bytes before it has them written: the application may change them once it has
 // the answer. The operation owns the copy.
 func (s *session) copied(ctx context.Context, t *proto.VTransfer, write func(b []byte) error) error {
-	buf, region, done, err := s.staged(ctx, t)
+	buf, region, done, err := s.stage(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (s *session) copied(ctx context.Context, t *proto.VTransfer, write func(b [
 // application later.
 func doVReadFrom(ctx context.Context, s *session, r *request) (reply, error) {
 	t := r.in.(*proto.VTransfer)
-	buf, region, done, err := s.staged(ctx, t)
+	buf, region, done, err := s.stage(ctx, t)
 	if err != nil {
 		return reply{}, err
 	}
@@ -192,14 +192,14 @@ func doVReadFrom(ctx context.Context, s *session, r *request) (reply, error) {
 	if err := r.ep.ep.VReadFrom(buf, t.Remote, flags); err != nil {
 		return reply{}, err
 	}
-	return reply{}, s.give(region, buf, t.MemOff)
+	return reply{}, s.copyToApp(region, buf, t.MemOff)
 }
 
-// give copies b to the application's memory, unless that is frozen already.
-func (s *session) give(region attach.Region, b []byte, off int64) error {
-	s.gifts.RLock()
-	defer s.gifts.RUnlock()
-	if s.gifts.over {
+// copyToApp copies b to the application's memory, unless that is frozen already.
+func (s *session) copyToApp(region attach.Region, b []byte, off int64) error {
+	s.copies.RLock()
+	defer s.copies.RUnlock()
+	if s.copies.over {
 		return status.Reset
 	}
 	return region.WriteAt(b, off)

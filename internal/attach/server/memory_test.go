@@ -17,11 +17,11 @@ func TestNothingIsCopiedToAnApplicationThatIsTold(t *testing.T) {
 	}
 	defer region.Release()
 	s := &session{}
-	if err := s.give(region, []byte("first"), 0); err != nil {
+	if err := s.copyToApp(region, []byte("first"), 0); err != nil {
 		t.Fatal(err)
 	}
-	s.gifts.over = true
-	if err := s.give(region, []byte("later"), 0); !errors.Is(err, status.Reset) {
+	s.copies.over = true
+	if err := s.copyToApp(region, []byte("later"), 0); !errors.Is(err, status.Reset) {
 		t.Errorf("a copy after the end: %v", err)
 	}
 	got := make([]byte, 5)

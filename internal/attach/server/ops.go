@@ -30,7 +30,7 @@ type request struct {
 	operation
 	in   proto.Message
 	file *os.File // its descriptor; nil once taken
-	ep   *served
+	ep   *endpoint
 }
 
 // drop closes the request's descriptor unless it was taken.
@@ -45,7 +45,7 @@ func (r *request) drop() {
 // close by the node, because the session or the connection ends, is a reset and not a mistake of
 // the application.
 func (r *request) notByApplication(err error) error {
-	if r.Op == proto.OpClose || status.Of(err) != status.BadFD || (r.ep != nil && r.ep.begun()) {
+	if r.Op == proto.OpClose || status.Of(err) != status.BadFD || (r.ep != nil && r.ep.closeStarted()) {
 		return err
 	}
 	return fmt.Errorf("the node ends it: %w", status.Reset)
@@ -156,10 +156,10 @@ func call[T any, P messageOf[T]](do func(ep attach.NodeEndpoint, in P) error) op
 func doBye(ctx context.Context, s *session, r *request) (reply, error) {
 	s.mu.Lock()
 	eps := s.endpoints.all
-	s.endpoints.all = make(map[uint32]*served)
+	s.endpoints.all = make(map[uint32]*endpoint)
 	s.mu.Unlock()
 	for _, e := range eps {
-		e.begin(abortedBy(attach.CauseDetached))
+		e.startClose(abortedBy(attach.CauseDetached))
 	}
 	for _, e := range eps {
 		e.settle(ctx)
@@ -230,7 +230,7 @@ func (s *session) event(ev attach.Event) {
 	s.mu.Lock()
 	changed := self != s.self
 	s.self = self
-	var eps []*served
+	var eps []*endpoint
 	if ev.Kind == attach.NodeRemoved {
 		eps = slices.Collect(maps.Values(s.endpoints.all))
 	}
@@ -239,9 +239,9 @@ func (s *session) event(ev attach.Event) {
 		e.fence()
 	}
 	if changed {
-		s.tell(proto.Header{Op: proto.OpSelfState}, (*proto.SelfBody)(&self))
+		s.sendNotice(proto.Header{Op: proto.OpSelfState}, (*proto.SelfBody)(&self))
 	}
-	s.tell(proto.Header{Op: proto.OpEvent}, (*proto.EventBody)(&ev))
+	s.sendNotice(proto.Header{Op: proto.OpEvent}, (*proto.EventBody)(&ev))
 }
 
 func doOpen(_ context.Context, s *session, _ *request) (reply, error) {
@@ -253,7 +253,7 @@ func doOpen(_ context.Context, s *session, _ *request) (reply, error) {
 		s.account.refund(endpoints, 1)
 		return reply{}, err
 	}
-	e, err := s.serveEndpoint(ep)
+	e, err := s.addEndpoint(ep)
 	if err != nil {
 		return reply{}, err
 	}
@@ -271,7 +271,7 @@ func doListen(_ context.Context, _ *session, r *request) (reply, error) {
 }
 
 // listen makes the endpoint a listener, and notifies the application of its requests.
-func (e *served) listen(backlog uint32, allow ...access.Subject) (reply, error) {
+func (e *endpoint) listen(backlog uint32, allow ...access.Subject) (reply, error) {
 	err := e.ep.Listen(int(int32(backlog)), allow...)
 	if err == nil {
 		e.follow()
@@ -310,7 +310,7 @@ func doEnding(_ context.Context, _ *session, r *request) (reply, error) {
 	if p == nil {
 		return reply{}, status.NotConn
 	}
-	return reply{body: &proto.EndingBody{Ending: p.heard()}}, nil
+	return reply{body: &proto.EndingBody{Ending: p.peerEnding()}}, nil
 }
 
 func doCause(_ context.Context, _ *session, r *request) (reply, error) {

@@ -13,7 +13,7 @@ import (
 // endpoint makes it; this file passes the application its end on request.
 
 // offerPath arranges a notification of the application when its peer asks for a path.
-func (e *served) offerPath() {
+func (e *endpoint) offerPath() {
 	if e.s.srv.opt.NoPaths == "" {
 		e.ep.OnPath(e.offer)
 	}
@@ -90,7 +90,7 @@ func doPathRest(_ context.Context, s *session, r *request) (reply, error) {
 }
 
 // pathAsk records that the application asks for its path; false if it has asked already.
-func (e *served) pathAsk() bool {
+func (e *endpoint) pathAsk() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	first := !e.pathAsked
@@ -99,7 +99,7 @@ func (e *served) pathAsk() bool {
 }
 
 // pathAnswer records the result: without a path the application may ask again.
-func (e *served) pathAnswer(got bool) {
+func (e *endpoint) pathAnswer(got bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.pathAsked, e.pathGot = got, got
@@ -108,7 +108,7 @@ func (e *served) pathAnswer(got bool) {
 // joinedPath records whether the application uses the path that it got. An application that cannot
 // use it any more has lost the bytes in flight: the connection ends. It reports false if the
 // application has no path.
-func (e *served) joinedPath(ok bool, why string) bool {
+func (e *endpoint) joinedPath(ok bool, why string) bool {
 	e.mu.Lock()
 	got, used := e.pathGot, e.pathUsed
 	if got {

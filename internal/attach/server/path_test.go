@@ -32,7 +32,7 @@ func TestARestThatAQuotaRefusesIsGivenUp(t *testing.T) {
 	user := newAccount("the user", Limits{}.withDefaults(4), nil)
 	s := &session{account: newSessionAccount(Limits{PathRests: 100}.withDefaults(1), user)}
 	first, second := &restEnd{room: 70}, &restEnd{room: 70}
-	ends := map[*restEnd]*served{first: {s: s, ep: first}, second: {s: s, ep: second}}
+	ends := map[*restEnd]*endpoint{first: {s: s, ep: first}, second: {s: s, ep: second}}
 	for i, step := range []struct {
 		of            *restEnd
 		bytes         int

@@ -84,7 +84,7 @@ func (b relayBuffer) put() {
 type relay struct {
 	ep   attach.NodeEndpoint
 	conn *net.UnixConn
-	tell func()              // sends the application the endpoint's poll events
+	hup  func()              // sends the application the endpoint's poll events
 	safe func(func()) func() // wraps a goroutine's function so that its panic ends the session
 	most int                 // bytes of its buffers
 
@@ -115,7 +115,7 @@ func newRelay(ep attach.NodeEndpoint, conn *net.UnixConn, hup func(), safe func(
 		}
 	}
 	return &relay{
-		ep: ep, conn: conn, tell: hup, safe: safe,
+		ep: ep, conn: conn, hup: hup, safe: safe,
 		most:   most,
 		closec: make(chan struct{}),
 		stuck:  make(chan struct{}, 1),
@@ -134,7 +134,7 @@ func (p *relay) run(ctx context.Context) {
 	var down sync.WaitGroup
 	down.Go(p.safe(func() { p.toApp(ctx) }))
 	rest := p.toNode(ctx)
-	p.await(ctx, rest == closedByHand)
+	p.await(ctx, rest == closedByApp)
 	p.finish(ctx, rest) // also ends toApp's Recv
 	p.conn.SetDeadline(past)
 	down.Wait()
@@ -144,16 +144,16 @@ func (p *relay) run(ctx context.Context) {
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// byHand is how long an application that has closed its data socket may take to send CLOSE. A dying
+// closeGrace is how long an application that has closed its data socket may take to send CLOSE. A dying
 // process closes its data socket too; its session ends within this time.
-const byHand = time.Second
+const closeGrace = time.Second
 
 // await returns when the endpoint is to be ended: its owner has called close, or has closed the
 // data socket and sent nothing.
 func (p *relay) await(ctx context.Context, handed bool) {
 	var silent <-chan time.Time
 	if handed {
-		t := time.NewTimer(byHand)
+		t := time.NewTimer(closeGrace)
 		defer t.Stop()
 		silent = t.C
 	}
@@ -164,8 +164,8 @@ func (p *relay) await(ctx context.Context, handed bool) {
 	}
 }
 
-func (p *relay) shutOut()            { p.half.Store(true) }
-func (p *relay) heard() proto.Ending { return proto.Ending(p.ending.Load()) }
+func (p *relay) halfClose()               { p.half.Store(true) }
+func (p *relay) peerEnding() proto.Ending { return proto.Ending(p.ending.Load()) }
 
 func (p *relay) settled() (done, stuck <-chan struct{}) { return p.done, p.stuck }
 
@@ -186,9 +186,9 @@ func (p *relay) finish(ctx context.Context, rest rest) {
 type rest uint8
 
 const (
-	nothingLeft  rest = iota
-	lostBytes         // the endpoint has not accepted all: the peer or the node is gone
-	closedByHand      // no bytes left, and the application has closed its data socket
+	nothingLeft rest = iota
+	lostBytes        // the endpoint has not accepted all: the peer or the node is gone
+	closedByApp      // no bytes left, and the application has closed its data socket
 )
 
 // close makes the relay deliver the bytes that the application has written so far, and end. It is
@@ -198,7 +198,7 @@ func (p *relay) close(how finish) {
 	close(p.closec)
 	p.conn.SetDeadline(past)
 	if p.sending.Load() { // close and send: at least one of them sees the other
-		tell(p.stuck)
+		signal(p.stuck)
 	}
 }
 
@@ -211,8 +211,8 @@ func (p *relay) closing() bool {
 	}
 }
 
-// tell puts a token into c, whose capacity is one.
-func tell(c chan struct{}) {
+// signal puts a token into c, whose capacity is one.
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -230,13 +230,13 @@ func (p *relay) ended(ctx context.Context) {
 	default:
 	}
 	if p.writing.Load() { // ended and write: at least one of them sees the other
-		p.tell()
+		p.hup()
 		return
 	}
 	select {
 	case <-p.drained:
 	case <-p.full:
-		p.tell()
+		p.hup()
 	case <-ctx.Done():
 	}
 }
@@ -263,7 +263,7 @@ func (p *relay) toNode(ctx context.Context) rest {
 				}
 				return nothingLeft
 			}
-			return closedByHand
+			return closedByApp
 		default:
 			p.conn.CloseRead() // the application's next write fails
 			p.discard()        // and wakes a blocked write
@@ -327,7 +327,7 @@ func (p *relay) send(ctx context.Context, b []byte) error {
 	}
 	p.sending.Store(true)
 	if p.closing() {
-		tell(p.stuck)
+		signal(p.stuck)
 	}
 	_, err = p.ep.Send(ctx, b[n:])
 	p.sending.Store(false)
@@ -356,7 +356,7 @@ func (p *relay) toApp(ctx context.Context) {
 	p.conn.CloseWrite() // after the last byte, the end
 	close(p.drained)
 	if !p.closing() && ctx.Err() == nil {
-		p.tell()
+		p.hup()
 	}
 	p.drop(ctx)
 }
@@ -422,15 +422,15 @@ func (p *relay) write(b []byte) error {
 	}
 	p.writing.Store(true)
 	defer p.writing.Store(false)
-	tell(p.full)
-	stop := p.tellEnd()
+	signal(p.full)
+	stop := p.notifyEnd()
 	defer stop()
 	_, err = p.conn.Write(b[n:])
 	return err
 }
 
-// tellEnd notifies the application when the connection ends, until stop returns.
-func (p *relay) tellEnd() (stop func()) {
+// notifyEnd notifies the application when the connection ends, until stop returns.
+func (p *relay) notifyEnd() (stop func()) {
 	changed, quit := make(chan struct{}, 1), make(chan struct{})
 	unnotify := p.ep.Notify(changed)
 	var wg sync.WaitGroup
@@ -442,7 +442,7 @@ func (p *relay) tellEnd() (stop func()) {
 				return
 			}
 		}
-		p.tell()
+		p.hup()
 	}))
 	return func() {
 		unnotify()

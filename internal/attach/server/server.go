@@ -28,8 +28,8 @@ import (
 // helloTimeout bounds how long a new connection may stay silent.
 const helloTimeout = 5 * time.Second
 
-// refusals bounds the connections of one user over its limit that are told so;
-// further ones are closed without a word.
+// refusals bounds the connections of one user over its limit that get an answer; further
+// ones are closed without.
 const refusals = 16
 
 // Options say how a node serves applications.
@@ -37,7 +37,7 @@ type Options struct {
 	Log zerolog.Logger
 
 	// Authorize decides whether a process may attach, and as what; an error
-	// refuses it and is told to it. Nil lets everybody in, user 0 as Admin.
+	// refuses it and is its answer. Nil lets every process in, user 0 as Admin.
 	Authorize func(attach.Credentials) (attach.Credentials, error)
 
 	// NewSession returns the node's session for an application, or status.Again
@@ -67,10 +67,10 @@ type Options struct {
 	// Faults are those of the node; nil: none.
 	Faults *failpoint.Node
 
-	// Staged returns how many bytes the node may hold for transfers from and to plain
+	// Staging returns how many bytes the node may hold for transfers from and to plain
 	// memory of applications, in pieces of at most a mebibyte: others wait. It is asked
 	// for each piece. Nil: a session's bound alone holds.
-	Staged func() int64
+	Staging func() int64
 
 	// Descriptors are how many all applications together may make the node hold; 0:
 	// three quarters of the process's limit, and 64 fewer than that at least.
@@ -93,8 +93,8 @@ func NewServer(ctx context.Context, opt Options) (*Server, error) {
 	s := &Server{opt: opt, users: make(map[uint32]*user), refused: logbound.New(opt.Log, "applications were refused")}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.relays = s.ctx
-	s.staged.limit, s.staged.freed = opt.Staged, make(chan struct{})
-	s.paired.ends = make(map[any]*served)
+	s.staging.limit, s.staging.freed = opt.Staging, make(chan struct{})
+	s.paired.ends = make(map[any]*endpoint)
 	if opt.Delivery != nil {
 		s.relays = opt.Delivery
 	}
@@ -174,9 +174,9 @@ type Server struct {
 
 	refused *logbound.Summary
 
-	paired pairs
-	staged staged
-	total  *account // of all applications
+	paired  pairs
+	staging stagingQuota
+	total   *account // of all applications
 
 	mu    sync.Mutex // guards the fields below
 	users map[uint32]*user
@@ -188,7 +188,7 @@ type Server struct {
 type user struct {
 	account *account
 	conns   int64 // accepted and not yet ended; guarded by server.mu
-	refused int64 // those of them that are about to be told that they are too many; guarded by server.mu
+	refused int64 // those of them that are about to be refused; guarded by server.mu
 	refs    int   // sessions with anything left; guarded by server.mu
 
 	sessions map[*account]struct{} // of those that are attached; guarded by server.mu

@@ -59,7 +59,7 @@ func (s *session) followServices() (end func()) {
 				return
 			}
 			s.out.Wait(proto.MaxRequests)
-			s.tell(proto.Header{Op: proto.OpServicesAnew}, nil)
+			s.sendNotice(proto.Header{Op: proto.OpServicesAnew}, nil)
 		}
 	}))
 	return sync.OnceFunc(func() { stop(); close(quit) })

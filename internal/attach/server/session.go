@@ -41,44 +41,44 @@ type session struct {
 	log       zerolog.Logger
 	ended     func() // called when the connection no longer counts as a session
 
-	ctx    context.Context // of requests; done when the socket has ended
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // requests, relays and helpers
-	pieces stagedPieces
-	epochs epochs
+	ctx     context.Context // of requests; done when the socket has ended
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup // requests, relays and helpers
+	staging stagingBuffers
+	epochs  epochs
 
-	told atomic.Bool // a connection without the expected channel was logged
+	warned atomic.Bool // a connection without the expected channel was logged
 
-	gifts gifts
+	copies copyGuard
 
 	mu        sync.Mutex // guards the fields below
 	closing   bool       // no endpoint and no memory may be added
-	endpoints numbered[*served]
+	endpoints numbered[*endpoint]
 	memory    numbered[*memory]
 	mappings  numbered[attach.Region] // of peers' memory
 	requests  runningRequests
-	unwatch   tellings
+	unwatch   subscriptions
 	self      attach.Self // as last sent to the application
 }
 
-// tellings are the functions that end notifications; nil while there are none.
-type tellings struct{ events, services func() }
+// subscriptions are the functions that end notifications; nil while there are none.
+type subscriptions struct{ events, services func() }
 
 // runningRequests are the requests that are not answered yet.
 type runningRequests struct {
-	withdraw map[uint64]context.CancelFunc // by number
-	waiting  [proto.Kinds]int              // of each kind
-	bounds   [proto.Kinds]int              // of waiting
+	cancel  map[uint64]context.CancelFunc // by number
+	waiting [proto.Kinds]int              // of each kind
+	bounds  [proto.Kinds]int              // of waiting
 }
 
-// stagedPieces are the buffers of the node that a session uses.
-type stagedPieces struct {
+// stagingBuffers are the buffers of the node that a session uses.
+type stagingBuffers struct {
 	tokens chan struct{} // one for each in use, at most stages
-	bytes  int64         // of them; guarded by server.staged.mu
+	bytes  int64         // of them; guarded by server.staging.mu
 }
 
-// gifts guard the copies of bytes to an application's memory.
-type gifts struct {
+// A copyGuard guards the copies of bytes to an application's memory.
+type copyGuard struct {
 	sync.RWMutex      // held for reading during a copy; guards over
 	over         bool // no more copies
 }
@@ -111,9 +111,9 @@ func (n *numbered[T]) take(id uint32) (v T, ok bool) {
 func newSession(srv *Server, conn attach.Packets, node attach.NodeSession, uid uint32, a *account) *session {
 	s := &session{
 		srv: srv, conn: conn, out: proto.NewOutbox(conn), node: node, uid: uid, account: a,
-		pieces:    stagedPieces{tokens: make(chan struct{}, stages)},
-		endpoints: newNumbered[*served](), memory: newNumbered[*memory](), mappings: newNumbered[attach.Region](),
-		requests: runningRequests{withdraw: make(map[uint64]context.CancelFunc), bounds: bounds(a)},
+		staging:   stagingBuffers{tokens: make(chan struct{}, stages)},
+		endpoints: newNumbered[*endpoint](), memory: newNumbered[*memory](), mappings: newNumbered[attach.Region](),
+		requests: runningRequests{cancel: make(map[uint64]context.CancelFunc), bounds: bounds(a)},
 		self:     node.Self(),
 	}
 	s.epochs.account = a
@@ -142,9 +142,9 @@ func (s *session) endWithNode() {
 	select {
 	case <-s.srv.ctx.Done():
 		s.node.CloseWindows()
-		s.gifts.Lock() // waits for running copies
-		s.gifts.over = true
-		s.gifts.Unlock()
+		s.copies.Lock() // waits for running copies
+		s.copies.over = true
+		s.copies.Unlock()
 		s.conn.Close()
 	case <-s.node.Done():
 		s.conn.Close()
@@ -193,7 +193,7 @@ func (s *session) take(p []byte, f *os.File, lost bool) error {
 		return nil
 	}
 	if r.Op == proto.OpCancel {
-		s.withdraw(r.in.(*proto.Cancel).Request)
+		s.cancelRequest(r.in.(*proto.Cancel).Request)
 		return nil
 	}
 	if r.do == nil {
@@ -234,14 +234,14 @@ func (s *session) begin(r *request) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
 	waits := r.Op.Waits()
-	_, twice := s.requests.withdraw[r.Request]
+	_, twice := s.requests.cancel[r.Request]
 	full := waits != proto.AtOnce && s.requests.waiting[waits] >= s.requests.bounds[waits]
 	if !twice && !full {
-		s.requests.withdraw[r.Request] = cancel
+		s.requests.cancel[r.Request] = cancel
 		s.requests.waiting[waits]++
 	}
 	if e := s.endpoints.all[r.Endpoint]; e != nil && r.Op == proto.OpClose && !twice && !full {
-		e.said.Store(true) // in the order of the packets: a BYE, or the end, may follow
+		e.closeSent.Store(true) // in the order of the packets: a BYE, or the end, may follow
 	}
 	s.mu.Unlock()
 	if twice || full {
@@ -285,7 +285,7 @@ func (s *session) perform(ctx context.Context, r *request) {
 	r.drop()
 	// The request's number is free before the application can see the answer.
 	s.mu.Lock()
-	delete(s.requests.withdraw, r.Request)
+	delete(s.requests.cancel, r.Request)
 	s.requests.waiting[r.Op.Waits()]--
 	s.mu.Unlock()
 	if err != nil {
@@ -308,26 +308,26 @@ func (s *session) answer(r *request, body proto.Message, out *reply, err error) 
 	s.out.Put(l) // an error is the session's end
 }
 
-// withdraw cancels a request that still waits. Its answer reports the result.
-func (s *session) withdraw(id uint64) {
+// cancelRequest cancels a request that still waits. Its answer reports the result.
+func (s *session) cancelRequest(id uint64) {
 	s.mu.Lock()
-	cancel := s.requests.withdraw[id]
+	cancel := s.requests.cancel[id]
 	s.mu.Unlock()
 	if cancel != nil {
 		cancel()
 	}
 }
 
-// tell sends a notification.
-func (s *session) tell(h proto.Header, body proto.Message) {
-	if err := s.out.Tell(proto.Packet{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
+// sendNotice sends a notification.
+func (s *session) sendNotice(h proto.Header, body proto.Message) {
+	if err := s.out.Notify(proto.Packet{Header: h, Body: body}, maxEvents); errors.Is(err, status.NoBufs) {
 		s.log.Warn().Msg("application does not read its events; session ended")
 		s.conn.Close()
 	}
 }
 
 // add assigns a number to e, which is charged. It returns false if the session is ending.
-func (s *session) add(e *served) bool {
+func (s *session) add(e *endpoint) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -358,7 +358,7 @@ func (s *session) teardown() {
 	s.mu.Lock()
 	s.closing = true
 	eps, unwatch := s.endpoints.all, s.unwatch
-	s.endpoints.all, s.unwatch = nil, tellings{}
+	s.endpoints.all, s.unwatch = nil, subscriptions{}
 	s.mu.Unlock()
 	for _, end := range []func(){unwatch.events, unwatch.services} {
 		if end != nil {
@@ -367,7 +367,7 @@ func (s *session) teardown() {
 	}
 	how := abortedBy(s.why())
 	for _, e := range eps {
-		e.begin(how)
+		e.startClose(how)
 	}
 	s.ended()
 	s.wg.Wait()

@@ -103,7 +103,7 @@ func (m *memory) admit(s *session, write bool) error {
 	if err := seal(m.File()); err != nil {
 		return err
 	}
-	if err := m.tell(); err != nil {
+	if err := m.notifyOwner(); err != nil {
 		return err
 	}
 	m.granted = want
@@ -134,15 +134,15 @@ func (m *memory) close(prot rma.Prot) {
 		m.writable--
 	}
 	if m.windows == 0 && m.granted != notGranted {
-		_ = m.tell() // an error is the end of the owner's session
+		_ = m.notifyOwner() // an error is the end of the owner's session
 	}
 }
 
-// tell notifies the owner that other applications have the memory, and of the number of windows
+// notifyOwner notifies the owner that other applications have the memory, and of the number of windows
 // left. The caller holds mu, which orders the notifications.
-func (m *memory) tell() error {
+func (m *memory) notifyOwner() error {
 	l := proto.Packet{Header: proto.Header{Op: proto.OpShared}, Body: &proto.SharedBody{Memory: m.id, Windows: uint32(m.windows)}}
-	return m.owner.out.Tell(l, maxEvents)
+	return m.owner.out.Notify(l, maxEvents)
 }
 
 // doShare records whether applications of other users may access the session's windows directly.

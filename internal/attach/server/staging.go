@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// staged is the node's limit on buffers for transfers from and to plain memory. A buffer is held
+// A stagingQuota is the node's limit on buffers for transfers from and to plain memory. A buffer is held
 // until its transfer has ended, which may take seconds on a bad link: small pieces always find
 // room, and a session gets three quarters of the amount that the others leave.
-type staged struct {
+type stagingQuota struct {
 	limit func() int64 // bytes; nil: no bound
 
-	mu    sync.Mutex    // guards the fields below, and the stagedBytes of every session
+	mu    sync.Mutex    // guards the fields below, and the staging bytes of every session
 	used  int64         // bytes
 	freed chan struct{} // closed, and replaced, when some were released
 }
@@ -19,8 +19,8 @@ type staged struct {
 // smallPiece is the largest piece that never waits. A session has four at a time.
 const smallPiece = 16 << 10
 
-// take waits for room for n bytes of a session that has *of.
-func (g *staged) take(ctx context.Context, of *int64, n int64) error {
+// acquire waits for room for n bytes of a session that has *of.
+func (g *stagingQuota) acquire(ctx context.Context, of *int64, n int64) error {
 	if g.limit == nil {
 		return nil
 	}
@@ -43,7 +43,7 @@ func (g *staged) take(ctx context.Context, of *int64, n int64) error {
 	}
 }
 
-func (g *staged) give(of *int64, n int64) {
+func (g *stagingQuota) release(of *int64, n int64) {
 	if g.limit == nil {
 		return
 	}

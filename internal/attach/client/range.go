@@ -51,9 +51,9 @@ func (w *window) bytes(off, n int64) []byte {
 // at returns the offset in the region that corresponds to off.
 func (w *window) at(off int64) int64 { return w.memOff + off - w.off }
 
-// A reach is the memory of a range, in order: one part, or several if the range spans several
+// A byteRange is the memory of a range, in order: one part, or several if the range spans several
 // windows.
-type reach struct {
+type byteRange struct {
 	first  []byte
 	rest   [][]byte
 	region *shm.Region // of the last part; nil for memory that is not a window
@@ -61,14 +61,14 @@ type reach struct {
 }
 
 // skip drops n bytes, at most those of the first part.
-func (r *reach) skip(n int) {
+func (r *byteRange) skip(n int) {
 	if r.first = r.first[n:]; len(r.first) == 0 && len(r.rest) > 0 {
 		r.first, r.rest = r.rest[0], r.rest[1:]
 	}
 }
 
-// copyReach copies the first n bytes of src to dst, and drops them from both.
-func copyReach(dst, src *reach, n int64) error {
+// copyRange copies the first n bytes of src to dst, and drops them from both.
+func copyRange(dst, src *byteRange, n int64) error {
 	for n > 0 {
 		k := int(min(n, int64(len(dst.first)), int64(len(src.first))))
 		if err := shm.Copy(dst.first[:k], src.first[:k]); err != nil {
@@ -84,25 +84,25 @@ func copyReach(dst, src *reach, n int64) error {
 // copyOrdered copies the n bytes of src to dst, both windows, so that a reader that sees the last
 // line sees the rest. The line may come from several windows but goes into one: windows are whole
 // pages.
-func copyOrdered(dst, src *reach, n int64) error {
+func copyOrdered(dst, src *byteRange, n int64) error {
 	tail := min(n, (dst.end-1)%shm.LineSize+1)
-	if err := copyReach(dst, src, n-tail); err != nil {
+	if err := copyRange(dst, src, n-tail); err != nil {
 		return err
 	}
 	var line [shm.LineSize]byte
-	last := reach{first: line[:tail]}
-	if err := copyReach(&last, src, tail); err != nil {
+	last := byteRange{first: line[:tail]}
+	if err := copyRange(&last, src, tail); err != nil {
 		return err
 	}
 	return dst.region.CopyOrdered(dst.end-tail, line[:tail])
 }
 
-// reachOf returns the memory of [off, off+n), which lies in ws. It appends the parts after the
+// rangeOf returns the memory of [off, off+n), which lies in ws. It appends the parts after the
 // first to parts, and returns that too.
-func reachOf(parts [][]byte, ws []*window, off, n int64) (reach, [][]byte) {
+func rangeOf(parts [][]byte, ws []*window, off, n int64) (byteRange, [][]byte) {
 	end := off + n
 	last := ws[0]
-	r := reach{first: last.bytes(off, min(n, last.end-off))}
+	r := byteRange{first: last.bytes(off, min(n, last.end-off))}
 	for _, w := range ws[1:] {
 		last = w
 		parts = append(parts, last.bytes(last.off, min(end, last.end)-last.off))

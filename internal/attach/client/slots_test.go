@@ -25,7 +25,7 @@ func listens(t testing.TB, s attach.Session) (attach.Endpoint, addr.Port) {
 	return l, port
 }
 
-// blockMoves fills the places of calls that move bytes with n that wait for e's end.
+// blockMoves fills the slots of calls that move bytes with n that wait for e's end.
 func blockMoves(t testing.TB, e attach.Endpoint, n int) (wait func()) {
 	var wg sync.WaitGroup
 	for range n {
@@ -143,5 +143,5 @@ func second[T any](_ T, err error) error { return err }
 // waiting returns how many calls wait for a place.
 func waiting() int {
 	stacks := make([]byte, 16<<20)
-	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "client.places.take(")
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "client.slots.acquire(")
 }

@@ -24,30 +24,30 @@ const (
 )
 
 // errStill is the cause of the end of a patient context.
-var errStill = fmt.Errorf("the node does not answer: %w", status.TimedOut)
+var errUnresponsive = fmt.Errorf("the node does not answer: %w", status.TimedOut)
 
 // patient returns a context for a call that the node should answer at once. It ends after patience;
 // while the node is known not to respond it has ended already.
 func (c *session) patient() (context.Context, context.CancelFunc) {
 	d := patience
-	if c.still.Load() {
+	if c.unresponsive.Load() {
 		d = 0
 	}
-	return context.WithTimeoutCause(context.Background(), d, errStill)
+	return context.WithTimeoutCause(context.Background(), d, errUnresponsive)
 }
 
-// withdraw asks the node to cancel a request and waits for its answer, but not long: a stopped node
+// cancelRequest asks the node to cancel a request and waits for its answer, but not long: a stopped node
 // gives none.
-func (c *session) withdraw(id uint64, w *call) (answer, bool) {
+func (c *session) cancelRequest(id uint64, w *call) (answer, bool) {
 	c.out.Put(proto.Packet{Header: proto.Header{Op: proto.OpCancel}, Body: &proto.Cancel{Request: id}})
-	if !c.still.Load() {
+	if !c.unresponsive.Load() {
 		t := time.NewTimer(withdrawal)
 		defer t.Stop()
 		select {
 		case a := <-w.answer:
 			return a, true
 		case <-t.C:
-			c.still.Store(true)
+			c.unresponsive.Store(true)
 		}
 	}
 	if c.leave(w) {
@@ -56,10 +56,10 @@ func (c *session) withdraw(id uint64, w *call) (answer, bool) {
 	return <-w.answer, true
 }
 
-// heard records that the node has sent something. Endpoints whose request for events went
+// responded records that the node has sent something. Endpoints whose request for events went
 // unanswered have to poll again.
-func (c *session) heard() {
-	if !c.still.Load() || !c.still.CompareAndSwap(true, false) {
+func (c *session) responded() {
+	if !c.unresponsive.Load() || !c.unresponsive.CompareAndSwap(true, false) {
 		return
 	}
 	c.mu.Lock()

@@ -165,10 +165,10 @@ func TestOrderedCopiesGatherTheLastLine(t *testing.T) {
 				src[i] = byte(i + 1)
 			}
 			for cut := range n {
-				dst := reach{first: region.Bytes()[end-n : end], region: region, end: int64(end)}
-				from := reach{first: src[:cut], rest: [][]byte{src[cut:]}}
+				dst := byteRange{first: region.Bytes()[end-n : end], region: region, end: int64(end)}
+				from := byteRange{first: src[:cut], rest: [][]byte{src[cut:]}}
 				if cut == 0 {
-					from = reach{first: src}
+					from = byteRange{first: src}
 				}
 				if err := copyOrdered(&dst, &from, int64(n)); err != nil || !bytes.Equal(region.Bytes()[end-n:end], src) {
 					t.Fatalf("%d bytes cut at %d to %d: %v", n, cut, end, err)
