@@ -77,7 +77,8 @@ func Labels(i int, labels ...string) Option {
 	}
 }
 
-// Log makes the engines log to l, with the nodes' IDs in the field "node".
+// Log makes the engines log to l, with the address of a node's links in the field "node": with the
+// network in memory "node-" and the ID in hexadecimal.
 func Log(l zerolog.Logger) Option { return func(o *options) { o.log = l } }
 
 func (o options) engine(all []transport.Provider, faults *failpoint.Node) engine.Config {
