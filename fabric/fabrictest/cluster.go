@@ -50,9 +50,6 @@ type Cluster struct {
 	accepts sync.WaitGroup // of paths
 	names   names
 	journal *journal
-	losses  sync.Mutex // guards alive and lost; taken after the journal's mu
-	alive   map[run]bool
-	lost    map[int]loss // by node
 
 	mu    sync.Mutex // held for whole changes of the membership; guards members
 	nodes []*member
@@ -105,8 +102,7 @@ func (p panics) Fatalf(format string, args ...any) { p.Errorf(format, args...) }
 
 func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	tb.Helper()
-	c := &Cluster{tb: tb, id: addr.UUID{0xfa, 0xb1}, size: n,
-		journal: newJournal(), alive: make(map[run]bool), lost: make(map[int]loss)}
+	c := &Cluster{tb: tb, id: addr.UUID{0xfa, 0xb1}, size: n, journal: newJournal()}
 	c.opts.faultSeed = 1
 	for _, o := range opts {
 		o(&c.opts)
@@ -177,7 +173,7 @@ func (c *Cluster) startLocked(m *member) {
 	c.names.join(m.engine)
 	c.paths.Store(providers[0].Addr(), m.engine)
 	m.engine.SetSelf(c.selfLocked(m))
-	c.begins(m.run())
+	c.journal.change(func(j *journal) { j.alive[m.run()] = true })
 	c.journal.follow(m.run(), m.engine)
 }
 
@@ -231,7 +227,7 @@ func (c *Cluster) lostLocked(m *member, reason string) {
 	for other := range c.othersLocked(m) {
 		told = append(told, other.run())
 	}
-	c.loses(m.peer.Incarnation, told)
+	c.journal.change(func(j *journal) { j.lost[int(m.peer.Incarnation.Node)] = loss{m.peer.Incarnation, told} })
 	for other := range c.othersLocked(m) {
 		other.engine.NodeLost(m.peer.Incarnation, reason)
 	}
@@ -316,7 +312,7 @@ func (c *Cluster) closeLocked(m *member) {
 	m.apps.close()
 	c.names.leave(m.engine)
 	m.engine = nil
-	c.ends(m.run())
+	c.journal.change(func(j *journal) { delete(j.alive, m.run()) })
 }
 
 // Stop ends node i in order: its applications' endpoints are ended, the bytes that they sent

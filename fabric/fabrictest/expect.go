@@ -10,11 +10,15 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 )
 
-// A journal records the removals of which the nodes of a cluster were notified.
+// A journal records the runs of nodes, their losses, and the removals of which the nodes of a
+// cluster were notified. It has a lock of its own: a waiting ExpectRemoved must not block the removal
+// for which it waits.
 type journal struct {
 	mu      sync.Mutex // guards the fields below
+	alive   map[run]bool
+	lost    map[int]loss // by node
 	removed map[removal]int
-	changed chan struct{} // closed and replaced with every entry
+	changed chan struct{} // closed and replaced with every entry of removed
 }
 
 // A run is one start of a node: it may have several incarnations, if it is evicted.
@@ -32,7 +36,14 @@ type removal struct {
 }
 
 func newJournal() *journal {
-	return &journal{removed: make(map[removal]int), changed: make(chan struct{})}
+	return &journal{alive: make(map[run]bool), lost: make(map[int]loss), removed: make(map[removal]int), changed: make(chan struct{})}
+}
+
+// change changes the journal's records.
+func (j *journal) change(records func(*journal)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	records(j)
 }
 
 // follow records the removals that a run of a node reports. It ends with the engine.
@@ -41,11 +52,11 @@ func (j *journal) follow(observer run, n *engine.Node) {
 		if ev.Kind != attach.NodeRemoved {
 			return
 		}
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.removed[removal{observer, ev.Incarnation}]++
-		close(j.changed)
-		j.changed = make(chan struct{})
+		j.change(func(*journal) {
+			j.removed[removal{observer, ev.Incarnation}]++
+			close(j.changed)
+			j.changed = make(chan struct{})
+		})
 	})
 }
 
@@ -75,7 +86,7 @@ func (c *Cluster) ExpectRemoved(i int, within time.Duration) {
 	defer timer.Stop()
 	var text string
 	seen := c.journal.wait(timer.C, func() bool {
-		text = c.missing(i)
+		text = c.journal.missing(i)
 		return text == ""
 	})
 	if !seen {
@@ -83,18 +94,15 @@ func (c *Cluster) ExpectRemoved(i int, within time.Duration) {
 	}
 }
 
-// missing describes the missing reports of the removal of node i. The journal's mu
-// is held.
-func (c *Cluster) missing(i int) string {
-	c.losses.Lock()
-	defer c.losses.Unlock()
-	loss, ok := c.lost[i]
+// missing describes the missing reports of the removal of node i. The caller holds mu.
+func (j *journal) missing(i int) string {
+	loss, ok := j.lost[i]
 	if !ok {
 		return fmt.Sprintf("node %d was not removed", i)
 	}
 	for _, observer := range loss.notified {
-		switch n := c.journal.removed[removal{observer, loss.incarnation}]; {
-		case n == 0 && c.alive[observer]:
+		switch n := j.removed[removal{observer, loss.incarnation}]; {
+		case n == 0 && j.alive[observer]:
 			return fmt.Sprintf("node %d did not see NodeRemoved of %v", observer.node, loss.incarnation)
 		case n > 1:
 			return fmt.Sprintf("node %d saw NodeRemoved of %v %d times", observer.node, loss.incarnation, n)
@@ -107,25 +115,4 @@ func (c *Cluster) missing(i int) string {
 type loss struct {
 	incarnation addr.Incarnation
 	notified    []run
-}
-
-// begins and ends record the runs that exist; loses records that an incarnation is lost for
-// others. They take only a lock of their own: a waiting ExpectRemoved must not block
-// the removal for which it waits.
-func (c *Cluster) begins(r run) {
-	c.losses.Lock()
-	defer c.losses.Unlock()
-	c.alive[r] = true
-}
-
-func (c *Cluster) ends(r run) {
-	c.losses.Lock()
-	defer c.losses.Unlock()
-	delete(c.alive, r)
-}
-
-func (c *Cluster) loses(incarnation addr.Incarnation, told []run) {
-	c.losses.Lock()
-	defer c.losses.Unlock()
-	c.lost[int(incarnation.Node)] = loss{incarnation, told}
 }
