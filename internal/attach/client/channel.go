@@ -340,7 +340,7 @@ func (ch *channel) send(ctx context.Context, p []byte) (sent int, err error) {
 		if n == 0 {
 			err = ch.awaitRoom(ctx)
 		} else if ctx.Err() != nil { // also while the reader keeps up
-			err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+			err = ended(ctx)
 		}
 		if err != nil {
 			return sent, err

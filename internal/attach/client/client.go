@@ -132,11 +132,11 @@ func (c *session) ask(ctx context.Context, q request, out proto.Message) (*os.Fi
 		}
 		var ok bool
 		if a, ok = c.cancelRequest(id, w); !ok {
-			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+			return nil, ended(ctx)
 		}
 		if a.h.Code == status.Canceled {
 			a.drop()
-			return nil, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+			return nil, ended(ctx)
 		}
 	}
 	defer c.release(w)
@@ -161,7 +161,7 @@ func (c *session) slotError(ctx context.Context, q request) error {
 	default:
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		return ended(ctx)
 	}
 	return proto.ErrNodeGone
 }

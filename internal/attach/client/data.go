@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -71,7 +70,7 @@ func (d dataSocket) await(ctx context.Context) error {
 		d.SetReadDeadline(time.Time{})
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		return ended(ctx)
 	}
 	if errors.Is(err, net.ErrClosed) {
 		return status.Reset
@@ -101,7 +100,7 @@ func bounded(ctx context.Context, deadline func(time.Time) error, call func() (i
 		deadline(time.Time{})
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		err = ended(ctx)
 	}
 	return n, err
 }

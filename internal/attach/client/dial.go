@@ -111,7 +111,7 @@ func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attac
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err = c.hello(ctx)
 	if !stop() && err == nil { // it is closed, or soon will be
-		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		err = ended(ctx)
 	}
 	if err != nil {
 		conn.Close()

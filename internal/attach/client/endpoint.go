@@ -257,7 +257,7 @@ func (e *endpoint) Accept(ctx context.Context) (attach.Endpoint, addr.Addr, erro
 	defer cancel()
 	ep, from, err := e.accept(soon, proto.OpTryAccept) // a call that need not wait succeeds although ctx is done
 	if errors.Is(err, status.Again) || soon.Err() != nil {
-		err = fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		err = ended(ctx)
 	}
 	return ep, from, err
 }

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 
@@ -71,7 +70,7 @@ func (d *inProcess) write(ctx context.Context, p []byte) (int, error) {
 	case err == nil || !errors.Is(err, context.Cause(both)) || both.Err() == nil:
 		return n, err
 	case ctx.Err() != nil:
-		return n, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		return n, ended(ctx)
 	}
 	return n, status.Reset
 }
@@ -105,7 +104,7 @@ func (d *inProcess) await(ctx context.Context) error {
 	case <-d.open.Done():
 		return status.Reset
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		return ended(ctx)
 	}
 }
 

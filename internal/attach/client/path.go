@@ -275,6 +275,23 @@ func (p *messagePath) recv(ctx context.Context, b []byte) (int, error) {
 	return n, nil
 }
 
+// waitFor waits for the end of c until ctx is done or the endpoint is closed.
+func (e *endpoint) waitFor(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	default:
+	}
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	case <-e.quit:
+		return status.Reset
+	}
+}
+
 // pathToCome waits, after the end of the data socket, until it is known whether the peer has
 // switched to a path: the peer's bytes there may be in flight. It reports whether there is
 // something new to receive.
@@ -283,28 +300,33 @@ func (e *endpoint) pathToCome(ctx context.Context) (bool, error) {
 	joining := e.upgrades.joining
 	e.mu.Unlock()
 	if joining != nil {
-		select {
-		case <-joining:
-		case <-ctx.Done():
-			return false, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
-		case <-e.quit:
-			return false, status.Reset
+		if err := e.waitFor(ctx, joining); err != nil {
+			return false, err
 		}
 	}
 	p := e.path.Load()
 	if p == nil || p.reading.Load() {
 		return false, nil
 	}
-	select {
-	case <-p.conn.Started():
-	case <-ctx.Done():
-		return false, fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
-	case <-e.quit:
-		return false, status.Reset
+	if err := e.waitFor(ctx, p.conn.Started()); err != nil {
+		return false, err
 	}
 	start, ok := p.conn.Start()
 	return ok && start == e.moved.got.Load(), nil
 }
+
+// mayComeByPath is pathToCome for a non-blocking call; it is also true while that is not known yet.
+func (e *endpoint) mayComeByPath() bool {
+	more, err := e.pathToCome(noWait)
+	return more || err != nil
+}
+
+// noWait is the context of a call that does not wait.
+var noWait = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // How long the end of a path waits for the notification of its connection's end: a sender waits
 // less than a reader, whose peer may have closed in order.
@@ -323,15 +345,23 @@ func (e *endpoint) pathBroken(err error) error {
 
 // brokenBy waits for the connection's end, which end makes if it does not come by itself.
 func (e *endpoint) brokenBy(err error, end func()) error {
-	late := time.NewTimer(sendGrace)
+	if !e.endsWithin(sendGrace) {
+		end()
+	}
+	return e.broken(err)
+}
+
+// endsWithin waits, d at most, until the connection has ended or the endpoint is closed.
+func (e *endpoint) endsWithin(d time.Duration) bool {
+	late := time.NewTimer(d)
 	defer late.Stop()
 	select {
 	case <-e.ends.done:
 	case <-e.quit:
 	case <-late.C:
-		end()
+		return false
 	}
-	return e.broken(err)
+	return true
 }
 
 // breakPath makes the node end the connection, whose path is broken.
@@ -356,15 +386,8 @@ func (e *endpoint) suspect(p *messagePath) {
 			return
 		}
 		e.wg.Go(func() {
-			late := time.NewTimer(recvGrace)
-			defer late.Stop()
-			select {
-			case <-e.ends.done:
-			case <-e.quit:
-			case <-late.C:
-				if !e.peerShut() {
-					e.breakPath(errPathEnded)
-				}
+			if !e.endsWithin(recvGrace) && !e.peerShut() {
+				e.breakPath(errPathEnded)
 			}
 		})
 	})
@@ -395,32 +418,6 @@ func (e *endpoint) awaitEnd(ctx context.Context, data nodeStream) error {
 		return nil
 	}
 	return err
-}
-
-// mayComeByPath is pathToCome for a non-blocking call; it is also true while that is not known yet.
-func (e *endpoint) mayComeByPath() bool {
-	e.mu.Lock()
-	joining := e.upgrades.joining
-	e.mu.Unlock()
-	p := e.path.Load()
-	if p == nil {
-		select {
-		case <-joining:
-			return e.path.Load() != nil
-		default:
-			return joining != nil
-		}
-	}
-	if p.reading.Load() {
-		return false
-	}
-	select {
-	case <-p.conn.Started():
-		start, ok := p.conn.Start()
-		return ok && start == e.moved.got.Load()
-	default:
-		return true
-	}
 }
 
 // interrupt ends the waiting calls of the path.

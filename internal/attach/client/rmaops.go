@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"math"
 
 	"github.com/fabricd/fabricd/fence"
@@ -148,7 +147,7 @@ func (e *endpoint) until(ctx context.Context, f func() error) error {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		return ended(ctx)
 	}
 }
 

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/fabricd/fabricd/internal/attach"
@@ -215,7 +214,7 @@ func (e *endpoint) lock(ctx context.Context, t *Mutex) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err())
+		return ended(ctx)
 	}
 	return status.Reset
 }

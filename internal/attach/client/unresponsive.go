@@ -26,6 +26,9 @@ const (
 // errStill is the cause of the end of a patient context.
 var errUnresponsive = fmt.Errorf("the node does not answer: %w", status.TimedOut)
 
+// ended is the error of a call that the end of ctx has ended.
+func ended(ctx context.Context) error { return fmt.Errorf("%w: %w", status.Of(ctx.Err()), ctx.Err()) }
+
 // patient returns a context for a call that the node should answer at once. It ends after patience;
 // while the node is known not to respond it has ended already.
 func (c *session) patient() (context.Context, context.CancelFunc) {
