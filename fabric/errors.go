@@ -89,103 +89,72 @@ func (e *OpError) Temporary() bool {
 
 // hint is advice about the failure, "" if the cause is advice enough.
 func (e *OpError) hint() string {
-	switch code := status.Of(e.Err); e.Op {
-	case "attach":
-		if code == status.NoDevice {
-			return "does fabricd run on this machine? its socket's path is in $FABRIC_SOCKET"
-		}
-	case "bind":
-		return bindHint(code, e.Local)
-	case "listen":
-		if e.Err == error(status.Invalid) {
-			return "the endpoint must be bound and the backlog at least 1"
-		}
-	case "connect":
-		if e.Err == error(code) { // a longer cause needs no hint
-			return connectHint(code, e.Remote)
-		}
-	case "register", "unregister":
-		if code == status.NoMemory && e.Err != error(code) { // as in connect
-			return ""
-		}
-		return registerHint(code)
-	case "mmap":
-		switch code {
-		case status.NotSupp:
-			return "mapping needs both ends on one node and a range inside one window; a Mirror works across nodes"
-		case status.NoAddress:
-			return "the range must lie inside one registered window"
-		}
-		return transferHint(code)
-	case "atomic", "putsignal", "vputsignal", "word":
-		return wordHint(e.Op, code)
-	case "writeto", "readfrom", "vwriteto", "vreadfrom", "fence_signal", "acquire", "release":
-		return transferHint(code)
-	}
-	return ""
-}
-
-func bindHint(code status.Code, local Addr) string {
+	code := status.Of(e.Err)
+	bare := e.Err == error(code)
 	switch {
-	case code == status.Access:
-		return fmt.Sprintf("ports below %d need privilege on this node", AdminEnd)
-	case code == status.Invalid && local.Port != 0:
+	case !bare && (e.Op == "listen" || e.Op == "connect" || code == status.NoMemory):
+		return "" // a longer cause needs no hint
+	case e.Op == "bind" && code == status.Invalid && e.Local.Port != 0:
 		return "the endpoint is bound already"
-	case code == status.Invalid:
-		return "the port is taken on this node"
+	case e.Op == "connect" && code == status.Invalid && e.Remote.Port == 0:
+		return "port 0 is nobody's"
+	case e.Op == "connect" && code == status.NoDevice:
+		return fmt.Sprintf("node %d is no member now, or this node cannot reach it, or it the target that it exposes: see fabricd ping %d", e.Remote.Node, e.Remote.Node)
 	}
-	return ""
+	return hints[e.Op][code]
 }
 
-func connectHint(code status.Code, remote Addr) string {
-	switch code {
-	case status.Refused:
-		return "nothing listens there, its backlog is full, no accept came in time, the target of an expose refused, or a rule there refuses this caller"
-	case status.NoDevice:
-		return fmt.Sprintf("node %d is no member now, or this node cannot reach it, or it the target that it exposes: see fabricd ping %d", remote.Node, remote.Node)
-	case status.Invalid:
-		if remote.Port == 0 {
-			return "port 0 is nobody's"
-		}
-		return "an endpoint whose connection ended cannot connect again: open a new one"
-	}
-	return ""
-}
+// mayNot is the hint for an access that a window does not allow.
+const mayNot = "a window's protection does not allow this direction"
 
-func registerHint(code status.Code) string {
-	switch code {
-	case status.Invalid:
-		return fmt.Sprintf("memory, offset and length must be whole pages of %d bytes, aligned, and cut no window", PageSize)
-	case status.InUse:
-		return "a window, or one that is still in use after Unregister, has these offsets"
-	case status.NoMemory:
-		return "the quota of window memory is used up"
+var (
+	transferHints = map[status.Code]string{
+		status.NoAddress: "the range must lie in registered windows without a gap",
+		status.Access:    mayNot,
 	}
-	return ""
-}
+	putHints = map[status.Code]string{
+		status.NoAddress: transferHints[status.NoAddress],
+		status.Access:    mayNot,
+		status.Invalid:   "there must be a byte to write, and the word's offset must be a multiple of 8",
+	}
+	windowHints = map[status.Code]string{
+		status.Invalid:  fmt.Sprintf("memory, offset and length must be whole pages of %d bytes, aligned, and cut no window", PageSize),
+		status.InUse:    "a window, or one that is still in use after Unregister, has these offsets",
+		status.NoMemory: "the quota of window memory is used up",
+	}
+)
 
-func transferHint(code status.Code) string {
-	switch code {
-	case status.NoAddress:
-		return "the range must lie in registered windows without a gap"
-	case status.Access:
-		return "a window's protection does not allow this direction"
-	}
-	return ""
-}
-
-func wordHint(op string, code status.Code) string {
-	switch {
-	case op == "word" && code == status.NoAddress:
-		return "the word must lie in the memory"
-	case op == "word" && code == status.Access:
-		return "the mapping was made for reading"
-	case code != status.Invalid:
-		return transferHint(code)
-	case op == "atomic" || op == "word":
-		return "a word's offset must be a multiple of its width"
-	}
-	return "there must be a byte to write, and the word's offset must be a multiple of 8"
+// hints are the hints that depend on nothing but the operation and its failure.
+var hints = map[string]map[status.Code]string{
+	"attach": {status.NoDevice: "does fabricd run on this machine? its socket's path is in $FABRIC_SOCKET"},
+	"bind": {
+		status.Access:  fmt.Sprintf("ports below %d need privilege on this node", AdminEnd),
+		status.Invalid: "the port is taken on this node",
+	},
+	"listen": {status.Invalid: "the endpoint must be bound and the backlog at least 1"},
+	"connect": {
+		status.Refused: "nothing listens there, its backlog is full, no accept came in time, the target of an expose refused, or a rule there refuses this caller",
+		status.Invalid: "an endpoint whose connection ended cannot connect again: open a new one",
+	},
+	"register": windowHints, "unregister": windowHints,
+	"mmap": {
+		status.NotSupp:   "mapping needs both ends on one node and a range inside one window; a Mirror works across nodes",
+		status.NoAddress: "the range must lie inside one registered window",
+		status.Access:    mayNot,
+	},
+	"atomic": {
+		status.NoAddress: transferHints[status.NoAddress],
+		status.Access:    mayNot,
+		status.Invalid:   "a word's offset must be a multiple of its width",
+	},
+	"word": {
+		status.NoAddress: "the word must lie in the memory",
+		status.Access:    "the mapping was made for reading",
+		status.Invalid:   "a word's offset must be a multiple of its width",
+	},
+	"putsignal": putHints, "vputsignal": putHints,
+	"writeto": transferHints, "readfrom": transferHints, "vwriteto": transferHints, "vreadfrom": transferHints,
+	"fence_signal": transferHints, "acquire": transferHints, "release": transferHints,
 }
 
 // contextEnd is the cause of a call that its context ended.
