@@ -172,7 +172,7 @@ func TestPreviewsAreTold(t *testing.T) {
 	} {
 		p.Node, p.Name, p.Port, p.UID = 3, "web-1", 7, 1000
 		var out bytes.Buffer
-		if err := tellPreview(&out, p); err != nil || out.String() != "a connect by user 1000 of this node to 3:7 (web-1) "+want {
+		if err := printPreview(&out, p); err != nil || out.String() != "a connect by user 1000 of this node to 3:7 (web-1) "+want {
 			t.Errorf("%+v: %v, printed\n%s", p, err, out.String())
 		}
 	}

@@ -66,7 +66,7 @@ certificate is in it; names and addresses of nodes are.`,
 			if err := archive.write(file, name); err != nil {
 				return err
 			}
-			return archive.tell(a.stdout, f.json)
+			return archive.print(a.stdout, f.json)
 		})
 	}
 	return cmd
@@ -149,7 +149,7 @@ func (d *debugArchive) write(file, name string) (err error) {
 	return errors.Join(out.Close(), zip.Close())
 }
 
-func (d *debugArchive) tell(w io.Writer, asJSON bool) error {
+func (d *debugArchive) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(d)
 	}

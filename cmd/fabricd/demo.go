@@ -242,9 +242,9 @@ func (p *plot) hearsSince(s since, a **actor, what, name string) task {
 	}
 }
 
-// tells sends an application a command.
-func (p *plot) tells(a **actor, command string) task {
-	return func(context.Context) error { return (*a).tell(command) }
+// sends sends an application a command.
+func (p *plot) sends(a **actor, command string) task {
+	return func(context.Context) error { return (*a).send(command) }
 }
 
 // acts starts an application in a role at m, and waits for its line.
@@ -305,7 +305,7 @@ func (p *plot) messages(ctx context.Context) (err error) {
 		p.hears(&p.alice, "messages", "their first messages, over the link"),
 		p.hears(&p.alice, "messages", "they exchange messages"),
 		p.step("the connection has a path of its own", func(ctx context.Context) (string, error) { return pathOf(ctx, p.one) }),
-		p.tells(&p.alice, "talk"),
+		p.sends(&p.alice, "talk"),
 		p.hears(&p.alice, "messages", "the same messages, on the path"),
 	)
 }
@@ -330,7 +330,7 @@ func pathOf(ctx context.Context, m *member) (text string, err error) {
 func (p *plot) connect(ctx context.Context) error {
 	return inOrder(ctx,
 		p.hears(&p.bob, "listening", "bob listens"),
-		p.tells(&p.alice, p.toBob()),
+		p.sends(&p.alice, p.toBob()),
 		p.hears(&p.alice, "connected", "alice connects"),
 		p.hears(&p.bob, "accepted", "bob accepts"),
 	)

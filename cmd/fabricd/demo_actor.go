@@ -49,8 +49,8 @@ func (c *crew) act(role, socket string) (*actor, error) {
 	return a, nil
 }
 
-// tell sends the application a command.
-func (a *actor) tell(command string) error {
+// send sends the application a command.
+func (a *actor) send(command string) error {
 	_, err := io.WriteString(a.stdin, command+"\n")
 	return err
 }

@@ -170,7 +170,7 @@ func (p *plot) allow(ctx context.Context) error {
 			return fmt.Sprintf("after %.1f ms: %s", ms(time.Since(began)), joined(st)), err
 		}),
 		p.sees(since{}, fabric.NodeAdded, p.two.incarnation, ""),
-		p.tells(&p.bob, "listen"),
+		p.sends(&p.bob, "listen"),
 		p.greet,
 	)
 }

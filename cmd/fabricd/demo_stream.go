@@ -24,7 +24,7 @@ func (p *plot) cutStream(ctx context.Context) error {
 		p.dismisses("bob ends", &p.bob),
 		p.acts(&p.bob, "streamer", p.two, "listening", "a server listens at node-2"),
 		p.acts(&reader, "reader", p.one, "attached", "a reader attaches to node-1"),
-		p.tells(&reader, p.toBob()),
+		p.sends(&reader, p.toBob()),
 		p.hears(&reader, "connected", "it connects"),
 		p.hears(&reader, "reading", "the server streams"),
 		p.terminates("SIGTERM to node-2, in the middle", p.two, 0),

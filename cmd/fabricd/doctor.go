@@ -59,7 +59,7 @@ there are.`,
 			p := doctor.PlanFor(plan, daemon.CostsOf(c), facts)
 			d.Plan = &p
 		}
-		if err := d.tell(a.stdout, asJSON); err != nil {
+		if err := d.print(a.stdout, asJSON); err != nil {
 			return err
 		}
 		return d.err()
@@ -86,7 +86,7 @@ func (d diagnosis) err() error {
 	return nil
 }
 
-func (d diagnosis) tell(w io.Writer, asJSON bool) error {
+func (d diagnosis) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(d)
 	}
@@ -104,10 +104,10 @@ func (d diagnosis) tell(w io.Writer, asJSON bool) error {
 	if d.Plan == nil {
 		return nil
 	}
-	return tellPlan(w, *d.Plan)
+	return printPlan(w, *d.Plan)
 }
 
-func tellPlan(w io.Writer, p doctor.Plan) error {
+func printPlan(w io.Writer, p doctor.Plan) error {
 	_, err := fmt.Fprintf(w, `
 %[1]s within this node, of attached applications
       channels       %[2]s of shared memory, %[3]s each
@@ -115,7 +115,7 @@ func tellPlan(w io.Writer, p doctor.Plan) error {
                      what is more goes through fabricd
       descriptors    %[6]d of fabricd
 %[1]s to other nodes
-      messages       %[8]s at most of each that nobody has read;
+      messages       %[8]s at most of each that no application has read;
                      one application has memory for %[7]s
       descriptors    %[9]d of fabricd
 `, plural(int(p.Connections), "connection"), size(uint64(p.Channels)), size(uint64(p.Channel)), p.Applications,

@@ -17,7 +17,7 @@ func (a *app) initCommand() *cobra.Command {
 		Use: "init", Short: "Make a new cluster: the state directory of its host, and a join token", Args: noArguments,
 		Long: `init makes the state directory of a cluster's host: its identity, the cluster's
 certificate authority and an empty list of nodes. It prints a token, which is a
-secret, or writes it to a file. The token lives a day and for 100 nodes unless told
+secret, or writes it to a file. The token lives a day and for 100 nodes unless asked for
 otherwise; "fabricd token create" makes further ones.
 A directory that holds a node already is left as it is, and is an error unless
 --if-missing is given: then init makes only what is missing, the cluster or the
@@ -38,7 +38,7 @@ token file, and can be repeated, also while the host runs.`,
 	limits.addTo(cmd, "token-")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if ensure && file == "" {
-			return usagef("if-missing: want --token-file too: the file tells whether there is a token")
+			return usagef("if-missing: want --token-file too: the file shows whether there is a token")
 		}
 		flags := map[string]string{"role": string(daemon.RoleHost), "name": name}
 		for key, text := range map[string]string{"state-dir": dir, "ca": tls.CA, "cert": tls.Cert, "key": tls.Key} {

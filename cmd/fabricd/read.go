@@ -311,7 +311,7 @@ func (a *app) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show the nodes and then what happens to them, until interrupted",
 		Long: `events shows the nodes that are there and then what happens to them. With --since
-it begins with what has happened before, and tells of links, paths and connections
+it begins with what has happened before, and reports links, paths and connections
 too: a node keeps the last 1024 events of nodes, as many of links, of connections with
 their paths, and of attempts that failed. Failures and links that are alike within a
 minute are one event, with how often. --once prints what is kept and ends.`,

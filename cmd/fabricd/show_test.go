@@ -135,7 +135,7 @@ func pagesOf(t *testing.T, text string) map[string]string {
 			return printLine(w, "%s", eventLine(daemon.NodeEvent{Event: text, Node: &node, Reason: text, Detail: text}))
 		},
 		"why": func(w *bytes.Buffer) error {
-			return tellWay(w, wayOf{Local: text, Remote: text, Provider: text, Messages: part{text, text}, RMA: part{text, text},
+			return printWay(w, wayOf{Local: text, Remote: text, Provider: text, Messages: part{text, text}, RMA: part{text, text},
 				Link: &engine.LinkInfo{Remote: text, Considered: []engine.Considered{{Provider: text, Reason: text}}}})
 		},
 	} {

@@ -94,7 +94,7 @@ func (a *app) tokenCommand() *cobra.Command {
 		Use: "token", Short: "Make, list and revoke join tokens",
 		Long: `A join token lets a node join the cluster: it proves the cluster to the node
 and the node to the cluster. It is a secret. It lives a day and for 100 nodes
-unless told otherwise. A node needs it once: when the token has ended or was
+unless asked for otherwise. A node needs it once: when the token has ended or was
 revoked, the nodes that joined with it stay; "fabricd nodes ban" is for those.`,
 		Example: `  fabricd token create --ttl 10m --uses 1
   fabricd token list
@@ -174,7 +174,7 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{
 		Use: "revoke ID", Short: "End a join token; asks the host's fabricd",
-		Long: `revoke ends a token, by the ID that "fabricd token list" shows: nobody joins with
+		Long: `revoke ends a token, by the ID that "fabricd token list" shows: no node joins with
 it any more. The nodes that joined with it stay.`,
 		Example: "  fabricd token revoke 2f9c01d5a7b3e486",
 	}

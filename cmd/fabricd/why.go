@@ -60,13 +60,13 @@ func (a *app) whyCommand() *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{
 		Use: "why [CONN | NODE PORT]", Short: "Report which path a connection has and why not a faster one, or what a connect would meet",
-		Long: `Tell which ways a connection takes, and why not a faster one: messages between two
+		Long: `Report which ways a connection takes, and why not a faster one: messages between two
 applications of this node through memory that they share (channel) or through the
 node (socket), RMA between them on the windows themselves (direct) or through the
 node; messages to another node through a socket between the two applications (path)
 or through a provider's link, RMA through the link. CONN is an
 address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
-it all are told. Of a link each provider of this node is told: whether the link has
+it all are reported. Of a link each provider of this node is reported: whether the link has
 it, why, its place among them, and what it is estimated to cost for short messages,
 operations on a page and transfers of 1 MiB.
 
@@ -106,7 +106,7 @@ application.`,
 			if err != nil {
 				return err
 			}
-			return tellWays(a.stdout, ways, f.json)
+			return printWays(a.stdout, ways, f.json)
 		})
 	}
 	return cmd
@@ -129,11 +129,11 @@ func (a *app) whyPort(cmd *cobra.Command, f *askFlags, node, port string, uid ui
 	}
 	return answer(a, cmd, f, func(ctx context.Context, c *daemon.Client) (daemon.Preview, error) {
 		return c.Preview(ctx, node, addr.Port(n), uid)
-	}, tellPreview)
+	}, printPreview)
 }
 
-// tellPreview prints how a connect would end.
-func tellPreview(w io.Writer, p daemon.Preview) error {
+// printPreview prints how a connect would end.
+func printPreview(w io.Writer, p daemon.Preview) error {
 	verdict, rule := "would be refused", "refuses it: "
 	if p.Connects {
 		verdict = "would wait to be accepted"
@@ -186,8 +186,8 @@ func linkOf(links []daemon.LinkInfo, incarnation string) *daemon.LinkInfo {
 	return nil
 }
 
-// tellWays prints ways: one object as JSON if one was asked for.
-func tellWays(w io.Writer, ways []wayOf, asJSON bool) error {
+// printWays prints ways: one object as JSON if one was asked for.
+func printWays(w io.Writer, ways []wayOf, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(map[string][]wayOf{"ways": ways})
 	}
@@ -196,15 +196,15 @@ func tellWays(w io.Writer, ways []wayOf, asJSON bool) error {
 		return err
 	}
 	for _, x := range ways {
-		if err := tellWay(w, x); err != nil {
+		if err := printWay(w, x); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tellWay prints one way, a line for each part of it.
-func tellWay(w io.Writer, x wayOf) error {
+// printWay prints one way, a line for each part of it.
+func printWay(w io.Writer, x wayOf) error {
 	lines := []string{
 		x.Local + " to " + x.Remote,
 		"  messages  " + x.Messages.String(),

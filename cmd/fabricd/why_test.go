@@ -19,7 +19,7 @@ func TestWaysAreTold(t *testing.T) {
 		{Provider: "tcp", Local: "0:5", Remote: "1:6", Messages: part{Path: "socket", Why: "the peer is on another node"}, RMA: part{Path: "node", Why: "no window has been asked for"}, Link: linkOf(links, "1.2")},
 	}
 	var out bytes.Buffer
-	if err := tellWays(&out, ways, false); err != nil {
+	if err := printWays(&out, ways, false); err != nil {
 		t.Fatal(err)
 	}
 	want := `0:5 to 0:6
@@ -37,7 +37,7 @@ func TestWaysAreTold(t *testing.T) {
 		t.Errorf("told\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := tellWays(&out, nil, false); err != nil || out.String() != "no connections\n" {
+	if err := printWays(&out, nil, false); err != nil || out.String() != "no connections\n" {
 		t.Errorf("without connections: %q, %v", out.String(), err)
 	}
 }

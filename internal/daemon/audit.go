@@ -179,7 +179,7 @@ type recorder struct {
 // Unwrap lets net/http reach the connection.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// WriteHeader keeps that a request failed, unless refuse has told why.
+// WriteHeader keeps that a request failed, unless refuse has said why.
 func (r *recorder) WriteHeader(code int) {
 	if code >= http.StatusBadRequest && r.event.Result == "ok" {
 		r.event.Result = http.StatusText(code)

@@ -40,7 +40,7 @@ type bridge struct {
 // ends all that it holds of incarnations that are not in the table.
 type firstTable struct {
 	self   membership.Event
-	others []membership.Event // those of the table that are told; the node list hears of them behind self
+	others []membership.Event // those of the table; the node list gets them behind self
 }
 
 // handle makes one event happen here. It returns from a removal only when

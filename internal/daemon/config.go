@@ -32,7 +32,7 @@ type Config struct {
 	Name string
 	// NodeID is the only ID that the node takes; 0: any. A host has ID 0.
 	NodeID addr.NodeID
-	// named: Load was told the name.
+	// named: the name is in the settings.
 	named bool
 
 	// Join lists members of the cluster, "host:port", the port being their data

@@ -332,7 +332,7 @@ func (d *Daemon) knows(at netip.Addr) bool {
 	return agent != nil && agent.Knows(at)
 }
 
-// Leave ends the node's connections in order and tells the cluster that it
+// Leave ends the node's connections in order and notifies the cluster that it
 // leaves. It returns when that is done, or when ctx ends. Close must follow.
 func (d *Daemon) Leave(ctx context.Context) error {
 	return d.leaving.do(func() error {

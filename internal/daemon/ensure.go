@@ -44,7 +44,7 @@ func Ensure(c Config, tokenFile string) error {
 
 // complete makes the token file of a cluster that is there, or checks that the
 // one that is there is the cluster's. given is its token, zero for keys, which do
-// not tell.
+// not say.
 func complete(c Config, s *state.State, tokenFile string, there bool, given trust.Token) error {
 	id := s.Identity()
 	switch {

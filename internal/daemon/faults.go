@@ -98,7 +98,7 @@ func (b *breaker) sighted() func(addr.UUID, netip.AddrPort) {
 }
 
 // meet learns from an event which node is where. spawn runs a function on a
-// goroutine that somebody waits for.
+// goroutine that its owner waits for.
 func (b *breaker) meet(ctx context.Context, ev membership.Event, spawn func(func())) {
 	if b == nil {
 		return

@@ -77,7 +77,7 @@ func initToken(c Config) trust.TokenOptions {
 }
 
 // WriteSecret makes a new file that only this user can read, and then the line for it: a
-// file that cannot be made must not cost a secret that nobody has.
+// file that cannot be made must not cost a secret that is written nowhere.
 func WriteSecret(path string, text func() (string, error)) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -160,7 +160,7 @@ func readKeyring(path string) (trust.Keyring, error) {
 
 // stateProblem describes an error of a state directory, in one line.
 func stateProblem(dir string, err error) error {
-	if _, told := errors.AsType[*ConfigError](err); told {
+	if _, known := errors.AsType[*ConfigError](err); known {
 		return err
 	}
 	switch {

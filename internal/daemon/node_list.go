@@ -70,7 +70,7 @@ type nodeList struct {
 	cluster addr.UUID
 	self    addr.Incarnation // Generation 0 without a lease
 	local   bool             // self is the last incarnation, shown to this machine alone: no host has answered
-	told    bool             // the host has sent the node list, since this node started
+	sent    bool             // the host has sent the node list, since this node started
 	nodes   map[addr.NodeID]membership.Node
 	subs    map[*subscription]struct{}
 	closed  bool
@@ -106,7 +106,7 @@ func (r *nodeList) setCluster(cluster addr.UUID) {
 	r.cluster = cluster
 }
 
-// apply records ev, which happened at now, and tells the subscribers.
+// apply records ev, which happened at now, and notifies the subscribers.
 func (r *nodeList) apply(ev membership.Event, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +124,7 @@ func (r *nodeList) apply(ev membership.Event, now time.Time) {
 		maps.DeleteFunc(r.nodes, func(_ addr.NodeID, n membership.Node) bool { return n.State != membership.Removed })
 		r.self.Generation, r.local = 0, false
 	case membership.EventHost:
-		r.told = r.told || ev.Detail == membership.HostReachable // it comes behind the host's table
+		r.sent = r.sent || ev.Detail == membership.HostReachable // it comes behind the host's table
 	case membership.EventAdded, membership.EventUpdated:
 		changed = r.nodes[n.Incarnation.Node].State != n.State
 		r.nodes[n.Incarnation.Node] = n
@@ -283,7 +283,7 @@ func (r *nodeList) incarnation(node addr.UUID) (found membership.Node, ok bool) 
 func (r *nodeList) complete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.self.Generation != 0 && r.told
+	return r.self.Generation != 0 && r.sent
 }
 
 // list returns the nodes by ID and forgets those removed long ago. The caller holds r.mu.

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// A Notifier tells a service manager how the process is, by sd_notify(3). A nil one
-// tells nothing. A manager that does not read is not waited for.
+// A Notifier notifies a service manager how the process is, by sd_notify(3). A nil one
+// sends nothing. A manager that does not read is not waited for.
 type Notifier struct {
 	conn     *net.UnixConn
-	watchdog time.Duration // between two signs of life that it wants; 0: none
+	watchdog time.Duration // between two signals that it wants; 0: none
 	last     string
 }
 
 // NewNotifier returns the notifier of a process with these variables; nil if no
-// service manager wants to be told, or it cannot be reached.
+// service manager wants to be notified, or it cannot be reached.
 func NewNotifier(getenv func(string) string) *Notifier {
 	path := getenv("NOTIFY_SOCKET")
 	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") {
@@ -42,7 +42,7 @@ func (n *Notifier) Every() time.Duration {
 	return min(calm, max(n.watchdog/3, 10*time.Millisecond))
 }
 
-// Status tells, in a sentence, how the node is.
+// Status reports, in a sentence, how the node is.
 func (n *Notifier) Status(text string) {
 	if n == nil || text == n.last {
 		return
@@ -51,13 +51,13 @@ func (n *Notifier) Status(text string) {
 	n.send("STATUS=" + oneLine(text))
 }
 
-// Ready tells that the node serves applications.
+// Ready reports that the node serves applications.
 func (n *Notifier) Ready() { n.send("READY=1") }
 
-// Stopping tells that the node leaves.
+// Stopping reports that the node leaves.
 func (n *Notifier) Stopping() { n.send("STOPPING=1") }
 
-// Alive tells that the process works, and how the node is.
+// Alive reports that the process works, and how the node is.
 func (n *Notifier) Alive(text string) {
 	n.Status(text)
 	if n != nil && n.watchdog > 0 {

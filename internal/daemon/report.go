@@ -27,7 +27,7 @@ func (r *reporter) report(incarnation addr.Incarnation, e engine.Evidence) {
 	}
 }
 
-// servesAnew tells membership that the node serves other names.
+// servesAnew notifies membership that the node serves other names.
 func (r *reporter) servesAnew() {
 	if agent := r.agent.Load(); agent != nil {
 		agent.ServesAnew()

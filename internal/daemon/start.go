@@ -97,7 +97,7 @@ func (d *Daemon) openState(ctx context.Context) (err error) {
 	return nil
 }
 
-// keepName gives a host that was told no name the one that it was made with.
+// keepName gives a host without a name in its settings the one that it was made with.
 func (d *Daemon) keepName() {
 	kept := d.state.Identity().Name
 	if d.cfg.Role != RoleHost || d.cfg.named || d.cfg.Name != machineName() || kept == "" || kept == d.cfg.Name {
@@ -368,7 +368,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 func probe(ctx context.Context, engine *engine.Node, incarnation addr.Incarnation) error {
 	_, err := engine.Ping(ctx, incarnation.Node)
 	if errors.Is(err, status.Version) {
-		return nil // an answer: it lives, only no link with it is to be had
+		return nil // an answer: it runs, only no link with it is to be had
 	}
 	return err
 }

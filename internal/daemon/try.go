@@ -56,7 +56,7 @@ func needPort(setting string, c Config, port uint16) Need {
 }
 
 // needSocket is about a Unix socket. other is a kind that its listener is not of: to
-// dial with it tells whether a process listens, and does not connect.
+// dial with it shows whether a process listens, and does not connect.
 func needSocket(setting, path, other string) Need {
 	n := Need{Setting: setting, Value: path}
 	info, err := os.Lstat(path)
@@ -86,7 +86,7 @@ func needSocket(setting, path, other string) Need {
 	return n
 }
 
-// absolute returns path from the root, if that can be told.
+// absolute returns path from the root, if that is known.
 func absolute(path string) string {
 	if p, err := filepath.Abs(path); err == nil {
 		return p
@@ -137,7 +137,7 @@ func hasRoom(dir string) error {
 }
 
 // canMake reports whether this process can make and write to a directory, as far as
-// that can be told without doing it.
+// that shows without doing it.
 func canMake(dir string) error {
 	there, err := innermost(dir)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestWordsAreThoseOfTheField(t *testing.T) {
 			t.Errorf("%s: the file's name says %q", name, word)
 		}
 		switch path.Ext(base) {
-		case ".go", ".md", ".yaml", ".html", ".service", "": // "": Makefile and its like
+		case ".go", ".md", ".yaml", ".html", ".js", ".sh", ".service", "": // "": Makefile and its like
 		default:
 			return nil
 		}

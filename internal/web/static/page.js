@@ -126,12 +126,12 @@ function stateBadge(state) {
   return badge(state, { alive: "good", suspect: "warn", removed: "bad" }[state] || "");
 }
 
-// incarnations returns what is known of those of one node: { life, from, to, suspect }.
+// incarnations returns what is known of those of one node: { incarnation, from, to, suspect }.
 function incarnations(s, id) {
-  const lives = new Map();
-  const get = (life) => {
-    if (!lives.has(life)) lives.set(life, { life, from: null, to: null, suspect: [] });
-    return lives.get(life);
+  const all = new Map();
+  const get = (incarnation) => {
+    if (!all.has(incarnation)) all.set(incarnation, { incarnation, from: null, to: null, suspect: [] });
+    return all.get(incarnation);
   };
   for (const e of s.events) {
     if (!e.node || Number(e.node.split(".")[0]) !== id) continue;
@@ -151,7 +151,7 @@ function incarnations(s, id) {
     if (n.state === "removed") one.to ??= ms(n.since);
     else one.from = ms(n.since);
   }
-  return [...lives.values()];
+  return [...all.values()];
 }
 
 function timeline(s, id) {
@@ -163,12 +163,12 @@ function timeline(s, id) {
   const words = [];
   for (const l of incarnations(s, id)) {
     const from = l.from ?? began, to = l.to ?? now;
-    const text = l.life + ", " + span(to - from) + (l.to ? ", ended " + clock(l.to) : "");
+    const text = l.incarnation + ", " + span(to - from) + (l.to ? ", ended " + clock(l.to) : "");
     if (to >= began) {
       bars.push(bar(from, to, l.to ? "removed" : "alive", text));
       words.push(text);
     }
-    for (const [a, b] of l.suspect) if ((b ?? to) >= began) bars.push(bar(a, b ?? to, "suspect", l.life + " suspect"));
+    for (const [a, b] of l.suspect) if ((b ?? to) >= began) bars.push(bar(a, b ?? to, "suspect", l.incarnation + " suspect"));
   }
   return svg("svg", { class: "timeline", viewBox: "0 0 " + width + " 18", preserveAspectRatio: "none", role: "img", "aria-label": words.join("; ") }, ...bars);
 }
