@@ -7,54 +7,71 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// completeLive completes the names of living nodes, with their IDs beside.
-func (a *app) completeLive(f *askFlags) cobra.CompletionFunc {
+// completeTimeout bounds the wait of a shell at the tab key.
+const completeTimeout = time.Second
+
+// complete completes the argument behind so many others with what get asks fabricd for; an error
+// completes nothing.
+func (a *app) complete(f *askFlags, behind int, get func(context.Context, *daemon.Client) ([]cobra.Completion, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
+		if len(args) != behind {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		c := f.client(a)
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
-		all, err := c.Nodes(ctx)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		var names []cobra.Completion
-		for _, n := range all.Nodes {
-			if n.State != "removed" {
-				names = append(names, cobra.CompletionWithDesc(n.Name, fmt.Sprint("node ", n.ID)))
-			}
-		}
+		names, _ := get(ctx, c)
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completeServices completes the second argument with the names of services.
-func (a *app) completeServices(f *askFlags) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
-		c := f.client(a)
-		defer c.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-		defer cancel()
-		var all struct{ Services []struct{ Name string } }
-		if text, err := c.Get(ctx, "services"); err != nil || len(args) != 1 || json.Unmarshal(text, &all) != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+// liveNodes returns the names of living nodes, with their IDs beside.
+func liveNodes(ctx context.Context, c *daemon.Client) (names []cobra.Completion, err error) {
+	all, err := c.Nodes(ctx)
+	for _, n := range all.Nodes {
+		if n.State != "removed" {
+			names = append(names, cobra.CompletionWithDesc(n.Name, fmt.Sprint("node ", n.ID)))
 		}
-		for _, s := range all.Services {
-			if !slices.Contains(names, s.Name) {
-				names = append(names, s.Name)
-			}
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
 	}
+	return names, err
+}
+
+// knownNodes returns the names of all identities, of a node that is not the host those of its list.
+func knownNodes(ctx context.Context, c *daemon.Client) (names []cobra.Completion, err error) {
+	if all, err := c.Enrolled(ctx); err == nil {
+		for _, n := range all.Nodes {
+			names = append(names, n.Name)
+		}
+		return names, nil
+	}
+	all, err := c.Nodes(ctx)
+	for _, n := range all.Nodes {
+		names = append(names, n.Name)
+	}
+	return names, err
+}
+
+// services returns the names of services.
+func services(ctx context.Context, c *daemon.Client) (names []cobra.Completion, err error) {
+	text, err := c.Get(ctx, "services")
+	if err != nil {
+		return nil, err
+	}
+	var all struct{ Services []struct{ Name string } }
+	err = json.Unmarshal(text, &all)
+	for _, s := range all.Services {
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
 }
 
 // completeSettings completes the values of settings with few allowed ones, and the names

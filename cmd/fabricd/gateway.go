@@ -77,7 +77,7 @@ The line 'LISTEN=NAME' of the setting forward does the same without a command
   fabricd forward /run/db.sock 1:5432`,
 	}
 	g.addTo(cmd, 2, "LISTEN and NAME")
-	cmd.ValidArgsFunction = a.completeServices(&g.flags)
+	cmd.ValidArgsFunction = a.complete(&g.flags, 1, services)
 	cmd.Flags().DurationVar(&g.wait, "wait", spec.DefaultWait, "how long a new connection waits for a service that is away")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return g.run(cmd.Context(), args[0]+"="+args[1]) }
 	return cmd

@@ -143,7 +143,7 @@ func (a *app) actionCommand(x action) *cobra.Command {
 		x.flags(cmd)
 	}
 	cmd.Args = oneArgument("the name, ID or UUID of one node")
-	cmd.ValidArgsFunction = a.completeNodes(&f)
+	cmd.ValidArgsFunction = a.complete(&f, 0, knownNodes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.NodeAction, error) {
 			return x.do(ctx, c, args[0], f.timeout)
@@ -155,35 +155,4 @@ func (a *app) actionCommand(x action) *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-// completeTimeout bounds the wait of a shell at the tab key.
-const completeTimeout = time.Second
-
-// completeNodes completes the names of nodes, which it asks fabricd for.
-func (a *app) completeNodes(f *askFlags) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		c := f.client(a)
-		defer c.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-		defer cancel()
-		var names []cobra.Completion
-		if all, err := c.Enrolled(ctx); err == nil {
-			for _, n := range all.Nodes {
-				names = append(names, n.Name)
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		}
-		all, err := c.Nodes(ctx) // of a node that is not the host
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		for _, n := range all.Nodes {
-			names = append(names, n.Name)
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
 }

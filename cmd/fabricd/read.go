@@ -202,7 +202,7 @@ func (a *app) pingCommand() *cobra.Command {
 	}
 	f.addTo(cmd, a, true)
 	cmd.Args = oneArgument("the name or ID of one node")
-	cmd.ValidArgsFunction = a.completeLive(&f)
+	cmd.ValidArgsFunction = a.complete(&f, 0, liveNodes)
 	cmd.Flags().IntVarP(&count, "count", "c", 5, "how many round trips, 1 to 10000")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Second, "how long to wait for each, up to 1m")
 	cmd.Flags().DurationVarP(&interval, "interval", "i", 200*time.Millisecond, "time between them")
