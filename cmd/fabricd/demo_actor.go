@@ -105,3 +105,16 @@ func (a *actor) dismiss(ctx context.Context) error {
 		return fmt.Errorf("%s does not end: %w", a.name, context.Cause(ctx))
 	}
 }
+
+// silent fails if an application that has ended printed unexpected lines.
+func (a *actor) silent() error {
+	for l := range a.lines {
+		a.heard = append(a.heard, l)
+	}
+	for _, l := range a.heard {
+		if l.Say == "node-added" || l.Say == "node-removed" {
+			return fmt.Errorf("%s: unexpected event: %s %s", a.name, l.Say, l.Detail)
+		}
+	}
+	return nil
+}

@@ -53,10 +53,10 @@ func (a *app) demoAppCommand() *cobra.Command {
 	cmd.Flags().StringVar(&socket, "socket", "", "socket of the fabricd to attach to")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		roles := map[string]func(context.Context, *demoApp) error{"alice": alice, "bob": bob, "bob-again": bobAgain, "bob-banned": bobBanned,
-			"streamer": streamer, "reader": reader}
+			"streamer": streamer, "reader": reader, "witness": witness, "bystander": bystander}
 		play, ok := roles[args[0]]
 		if !ok {
-			return usagef("role: %q: want alice, bob, bob-again, bob-banned, streamer or reader", args[0])
+			return usagef("role: %q: want alice, bob, bob-again, bob-banned, streamer, reader, witness or bystander", args[0])
 		}
 		return runDemoApp(cmd.Context(), socket, os.Stdin, a.stdout, play)
 	}
@@ -98,7 +98,7 @@ func runDemoApp(ctx context.Context, socket string, in io.Reader, out io.Writer,
 		if ev.Kind == fabric.NodeRemoved {
 			kind = "node-removed"
 		}
-		d.say(kind, fmt.Sprintf("%d.%d %s", ev.Node, ev.Generation, ev.Reason), nil)
+		d.say(kind, ev.String(), nil)
 	})()
 	d.say("attached", n.Incarnation().String(), nil)
 	err = play(ctx, d)
@@ -201,11 +201,7 @@ func (d *demoApp) talkOn(ctx context.Context) error {
 	}
 	defer conn.Close()
 	for n := 0; ; n++ {
-		err := sendMessage(conn, pattern(byte(n), 64))
-		if err == nil {
-			_, err = recvMessage(conn)
-		}
-		if err != nil {
+		if err := exchange(conn, pattern(byte(n), 64)); err != nil {
 			return d.cutOff(n, err)
 		}
 		if n == demoMessages {
@@ -215,6 +211,36 @@ func (d *demoApp) talkOn(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// witness answers a bystander until the commands end.
+func witness(ctx context.Context, d *demoApp) error {
+	return d.accept(ctx, func(conn *fabric.Conn) error {
+		_, _ = echo(conn, math.MaxInt) // its errors are the bystander's too
+		return d.wait(ctx)
+	})
+}
+
+// bystander connects on command, and exchanges messages until the next one.
+func bystander(ctx context.Context, d *demoApp) error {
+	conn, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var longest time.Duration
+	for len(d.commands) == 0 {
+		began := time.Now()
+		if err := exchange(conn, []byte("still there?")); err != nil {
+			return err
+		}
+		longest = max(longest, time.Since(began))
+		if !wait(ctx, time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	d.say("unharmed", fmt.Sprintf("their slowest message meanwhile took %v", longest.Round(10*time.Microsecond)), nil)
+	return inOrder(ctx, d.wait, d.wait)
 }
 
 // cutOff reports that a connection ended after n messages. Only the loss of the
@@ -296,21 +322,26 @@ func (d *demoApp) talk(conn *fabric.Conn, n int) error {
 	began := time.Now()
 	for i := range n {
 		msg := pattern(byte(i), 1+i*97)
-		if err := sendMessage(conn, msg); err != nil {
+		if err := exchange(conn, msg); err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
-		}
-		back, err := recvMessage(conn)
-		if err != nil {
-			return fmt.Errorf("answer %d: %w", i, err)
-		}
-		if !bytes.Equal(back, msg) {
-			return fmt.Errorf("answer %d is not what was sent", i)
 		}
 		bytesSent += len(msg)
 	}
 	d.say("messages", fmt.Sprintf("%s there and back, %s each way, %v per round trip",
 		plural(n, "message"), plural(bytesSent, "byte"), (time.Since(began)/time.Duration(n)).Round(time.Microsecond)), nil)
 	return nil
+}
+
+// exchange sends a message and expects it back.
+func exchange(conn *fabric.Conn, msg []byte) error {
+	if err := sendMessage(conn, msg); err != nil {
+		return err
+	}
+	back, err := recvMessage(conn)
+	if err == nil && !bytes.Equal(back, msg) {
+		err = errors.New("the answer is not what was sent")
+	}
+	return err
 }
 
 // echo answers n messages, and returns how many it has answered.

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
@@ -23,23 +21,19 @@ const takenBackWithin = time.Second
 // takeBack bans bob's node while alice talks to him, shows that it stays out, and
 // allows it again.
 func (p *plot) takeBack(ctx context.Context) error {
-	err := inOrder(ctx,
+	return inOrder(ctx,
 		p.acts(&p.bob, "bob-banned", p.two, "attached", "bob attaches once more"),
 		p.connect,
-		p.hears(&p.alice, "talking", "they talk on and on"))
-	if err != nil {
-		return err
-	}
-	others, err := newBystanders(ctx, p.watch.node, p.one.socket())
-	if err != nil {
-		return p.t.step("two others talk meanwhile", "", err)
-	}
-	defer others.stop()
-	if err := inOrder(ctx, p.ban, p.stayOut, p.allow); err != nil {
-		return err
-	}
-	noticed := others.stop()
-	return p.t.step("two others noticed nothing", noticed, others.err)
+		p.hears(&p.alice, "talking", "they talk on and on"),
+		p.acts(&p.bystander, "bystander", p.one, "attached", "a bystander attaches to node-1"),
+		p.sends(&p.bystander, fmt.Sprintf("connect %d:%d", fabric.Host, demoPort)),
+		p.hears(&p.bystander, "connected", "and talks to the witness"),
+		p.ban,
+		p.stayOut,
+		p.allow,
+		p.sends(&p.bystander, "stop"),
+		p.hears(&p.bystander, "unharmed", "two others noticed nothing"),
+	)
 }
 
 // ban bans bob's node and checks how soon its connection, links and membership end.
@@ -173,66 +167,6 @@ func (p *plot) allow(ctx context.Context) error {
 		p.sends(&p.bob, "listen"),
 		p.greet,
 	)
-}
-
-// bystanders are two applications that have nothing to do with the banned node:
-// they exchange messages all the time between two other nodes.
-type bystanders struct {
-	stop func() string // ends them and returns a summary; a second call returns the same
-	err  error         // of their connection, read after stop
-}
-
-// demoBystander is the port of one of them.
-const demoBystander fabric.Port = 2051
-
-// newBystanders lets an application at the node of socket talk to one at node.
-func newBystanders(ctx context.Context, node *fabric.Node, socket string) (*bystanders, error) {
-	l, err := node.Listen(demoBystander)
-	if err != nil {
-		return nil, err
-	}
-	other, err := fabric.Attach(ctx, socket)
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { // the accepting one; its errors are the other one's too
-		in, err := l.AcceptConn(ctx)
-		if err != nil {
-			return
-		}
-		defer in.Close()
-		_, _ = echo(in, math.MaxInt)
-	})
-	out, err := other.DialAddr(ctx, l.Addr().(fabric.Addr))
-	if err != nil {
-		l.Close()
-		wg.Wait()
-		return nil, errors.Join(err, other.Close())
-	}
-	b := &bystanders{}
-	end, cancel := context.WithCancel(ctx)
-	var rounds int
-	var longest time.Duration
-	wg.Go(func() {
-		defer out.Close()
-		for b.err == nil && wait(end, time.Millisecond) {
-			began := time.Now()
-			if b.err = sendMessage(out, []byte("still there?")); b.err == nil {
-				_, b.err = recvMessage(out)
-			}
-			longest = max(longest, time.Since(began))
-			rounds++
-		}
-	})
-	b.stop = sync.OnceValue(func() string {
-		cancel()
-		wg.Wait()
-		// The nodes may be gone already when the demo is given up.
-		_ = errors.Join(other.Close(), l.Close())
-		return fmt.Sprintf("%s between node-1 and host meanwhile, the slowest took %v", plural(rounds, "message"), longest.Round(10*time.Microsecond))
-	})
-	return b, nil
 }
 
 // tokenFile is where the demo's join token is.

@@ -207,7 +207,7 @@ func noneLeft(t *testing.T, dir string) {
 
 // TestDemoAppsRefuseNonsense covers arguments that the demo itself never passes.
 func TestDemoAppsRefuseNonsense(t *testing.T) {
-	if _, stderr, code := run(t, nil, "demo-app", "carol"); code != exitUsage || !strings.Contains(stderr, "want alice, bob, bob-again, bob-banned, streamer or reader") {
+	if _, stderr, code := run(t, nil, "demo-app", "carol"); code != exitUsage || !strings.Contains(stderr, "want alice, bob, bob-again, bob-banned, streamer, reader, witness or bystander") {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 	_, stderr, code := run(t, nil, "demo-app", "alice", "--socket", filepath.Join(t.TempDir(), "no"))
