@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -84,11 +86,12 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	}
 	c := &crew{exe: exe, dir: dir.path, limit: upJoin, keepLogs: true, settings: []string{fmt.Sprintf("--enable-faults=%t", f.faults)}}
 	if f.verbose {
-		c.echo = newLogEcho(a.stderr).of
+		var mu sync.Mutex
+		c.echo = func(name string) io.Writer { return &logEcho{mu: &mu, out: a.stderr, name: name} }
 	}
 	u := &upCluster{crew: c, flags: f, self: commandName(os.Args[0], exe), kept: f.dir != "",
-		out: upPrinter{out: a.stdout, json: f.json}, ended: make(chan *member), again: make(chan *member),
-		news: make(chan memberNews), over: make(chan struct{}), incarnation: incarnations{}}
+		out: upPrinter{out: a.stdout, json: f.json}, work: make(chan func() error), over: make(chan struct{}),
+		incarnation: incarnations{}}
 	err = u.run(ctx)
 	if ctx.Err() != nil {
 		err = nil // a signal ended it: errors of interrupted steps do not count

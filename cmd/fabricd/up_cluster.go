@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/daemon"
 )
 
 // An upCluster is the cluster of one `fabricd up`. One goroutine runs it: that of
@@ -24,11 +26,9 @@ type upCluster struct {
 	failed      *process // the process that could not be started, for its log
 	incarnation incarnations
 
-	ended   chan *member       // members whose process has ended
-	again   chan *member       // members to start again
-	news    chan memberNews    // events that members report
-	over    chan struct{}      // closed when the channels above are not read any more
-	workers sync.WaitGroup     // goroutines that send on the channels above
+	work    chan func() error  // for the goroutine that runs the cluster
+	over    chan struct{}      // closed when work is not read any more
+	workers sync.WaitGroup     // goroutines that send work
 	watched context.CancelFunc // ends the watchers
 }
 
@@ -45,16 +45,8 @@ func (u *upCluster) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-u.ended:
-			if err := u.onEnd(m); err != nil {
-				return err
-			}
-		case m := <-u.again:
-			if err := u.startAgain(m); err != nil {
-				return err
-			}
-		case n := <-u.news:
-			if err := u.onNews(n); err != nil {
+		case do := <-u.work:
+			if err := do(); err != nil {
 				return err
 			}
 		}
@@ -117,23 +109,37 @@ func (u *upCluster) await(m *member) {
 	u.workers.Go(func() {
 		select {
 		case <-done:
-			u.sendMember(u.ended, m)
+			u.send(func() error { return u.onEnd(m) })
 		case <-u.over:
 		}
 	})
 }
 
-// sendMember sends m while the cluster runs.
-func (u *upCluster) sendMember(to chan<- *member, m *member) {
+// send has do done by the goroutine that runs the cluster, while it does.
+func (u *upCluster) send(do func() error) {
 	select {
-	case to <- m:
+	case u.work <- do:
 	case <-u.over:
 	}
 }
 
-// watch sends the events of m's fabricd, across its restarts, until ctx is done.
+// watchAgain is how long after the end of a fabricd its events are asked for again.
+const watchAgain = 100 * time.Millisecond
+
+// watch takes the events of m's fabricd, across its restarts, until ctx is done.
 func (u *upCluster) watch(ctx context.Context, m *member) {
-	u.workers.Go(func() { watchMember(ctx, m, u.news) })
+	u.workers.Go(func() {
+		for {
+			// It ends with the fabricd, which is reported elsewhere.
+			_ = m.admin.Events(ctx, func(e daemon.NodeEvent) error {
+				u.send(func() error { return u.onEvent(m, e) })
+				return ctx.Err()
+			})
+			if !wait(ctx, watchAgain) {
+				return
+			}
+		}
+	})
 }
 
 // onEnd reports that m's process has ended by itself.
@@ -158,14 +164,13 @@ func (u *upCluster) later(m *member) {
 		defer t.Stop()
 		select {
 		case <-t.C:
-			u.sendMember(u.again, m)
+			u.send(func() error { return u.startAgain(m) })
 		case <-u.over:
 		}
 	})
 }
 
-// startAgain starts a member whose process has ended. Its join is reported through
-// news.
+// startAgain starts a member whose process has ended. Its events report its join.
 func (u *upCluster) startAgain(m *member) error {
 	if err := m.launch(); err != nil {
 		u.later(m)
@@ -175,9 +180,9 @@ func (u *upCluster) startAgain(m *member) error {
 	return u.out.started(m)
 }
 
-// onNews reports an event of a member, unless it is known.
-func (u *upCluster) onNews(n memberNews) error {
-	c, isNew := u.incarnation.apply(n.from.id, n.event)
+// onEvent reports an event of a member, unless it is known.
+func (u *upCluster) onEvent(from *member, e daemon.NodeEvent) error {
+	c, isNew := u.incarnation.apply(from.id, e)
 	if !isNew {
 		return nil
 	}

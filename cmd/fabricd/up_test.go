@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -117,8 +118,8 @@ func TestUpDirIsForOneCluster(t *testing.T) {
 
 func TestLogEchoPrintsWholeLines(t *testing.T) {
 	var out bytes.Buffer
-	e := newLogEcho(&out)
-	one, two := e.of("host"), e.of("node-1")
+	var mu sync.Mutex
+	one, two := &logEcho{mu: &mu, out: &out, name: "host"}, &logEcho{mu: &mu, out: &out, name: "node-1"}
 	for _, w := range []struct {
 		to   func([]byte) (int, error)
 		text string

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -11,33 +9,6 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/daemon"
 )
-
-// A memberNews is an event of one member's fabricd.
-type memberNews struct {
-	from  *member
-	event daemon.NodeEvent
-}
-
-// watchAgain is how long after the end of a fabricd its events are asked for again.
-const watchAgain = 100 * time.Millisecond
-
-// watchMember sends the events of m's fabricd, across its restarts, until ctx is done.
-func watchMember(ctx context.Context, m *member, to chan<- memberNews) {
-	for {
-		// It ends with the fabricd, which is reported elsewhere.
-		_ = m.admin.Events(ctx, func(e daemon.NodeEvent) error {
-			select {
-			case to <- memberNews{m, e}:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		})
-		if !wait(ctx, watchAgain) {
-			return
-		}
-	}
-}
 
 // incarnations are the newest incarnations of the nodes of a cluster, as its members have
 // reported them. Each change is reported by every member; the first report counts.
@@ -87,42 +58,27 @@ func (l incarnations) apply(from fabric.NodeID, e daemon.NodeEvent) (c incarnati
 	return c, true
 }
 
-// A logEcho prints the logs of all nodes, each line after its node's name.
+// A logEcho prints the log of one process, each line after the process's name. The one goroutine
+// that reads the process's output uses it.
 type logEcho struct {
-	mu  sync.Mutex // guards out
-	out io.Writer
-}
-
-func newLogEcho(out io.Writer) *logEcho { return &logEcho{out: out} }
-
-// of returns the writer for the log of one process.
-func (e *logEcho) of(name string) io.Writer { return &echoOf{echo: e, name: name} }
-
-// echoOf is the echo of one process. The one goroutine that reads the process's
-// output uses it.
-type echoOf struct {
-	echo *logEcho
+	mu   *sync.Mutex // guards out, which the logs of all nodes have
+	out  io.Writer
 	name string
 	part []byte // of a line, its end is still to come
 }
 
 // Write prints the lines that p completes. It never fails: the log continues when
 // standard error is gone.
-func (w *echoOf) Write(p []byte) (int, error) {
+func (w *logEcho) Write(p []byte) (int, error) {
 	w.part = append(w.part, p...)
 	for {
 		i := bytes.IndexByte(w.part, '\n')
 		if i < 0 {
 			return len(p), nil
 		}
-		w.echo.print(fmt.Sprintf("%-8s %s", w.name, w.part[:i]))
+		w.mu.Lock()
+		_ = printLine(w.out, "%-8s %s", w.name, w.part[:i]) // as said above
+		w.mu.Unlock()
 		w.part = w.part[i+1:]
 	}
-}
-
-// print prints one line.
-func (e *logEcho) print(line string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	_ = printLine(e.out, "%s", line) // as in Write
 }
