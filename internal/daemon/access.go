@@ -52,18 +52,14 @@ func accessSettings() []Setting {
 				}
 				return strings.Join(texts, ",")
 			}},
-		{"default-access", "which applications may connect to ports without a rule: open is every application of the cluster, closed those of the same user on this node",
-			"open or closed",
-			func(c *Config, s string) bool {
-				c.Access.Closed = s == accessClosed
-				return s == accessOpen || s == accessClosed
-			},
-			func(c *Config) string {
-				if c.Access.Closed {
+		setting("default-access", "which applications may connect to ports without a rule: open is every application of the cluster, closed those of the same user on this node",
+			"open or closed", func(c *Config) *bool { return &c.Access.Closed },
+			form[bool]{func(s string) (bool, bool) { return s == accessClosed, s == accessOpen || s == accessClosed }, func(closed bool) string {
+				if closed {
 					return accessClosed
 				}
 				return accessOpen
-			}},
+			}}),
 	}
 }
 

@@ -49,7 +49,7 @@ func (c GatewayConfig) Lines() (all []spec.Gateway) {
 // gatewaySettings are lists of lines. checkGateways checks each line, so that its report names the
 // wrong one.
 func gatewaySettings() []Setting {
-	setting := func(kind spec.Kind, usage, allowed string) Setting {
+	of := func(kind spec.Kind, usage, allowed string) Setting {
 		return Setting{string(kind), usage, allowed,
 			func(c *Config, s string) bool {
 				c.Gateways.set(kind, s)
@@ -64,13 +64,13 @@ func gatewaySettings() []Setting {
 			}}
 	}
 	return []Setting{
-		setting(spec.Expose, "TCP and Unix addresses that this node serves as services of the fabric",
+		of(spec.Expose, "TCP and Unix addresses that this node serves as services of the fabric",
 			"NAME=TARGET, like 'db=localhost:5432 from web-1', separated by commas, or nothing"),
-		setting(spec.Forward, "TCP and Unix addresses of this machine that lead to services of the fabric",
+		of(spec.Forward, "TCP and Unix addresses of this machine that lead to services of the fabric",
 			"LISTEN=NAME, like '127.0.0.1:15432=db wait 30s', separated by commas, or nothing"),
-		setting(spec.SOCKS, "addresses of this machine where a SOCKS5 proxy leads to names below .fabric",
+		of(spec.SOCKS, "addresses of this machine where a SOCKS5 proxy leads to names below .fabric",
 			"a port of loopback or host:port, separated by commas, or nothing"),
-		setting(spec.HTTPProxy, "addresses of this machine where an HTTP proxy leads to names below .fabric, by CONNECT",
+		of(spec.HTTPProxy, "addresses of this machine where an HTTP proxy leads to names below .fabric, by CONNECT",
 			"a port of loopback or host:port, separated by commas, or nothing"),
 	}
 }

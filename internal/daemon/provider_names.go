@@ -22,17 +22,8 @@ const autoProviders = "auto"
 // providersAllowed describes the valid values of the setting.
 const providersAllowed = "quic, tcp or both, the preferred one first, and shm to insist on shared memory inside the node; or ^ and those to leave out; or auto: all, quic first"
 
-// setProviders takes the names as they were written. A list names either the providers to use or,
+// validProviders accepts the names as they were written. A list names either the providers to use or,
 // with ^ before it, those to leave out.
-func setProviders(c *Config, s string) bool {
-	items := split(s)
-	if !validProviders(items) {
-		return false
-	}
-	c.Providers = items
-	return true
-}
-
 func validProviders(items []string) bool {
 	if slices.Equal(items, []string{autoProviders}) {
 		return true

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -16,17 +17,19 @@ import (
 // these.
 func ringSettings() []Setting {
 	return []Setting{
-		{"ring-slots", "messages on their way in one direction of a channel, between two applications of this node",
-			fmt.Sprintf("a power of two from %d to %d", ring.MinSlots, ring.MaxSlots), setRingSlots,
-			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Slots) }},
-		{"ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
-			fmt.Sprintf("a power of two from %s to %s", sizeText(ring.MinData), sizeText(ring.MaxData)), setRingData,
-			func(c *Config) string { return sizeText(int64(c.Local.Rings.Data)) }},
-		{"ring-release", "how much of a channel's ring a receiver takes before it reports the room to the sender, in per cent",
-			fmt.Sprintf("a number from 0 to %d; 0: after every read", ring.MaxRelease), setRingRelease,
-			func(c *Config) string { return strconv.Itoa(c.Local.Rings.Release) }},
-		{"ring-huge-pages", "whether a channel's memory lies in huge pages", shm.HugeAllowed, setRingHugePages,
-			func(c *Config) string { return c.Local.HugePages.String() }},
+		setting("ring-slots", "messages on their way in one direction of a channel, between two applications of this node",
+			fmt.Sprintf("a power of two from %d to %d", ring.MinSlots, ring.MaxSlots), func(c *Config) *int { return &c.Local.Rings.Slots },
+			numbers[int](0, math.MaxInt32).where(func(n int) bool { return validRings(ring.Params{Slots: n, Data: ring.MinData}) })),
+		setting("ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
+			fmt.Sprintf("a power of two from %s to %s", sizeText(ring.MinData), sizeText(ring.MaxData)), func(c *Config) *int { return &c.Local.Rings.Data },
+			sizes[int](0, ring.MaxData).where(func(n int) bool { return validRings(ring.Params{Slots: ring.MinSlots, Data: n}) })),
+		setting("ring-release", "how much of a channel's ring a receiver takes before it reports the room to the sender, in per cent",
+			fmt.Sprintf("a number from 0 to %d; 0: after every read", ring.MaxRelease), func(c *Config) *int { return &c.Local.Rings.Release },
+			numbers[int](0, math.MaxInt32).where(func(n int) bool {
+				return validRings(ring.Params{Slots: ring.MinSlots, Data: ring.MinData, Release: n})
+			})),
+		setting("ring-huge-pages", "whether a channel's memory lies in huge pages", shm.HugeAllowed,
+			func(c *Config) *shm.HugePages { return &c.Local.HugePages }, form[shm.HugePages]{shm.ParseHugePages, shm.HugePages.String}),
 	}
 }
 
@@ -35,29 +38,6 @@ func (d *Daemon) ringStatus() RingStatus {
 	live, r := d.live.get(), d.cfg.Local.Rings
 	return RingStatus{Slots: r.Slots, Data: r.Data, Release: r.Release, HugePages: d.cfg.Local.HugePages.String(),
 		Small: live.small, Channel: int(server.ChannelSize(r)), None: live.noChannels}
-}
-
-func setRingSlots(c *Config, s string) bool {
-	n, err := strconv.ParseUint(s, 10, 31)
-	c.Local.Rings.Slots = int(n)
-	return err == nil && validRings(ring.Params{Slots: int(n), Data: ring.MinData})
-}
-
-func setRingData(c *Config, s string) bool {
-	n, ok := parseSize(s, ring.MaxData)
-	c.Local.Rings.Data = int(n)
-	return ok && validRings(ring.Params{Slots: ring.MinSlots, Data: int(n)})
-}
-
-func setRingRelease(c *Config, s string) bool {
-	n, err := strconv.ParseUint(s, 10, 31)
-	c.Local.Rings.Release = int(n)
-	return err == nil && validRings(ring.Params{Slots: ring.MinSlots, Data: ring.MinData, Release: int(n)})
-}
-
-func setRingHugePages(c *Config, s string) (ok bool) {
-	c.Local.HugePages, ok = shm.ParseHugePages(s)
-	return ok
 }
 
 func validRings(r ring.Params) bool { return r.Check() == nil }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -65,13 +66,8 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return &c.TokenFile }, nil),
 	text("state-dir", "directory of identity, keys and leases", "path of a directory",
 		func(c *Config) *string { return &c.StateDir }, notEmpty),
-	{"bind", "address to listen on for other nodes", "an IP address, 0.0.0.0 or :: for all",
-		func(c *Config, s string) bool {
-			a, err := netip.ParseAddr(s)
-			c.Network.Bind = a
-			return err == nil
-		},
-		func(c *Config) string { return c.Network.Bind.String() }},
+	setting("bind", "address to listen on for other nodes", "an IP address, 0.0.0.0 or :: for all",
+		func(c *Config) *netip.Addr { return &c.Network.Bind }, form[netip.Addr]{good(netip.ParseAddr), netip.Addr.String}),
 	text("advertise", "address that other nodes dial; found out if empty", "an IP address or a host name",
 		func(c *Config) *string { return &c.Network.Advertise }, validAdvertise),
 	port("data-port", "UDP and TCP port for data", func(c *Config) *uint16 { return &c.Network.DataPort }),
@@ -80,8 +76,8 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return &c.Local.Socket }, validSocket),
 	text("socket-group", "group that owns the socket; this process's if empty", "name or number of a group",
 		func(c *Config) *string { return &c.Local.SocketGroup }, nil),
-	{"socket-mode", "permissions of the socket", "octal, 0600 to 0777", setMode,
-		func(c *Config) string { return fmt.Sprintf("%04o", c.Local.SocketMode) }},
+	setting("socket-mode", "permissions of the socket", "octal, 0600 to 0777",
+		func(c *Config) *fs.FileMode { return &c.Local.SocketMode }, modes),
 	text("admin", "Unix socket of the operator commands, mode 0600", "path of at most 107 bytes",
 		func(c *Config) *string { return &c.Local.AdminSocket }, validSocket),
 	ids("admin-uids", "users that may bind ports below 1024", func(c *Config) *[]uint32 { return &c.Local.AdminUIDs }),
@@ -96,8 +92,8 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return &c.Detection }, oneOf("fast", "normal", "calm")),
 	text("lost-pair", "what becomes of two nodes that have lost only each other, at the host: reset keeps both in the fabric, evict removes the node with more accusers",
 		"reset or evict", func(c *Config) *string { return &c.LostPair }, oneOf("reset", "evict")),
-	{"providers", "what carries the data", providersAllowed, setProviders,
-		func(c *Config) string { return strings.Join(c.Providers, ",") }},
+	setting("providers", "what carries the data", providersAllowed, func(c *Config) *[]string { return &c.Providers },
+		listOf(maxItems, words).where(validProviders)),
 	toggle("tcp-plaintext", "let tcp go without TLS once both ends have proved their identity, on networks that no stranger can reach; the same at every node",
 		func(c *Config) *bool { return &c.TCPPlaintext }),
 	text("paths", "when a connection to another node gets sockets of its own, for messages to the other application and for RMA to its node: after a few, or never",
@@ -110,8 +106,8 @@ var nodeSettings = []Setting{
 		"a duration from 1m to 3650d; d is a day", membership.MinCertificateValidity, trust.CAValidity, func(c *Config) *time.Duration { return &c.CertificateValidity }),
 	number("max-nodes", "how many identities the host lets into the cluster, banned ones included",
 		"", 1, membership.MaxNodes, func(c *Config) *int { return &c.MaxNodes }),
-	{"allowed-networks", "at the host: networks in which members may say that they are reached; everywhere if empty", "networks like 10.0.0.0/8, separated by commas, or nothing",
-		setNetworks, networksOf},
+	setting("allowed-networks", "at the host: networks in which members may say that they are reached; everywhere if empty", "networks like 10.0.0.0/8, separated by commas, or nothing",
+		func(c *Config) *[]netip.Prefix { return &c.AllowedNetworks }, listOf(maxItems, networks)),
 	toggle("enable-faults", "let the operator break this node on purpose, with fabricd faults", func(c *Config) *bool { return &c.EnableFaults }),
 }
 
@@ -124,142 +120,159 @@ var logSettings = []Setting{
 		"path of a file, stderr or off", func(c *Config) *string { return &c.Log.Audit }, nil),
 }
 
-// text returns a setting of one string; valid nil allows every string.
-func text(key, usage, allowed string, field func(*Config) *string, valid func(string) bool) Setting {
-	return Setting{key, usage, allowed,
-		func(c *Config, s string) bool {
-			if valid != nil && !valid(s) {
-				return false
-			}
-			*field(c) = s
-			return true
-		},
-		func(c *Config) string { return *field(c) }}
+// A form is how the values of a setting are written.
+type form[T any] struct {
+	parse  func(text string) (T, bool) // false: not one of those allowed
+	format func(T) string
 }
 
-// list returns a setting of strings separated by commas, at most 64 of them.
-func list(key, usage, allowed string, field func(*Config) *[]string, valid func(string) bool) Setting {
+// where allows only values that are valid.
+func (f form[T]) where(valid func(T) bool) form[T] {
+	return form[T]{func(s string) (T, bool) {
+		v, ok := f.parse(s)
+		return v, ok && valid(v)
+	}, f.format}
+}
+
+// good returns parse with whether it has succeeded in place of its error.
+func good[T any](parse func(string) (T, error)) func(string) (T, bool) {
+	return func(s string) (T, bool) {
+		v, err := parse(s)
+		return v, err == nil
+	}
+}
+
+// setting returns the setting whose value is at field.
+func setting[T any](key, usage, allowed string, field func(*Config) *T, f form[T]) Setting {
 	return Setting{key, usage, allowed,
 		func(c *Config, s string) bool {
-			items := split(s)
-			if len(items) > 64 {
-				return false
+			v, ok := f.parse(s)
+			if ok {
+				*field(c) = v
 			}
-			for i, item := range items {
-				if !valid(item) || slices.Contains(items[:i], item) {
-					return false
-				}
-			}
-			*field(c) = items
-			return true
+			return ok
 		},
-		func(c *Config) string { return strings.Join(*field(c), ",") }}
+		func(c *Config) string { return f.format(*field(c)) }}
+}
+
+var (
+	words    = form[string]{func(s string) (string, bool) { return s, true }, func(s string) string { return s }}
+	switches = form[bool]{func(s string) (bool, bool) { return s == "true", s == "true" || s == "false" }, strconv.FormatBool}
+
+	modes = form[fs.FileMode]{good(func(s string) (fs.FileMode, error) {
+		n, err := strconv.ParseUint(s, 8, 32)
+		return fs.FileMode(n), err
+	}), func(m fs.FileMode) string { return fmt.Sprintf("%04o", m) }}.where(func(m fs.FileMode) bool { return m <= 0o777 && m&0o600 == 0o600 })
+
+	// 10.1.2.3/8 is a mistake that would allow more than it says.
+	networks = form[netip.Prefix]{good(netip.ParsePrefix), netip.Prefix.String}.where(func(p netip.Prefix) bool { return p == p.Masked() })
+)
+
+// numbers are whole numbers from least to most.
+func numbers[T ~int | ~uint16 | ~uint32](least, most int64) form[T] {
+	return form[T]{func(s string) (T, bool) {
+		n, err := strconv.ParseUint(s, 10, 63)
+		return T(n), err == nil && int64(n) >= least && int64(n) <= most
+	}, func(n T) string { return fmt.Sprint(n) }}
+}
+
+// sizes are numbers of bytes from least to most.
+func sizes[T ~int | ~int64](least, most int64) form[T] {
+	return form[T]{func(s string) (T, bool) {
+		n, ok := parseSize(s, most)
+		return T(n), ok && n >= least
+	}, func(n T) string { return sizeText(int64(n)) }}
+}
+
+// maxItems bounds the items of a list.
+const maxItems = 64
+
+// listOf are at most so many items, separated by commas.
+func listOf[T any](most int, item form[T]) form[[]T] {
+	return form[[]T]{func(s string) (all []T, ok bool) {
+		for _, text := range split(s) {
+			v, ok := item.parse(text)
+			if !ok {
+				return nil, false
+			}
+			all = append(all, v)
+		}
+		return all, len(all) <= most
+	}, func(all []T) string {
+		var texts []string
+		for _, v := range all {
+			texts = append(texts, item.format(v))
+		}
+		return strings.Join(texts, ",")
+	}}
+}
+
+// text returns a setting of one string; valid nil allows every string.
+func text(key, usage, allowed string, field func(*Config) *string, valid func(string) bool) Setting {
+	if valid == nil {
+		return setting(key, usage, allowed, field, words)
+	}
+	return setting(key, usage, allowed, field, words.where(valid))
+}
+
+// list returns a setting of different strings.
+func list(key, usage, allowed string, field func(*Config) *[]string, valid func(string) bool) Setting {
+	return setting(key, usage, allowed, field, listOf(maxItems, words.where(valid)).where(func(items []string) bool {
+		return len(slices.Compact(slices.Sorted(slices.Values(items)))) == len(items)
+	}))
 }
 
 // toggle returns a setting that is true or false.
 func toggle(key, usage string, field func(*Config) *bool) Setting {
-	return Setting{key, usage, "true or false",
-		func(c *Config, s string) bool {
-			*field(c) = s == "true"
-			return s == "true" || s == "false"
-		},
-		func(c *Config) string { return strconv.FormatBool(*field(c)) }}
+	return setting(key, usage, "true or false", field, switches)
 }
 
 // port returns a setting of a port number.
 func port(key, usage string, field func(*Config) *uint16) Setting {
-	return Setting{key, usage, "a number from 0 to 65535; 0: a free port",
-		func(c *Config, s string) bool {
-			n, err := strconv.ParseUint(s, 10, 16)
-			if err != nil {
-				return false
-			}
-			*field(c) = uint16(n)
-			return true
-		},
-		func(c *Config) string { return strconv.Itoa(int(*field(c))) }}
+	return setting(key, usage, "a number from 0 to 65535; 0: a free port", field, numbers[uint16](0, math.MaxUint16))
+}
+
+// number returns a setting of a number in bounds. auto names the source of the value otherwise; empty:
+// it always is a number.
+func number[T ~int | ~uint16](key, usage, auto string, least, most int, field func(*Config) *T) Setting {
+	return orAuto(key, usage, fmt.Sprintf("a number from %d to %d", least, most), auto, field, numbers[T](int64(least), int64(most)))
+}
+
+// bytesOf is number for bytes.
+func bytesOf[T ~int | ~int64](key, usage, auto string, least, most int64, field func(*Config) *T) Setting {
+	return orAuto(key, usage, fmt.Sprintf("a size from %s to %s", sizeText(least), sizeText(most)), auto, field, sizes[T](least, most))
 }
 
 // autoWord is how a setting is written that follows something else, which is 0 in the configuration.
 const autoWord = "auto"
 
-// number returns a setting of a number in bounds. auto names the source of the value otherwise; empty:
-// it always is a number.
-func number[T ~int | ~uint16](key, usage, auto string, least, most int, field func(*Config) *T) Setting {
-	return orAuto(Setting{key, usage, fmt.Sprintf("a number from %d to %d", least, most),
-		func(c *Config, s string) bool {
-			n, err := strconv.ParseUint(s, 10, 31)
-			*field(c) = T(n)
-			return err == nil && int(n) >= least && int(n) <= most
-		},
-		func(c *Config) string { return fmt.Sprint(*field(c)) }}, auto)
-}
-
-// bytesOf is number for bytes.
-func bytesOf[T ~int | ~int64](key, usage, auto string, least, most int64, field func(*Config) *T) Setting {
-	return orAuto(Setting{key, usage, fmt.Sprintf("a size from %s to %s", sizeText(least), sizeText(most)),
-		func(c *Config, s string) bool {
-			n, ok := parseSize(s, most)
-			*field(c) = T(n)
-			return ok && n >= least
-		},
-		func(c *Config) string { return sizeText(int64(*field(c))) }}, auto)
-}
-
-// orAuto lets a setting be auto too, unless that stands for nothing.
-func orAuto(s Setting, auto string) Setting {
+// orAuto returns a setting that may be auto too, unless that stands for nothing.
+func orAuto[T comparable](key, usage, allowed, auto string, field func(*Config) *T, f form[T]) Setting {
 	if auto == "" {
-		return s
+		return setting(key, usage, allowed, field, f)
 	}
-	return Setting{s.Key, s.Usage, autoWord + ": " + auto + "; or " + s.Allowed,
-		func(c *Config, text string) bool {
-			if text == autoWord {
-				s.set(c, "0")
-				return true
-			}
-			return s.set(c, text)
-		},
-		func(c *Config) string {
-			if text := s.get(c); text != "0" {
-				return text
-			}
+	var zero T
+	return setting(key, usage, autoWord+": "+auto+"; or "+allowed, field, form[T]{func(s string) (T, bool) {
+		if s == autoWord {
+			return zero, true
+		}
+		return f.parse(s)
+	}, func(v T) string {
+		if v == zero {
 			return autoWord
-		}}
+		}
+		return f.format(v)
+	}})
 }
 
 // span returns a setting of a duration in bounds.
 func span(key, usage, allowed string, least, most time.Duration, field func(*Config) *time.Duration) Setting {
-	return Setting{key, usage, allowed,
-		func(c *Config, s string) bool {
-			d, err := parseDays(s)
-			*field(c) = d
-			return err == nil && d >= least && d <= most
-		},
-		func(c *Config) string { return days(*field(c)) }}
+	return setting(key, usage, allowed, field, form[time.Duration]{good(parseDays), days}.where(func(d time.Duration) bool { return d >= least && d <= most }))
 }
 
 // ids returns a setting of user or group numbers separated by commas.
 func ids(key, usage string, field func(*Config) *[]uint32) Setting {
-	return Setting{key, usage, "numbers separated by commas, or nothing",
-		func(c *Config, s string) bool {
-			var all []uint32
-			for _, item := range split(s) {
-				n, err := strconv.ParseUint(item, 10, 32)
-				if err != nil {
-					return false
-				}
-				all = append(all, uint32(n))
-			}
-			*field(c) = all
-			return true
-		},
-		func(c *Config) string {
-			var items []string
-			for _, n := range *field(c) {
-				items = append(items, strconv.FormatUint(uint64(n), 10))
-			}
-			return strings.Join(items, ",")
-		}}
+	return setting(key, usage, "numbers separated by commas, or nothing", field, listOf(math.MaxInt, numbers[uint32](0, math.MaxUint32)))
 }
 
 // split cuts s at its commas; an empty s has no items.
@@ -272,43 +285,6 @@ func split(s string) []string {
 		items[i] = strings.TrimSpace(items[i])
 	}
 	return items
-}
-
-func setMode(c *Config, s string) bool {
-	n, err := strconv.ParseUint(s, 8, 32)
-	if err != nil || n > 0o777 || n&0o600 != 0o600 {
-		return false
-	}
-	c.Local.SocketMode = fs.FileMode(n)
-	return true
-}
-
-// maxNetworks bounds the networks of a setting.
-const maxNetworks = 64
-
-func setNetworks(c *Config, s string) bool {
-	items := split(s)
-	if len(items) > maxNetworks {
-		return false
-	}
-	var all []netip.Prefix
-	for _, item := range items {
-		p, err := netip.ParsePrefix(item)
-		if err != nil || p != p.Masked() { // 10.1.2.3/8 is a mistake that would allow more than it says
-			return false
-		}
-		all = append(all, p)
-	}
-	c.AllowedNetworks = all
-	return true
-}
-
-func networksOf(c *Config) string {
-	var items []string
-	for _, p := range c.AllowedNetworks {
-		items = append(items, p.String())
-	}
-	return strings.Join(items, ",")
 }
 
 const day = 24 * time.Hour
