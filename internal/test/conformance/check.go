@@ -371,22 +371,26 @@ func (c *check) alloc(app *fabric.Node, pages int) []byte {
 	return mem.Bytes()
 }
 
+// register registers memory.
+func (c *check) register(e end, mem []byte, off int64, prot fabric.Prot, flags fabric.MapFlags) int64 {
+	c.Helper()
+	off, err := e.Register(mem, off, prot, flags)
+	c.must(err)
+	return off
+}
+
 // window registers new memory at an offset that the endpoint chooses.
 func (c *check) window(e end, pages int, prot fabric.Prot) window {
 	c.Helper()
 	mem := c.alloc(e.app, pages)
-	off, err := e.Register(mem, 0, prot, 0)
-	c.must(err)
-	return window{off, mem}
+	return window{c.register(e, mem, 0, prot, 0), mem}
 }
 
 // windowAt registers new memory at off.
 func (c *check) windowAt(e end, pages int, off int64, prot fabric.Prot) window {
 	c.Helper()
 	mem := c.alloc(e.app, pages)
-	got, err := e.Register(mem, off, prot, fabric.MapFixed)
-	c.must(err)
-	if got != off {
+	if got := c.register(e, mem, off, prot, fixed); got != off {
 		c.Fatalf("fixed register at %#x returned %#x", off, got)
 	}
 	return window{off, mem}

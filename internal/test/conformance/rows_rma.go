@@ -118,11 +118,8 @@ func (x transfer) moveRows() []row {
 		{call: x.call, name: "CONNECTED/adjacent windows of the peer=one range", conn: func(c *check, near, far end) {
 			l := c.window(near, 4, rw)
 			mem := c.alloc(c.far, 4)
-			for i, part := range []struct{ from, to int }{{0, 1}, {1, 3}, {3, 4}} {
-				_, err := far.Register(mem[part.from*page:part.to*page], int64(part.from*page), rw, fixed)
-				if err != nil {
-					c.Fatalf("window %d: %v", i, err)
-				}
+			for _, part := range []struct{ from, to int }{{0, 1}, {1, 3}, {3, 4}} {
+				c.register(far, mem[part.from*page:part.to*page], int64(part.from*page), rw, fixed)
 			}
 			x.moved(c, near, l, window{0, mem}, 100, 50, 3*page+200, fabric.Sync)
 		}},
@@ -226,8 +223,7 @@ func (x transfer) ownRangeRows() []row {
 			r := c.window(far, 3, rw)
 			mem := c.alloc(c.near, 3)
 			for i := range 3 {
-				_, err := near.Register(mem[i*page:(i+1)*page], int64(i*page), rw, fixed)
-				c.must(err)
+				c.register(near, mem[i*page:(i+1)*page], int64(i*page), rw, fixed)
 			}
 			x.moved(c, near, window{0, mem}, r, 9, 100, 2*page+500, fabric.Sync)
 		}},

@@ -38,8 +38,7 @@ func (x transfer) visible(name string, flags fabric.RMAFlags, beside func(*check
 		reader, shown := c.dial(c.openOn(c.another(beside(c))), listener, at)
 		const pages = 258
 		l, r := c.window(near, pages, rw), c.window(far, pages, rw)
-		other, err := shown.Register(r.mem, 0, fabric.ProtRead, 0)
-		c.must(err)
+		other := c.register(shown, r.mem, 0, fabric.ProtRead, 0)
 		for i := range 4 * len(visibleSizes) {
 			n := visibleSizes[i%len(visibleSizes)]
 			copy(l.mem, pattern(int(n), byte(i)))

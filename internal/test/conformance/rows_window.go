@@ -90,8 +90,7 @@ var registerRows = slices.Concat(
 		}},
 		{call: "register", name: "CONNECTED/fixed over an unregistered window that is mapped=EADDRINUSE", only: local, conn: func(c *check, near, far end) {
 			w := c.windowAt(near, 1, 16*page, rw)
-			m, err := far.Mmap(w.off, page, rw)
-			c.must(err)
+			m := c.mapping(far, w.off, rw)
 			c.want(near.Unregister(w.off, page), ok)
 			c.want(errOf(near.Register(c.alloc(c.near, 1), w.off, rw, fixed)), syscall.EADDRINUSE)
 			c.must(m.Close())
@@ -116,18 +115,15 @@ var registerRows = slices.Concat(
 		}},
 		{call: "register", name: "CONNECTED/same memory twice=two windows", conn: func(c *check, near, far end) {
 			mem := c.alloc(c.near, 1)
-			one, err := near.Register(mem, 0, rw, 0)
-			c.must(err)
-			other, err := near.Register(mem, 0, rw, 0)
-			c.must(err)
+			one := c.register(near, mem, 0, rw, 0)
+			other := c.register(near, mem, 0, rw, 0)
 			want := pattern(page, 5)
 			c.must(far.VWriteTo(want, one, fabric.Sync))
 			c.same(c.pull(far, other, page), want)
 		}},
 		{call: "register", name: "CONNECTED/part of the memory=window onto that part", conn: func(c *check, near, far end) {
 			mem := c.alloc(c.near, 4)
-			off, err := near.Register(mem[page:3*page], 0, rw, 0)
-			c.must(err)
+			off := c.register(near, mem[page:3*page], 0, rw, 0)
 			want := pattern(2*page, 6)
 			c.must(far.VWriteTo(want, off, fabric.Sync))
 			c.same(mem[page:3*page], want)
@@ -139,10 +135,8 @@ var registerRows = slices.Concat(
 			near1, far1 := c.dial(c.unbound(), listener, at)
 			near2, far2 := c.dial(c.unbound(), listener, at)
 			mem := c.alloc(c.near, 1)
-			one, err := near1.Register(mem, 0, rw, 0)
-			c.must(err)
-			other, err := near2.Register(mem, 0, rw, 0)
-			c.must(err)
+			one := c.register(near1, mem, 0, rw, 0)
+			other := c.register(near2, mem, 0, rw, 0)
 			want := pattern(page, 7)
 			c.must(far1.VWriteTo(want, one, fabric.Sync))
 			c.same(c.pull(far2, other, page), want)
@@ -156,8 +150,7 @@ var registerRows = slices.Concat(
 		{call: "register", name: "CONNECTED/memory given up by its owner=window keeps it", conn: func(c *check, near, far end) {
 			mem, err := c.near.Alloc(page)
 			c.must(err)
-			off, err := near.Register(mem.Bytes(), 0, rw, 0)
-			c.must(err)
+			off := c.register(near, mem.Bytes(), 0, rw, 0)
 			c.must(mem.Close())
 			want := pattern(page, 8)
 			c.must(far.VWriteTo(want, off, fabric.Sync))
@@ -245,9 +238,7 @@ var unregisterRows = slices.Concat(
 		}},
 		{call: "unregister", name: "CONNECTED/window is mapped=ok, the mapping stays", only: local, conn: func(c *check, near, far end) {
 			w := c.window(near, 1, rw)
-			m, err := far.Mmap(w.off, page, rw)
-			c.must(err)
-			defer m.Close()
+			m := c.mapping(far, w.off, rw)
 			fabric.StoreUint64(m.Bytes(), 42)
 			c.want(near.Unregister(w.off, page), ok)
 			// Between processes it is memory that the owner no longer uses.
@@ -313,9 +304,7 @@ var mmapRows = slices.Concat(
 		maps("window without protection=EACCES", syscall.EACCES, 0, page, page, fabric.ProtRead),
 		{call: "mmap", name: "CONNECTED/stores and loads=the same memory", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 2, rw)
-			m, err := near.Mmap(w.off+page, page, rw)
-			c.must(err)
-			defer m.Close()
+			m := c.mapping(near, w.off+page, rw)
 			fabric.StoreUint64(m.Bytes(), 1)
 			if got := fabric.LoadUint64(w.mem[page:]); got != 1 {
 				c.Errorf("the peer loads %d", got)
@@ -327,9 +316,7 @@ var mmapRows = slices.Concat(
 		}},
 		{call: "mmap", name: "CONNECTED/RMA into the window=seen through the mapping", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
-			m, err := near.Mmap(w.off, page, rw)
-			c.must(err)
-			defer m.Close()
+			m := c.mapping(near, w.off, rw)
 			want := pattern(page, 10)
 			c.must(near.VWriteTo(want, w.off, fabric.Sync))
 			c.same(m.Bytes(), want)
@@ -342,8 +329,7 @@ var mmapRows = slices.Concat(
 		}},
 		{call: "munmap", name: "mapping=ok", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
-			m, err := near.Mmap(w.off, page, rw)
-			c.must(err)
+			m := c.mapping(near, w.off, rw)
 			c.want(m.Close(), ok)
 			c.want(m.Close(), ok)
 			c.want(far.Unregister(w.off, page), ok)
@@ -351,11 +337,8 @@ var mmapRows = slices.Concat(
 		}},
 		{call: "munmap", name: "one of two mappings=the other stays", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
-			one, err := near.Mmap(w.off, page, rw)
-			c.must(err)
-			other, err := near.Mmap(w.off, page, rw)
-			c.must(err)
-			defer other.Close()
+			one := c.mapping(near, w.off, rw)
+			other := c.mapping(near, w.off, rw)
 			c.want(one.Close(), ok)
 			fabric.StoreUint64(other.Bytes(), 3)
 			if got := fabric.LoadUint64(w.mem); got != 3 {
@@ -364,8 +347,7 @@ var mmapRows = slices.Concat(
 		}},
 		{call: "munmap", name: "after close of the endpoint=ok", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
-			m, err := near.Mmap(w.off, page, rw)
-			c.must(err)
+			m := c.mapping(near, w.off, rw)
 			c.closeEnd(near)
 			c.want(m.Close(), ok)
 		}},
@@ -389,9 +371,7 @@ func (c *check) stillMapped(mem []byte, want uint64) {
 // closed, it is the owner's memory.
 func stays(c *check, near, far, ends end) {
 	w := c.window(far, 1, rw)
-	m, err := near.Mmap(w.off, page, rw)
-	c.must(err)
-	defer m.Close()
+	m := c.mapping(near, w.off, rw)
 	fabric.StoreUint64(m.Bytes(), 6)
 	c.closeEnd(ends)
 	if ends != near {
