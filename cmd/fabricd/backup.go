@@ -30,7 +30,7 @@ and generation is granted twice. The audit log is not in it.`,
 		Example: `  fabricd backup --out /backup/fabricd-1
   fabricd backup --state-dir /var/lib/fabricd --out /backup/fabricd-1 --json`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	cmd.Flags().StringVar(&dir, "state-dir", "", "directory of the host (default $FABRIC_STATE_DIR or "+daemon.Default().StateDir+")")
 	cmd.Flags().StringVar(&file, "out", "", "new file to write")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -48,12 +48,8 @@ what this one began.`,
 		Example: `  fabricd ca rotate
   fabricd ca rotate --timeout 2m --json`,
 	}
-	f.addTo(cmd, a, true)
 	f.addTimeout(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.Authorities, error) {
-			return c.RotateCA(ctx, f.timeout)
-		}, showAuthorities)
-	}
-	return cmd
+	return asking(a, cmd, &f, func(ctx context.Context, c *daemon.Client, _ []string) (daemon.Authorities, error) {
+		return c.RotateCA(ctx, f.timeout)
+	}, showAuthorities)
 }

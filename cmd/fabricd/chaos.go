@@ -38,7 +38,7 @@ command line, the scenario or the lab is wrong.`,
 	}
 	cmd.AddCommand(a.chaosRunCommand(), a.chaosSuiteCommand(), a.chaosMinimizeCommand(),
 		a.chaosCheckCommand(), a.chaosValidateCommand(), a.chaosScaleCommand(), a.chaosPageCommand(), a.chaosCompareCommand())
-	cmd.AddCommand(a.chaosHelpers()...)
+	cmd.AddCommand(a.chaosAppCommand(), a.chaosCleanupCommand())
 	return cmd
 }
 

@@ -11,13 +11,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
 )
 
-// chaosHelpers are the processes that a run starts. They are not for users and
-// not shown to them.
-func (a *app) chaosHelpers() []*cobra.Command {
-	return []*cobra.Command{a.chaosAppCommand(), a.chaosCleanupCommand()}
-}
-
-// chaosAppCommand is an application of a run.
+// chaosAppCommand is an application of a run. Like chaosCleanupCommand it is a process that a run
+// starts, which is not for users and not shown to them.
 func (a *app) chaosAppCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{

@@ -50,7 +50,7 @@ certificate is in it; names and addresses of nodes are.`,
 		Example: `  fabricd debug
   fabricd debug --out node-3.tar.gz --json`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	cmd.Flags().StringVar(&file, "out", "", "new file to write (default fabricd-debug-NAME-TIME.tar.gz)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {

@@ -216,7 +216,7 @@ With --node it breaks the node itself:
   fabricd faults add --node crash --step rma.write_copied --nth 3
   fabricd faults add --node disk --disk full --for 30s`,
 	}
-	ask.addTo(cmd, a, true)
+	ask.addTo(cmd)
 	f.addTo(cmd)
 	node.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -275,19 +275,15 @@ a test that broke nothing proves nothing.`,
   fabricd faults list --ended
   fabricd faults list --json | jq '.faults[] | {id: .rule.id, dropped: .counts.dropped}'`,
 	}
-	ask.addTo(cmd, a, true)
 	cmd.Flags().BoolVar(&ended, "ended", false, "show those too that are over, the last 256 of them")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return answer(a, cmd, &ask, func(ctx context.Context, c *daemon.Client) (all allFaults, err error) {
-			if all.Links, err = c.LinkFaults(ctx, ended); err != nil {
-				return all, err
-			}
-			nodes, err := c.NodeFaults(ctx)
-			all.Nodes = slices.DeleteFunc(nodes, func(r daemon.NodeFaultReport) bool { return !ended && r.State == "ended" })
+	return asking(a, cmd, &ask, func(ctx context.Context, c *daemon.Client, _ []string) (all allFaults, err error) {
+		if all.Links, err = c.LinkFaults(ctx, ended); err != nil {
 			return all, err
-		}, showFaults)
-	}
-	return cmd
+		}
+		nodes, err := c.NodeFaults(ctx)
+		all.Nodes = slices.DeleteFunc(nodes, func(r daemon.NodeFaultReport) bool { return !ended && r.State == "ended" })
+		return all, err
+	}, showFaults)
 }
 
 // showFaults prints the faults of links, and then those of the node.
@@ -299,11 +295,11 @@ func showFaults(w io.Writer, all allFaults) error {
 	if len(all.Links) > 0 {
 		t := table{{"FAULT", "NAME", "STATE", "LEFT", "SEEN", "FIRED", "WHAT"}}
 		for _, st := range all.Links {
-			left := "-"
+			left := ""
 			if st.Left > 0 {
 				left = st.Left.String()
 			}
-			t = append(t, []string{fmt.Sprint(st.Rule.ID), orDash(st.Rule.Name), string(st.State), left,
+			t = append(t, []string{fmt.Sprint(st.Rule.ID), st.Rule.Name, string(st.State), left,
 				fmt.Sprint(st.Counts.Seen), fmt.Sprint(st.Counts.Fired()), st.Rule.String()})
 		}
 		if err := t.print(w); err != nil {
@@ -324,13 +320,6 @@ func showFaults(w io.Writer, all allFaults) error {
 	return t.print(w)
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 func (a *app) faultsClearCommand() *cobra.Command {
 	var ask askFlags
 	var id, nodeID uint64
@@ -342,7 +331,7 @@ func (a *app) faultsClearCommand() *cobra.Command {
   fabricd faults clear --id 3
   fabricd faults clear --node-id 1`,
 	}
-	ask.addTo(cmd, a, true)
+	ask.addTo(cmd)
 	cmd.Flags().Uint64Var(&id, "id", 0, "number of one fault of links")
 	cmd.Flags().StringVar(&name, "name", "", "name of faults of links")
 	cmd.Flags().Uint64Var(&nodeID, "node-id", 0, "number of one fault of the node itself")

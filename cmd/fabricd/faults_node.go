@@ -97,7 +97,7 @@ happen, and what an error there does; a step without one cannot fail.`,
 		}
 		t := table{{"STEP", "WHEN", "AN ERROR THERE"}}
 		for _, s := range all {
-			t = append(t, []string{s.Name, s.Meaning, orDash(s.Fails)})
+			t = append(t, []string{s.Name, s.Meaning, s.Fails})
 		}
 		return t.print(a.stdout)
 	}

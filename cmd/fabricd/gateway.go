@@ -28,7 +28,7 @@ type gatewayCommand struct {
 
 // addTo gives cmd the flags of both commands.
 func (g *gatewayCommand) addTo(cmd *cobra.Command, args int, want string) {
-	g.flags.addTo(cmd, g.app, true)
+	g.flags.addTo(cmd)
 	cmd.Args = func(_ *cobra.Command, given []string) error {
 		if len(given) != args {
 			return fmt.Errorf("want %s, got %s", want, plural(len(given), "argument"))

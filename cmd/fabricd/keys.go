@@ -41,14 +41,10 @@ gossips on, and the next rotate completes what this one began.`,
 		Example: `  fabricd keys rotate
   fabricd keys rotate --timeout 2m --json`,
 	}
-	f.addTo(cmd, a, true)
 	f.addTimeout(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.Keys, error) {
-			return c.RotateKey(ctx, f.timeout)
-		}, showKeys)
-	}
-	return cmd
+	return asking(a, cmd, &f, func(ctx context.Context, c *daemon.Client, _ []string) (daemon.Keys, error) {
+		return c.RotateKey(ctx, f.timeout)
+	}, showKeys)
 }
 
 // showKeys prints the keys that a node holds.

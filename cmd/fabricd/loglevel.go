@@ -23,7 +23,6 @@ or fabricd ends, or with --for for a time. The setting log-level stays what it i
   fabricd log-level info --json`,
 		ValidArgs: []string{"trace", "debug", "info", "warn", "error"},
 	}
-	f.addTo(cmd, a, true)
 	cmd.Flags().DurationVar(&keep, "for", 0, "go back to the setting after this time, 1s to 24h; else stay")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
@@ -31,26 +30,22 @@ or fabricd ends, or with --for for a time. The setting log-level stays what it i
 		}
 		return nil
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	return asking(a, cmd, &f, func(ctx context.Context, c *daemon.Client, args []string) (daemon.LogState, error) {
 		forTime := cmd.Flags().Changed("for")
-		if forTime && len(args) == 0 {
-			return usagef("for: want a level before it")
+		switch {
+		case forTime && len(args) == 0:
+			return daemon.LogState{}, usagef("for: want a level before it")
+		case forTime && keep == 0:
+			return daemon.LogState{}, usagef("for: 0s: want 1s to 24h")
+		case len(args) == 0:
+			return c.LogState(ctx)
 		}
-		if forTime && keep == 0 {
-			return usagef("for: 0s: want 1s to 24h")
+		r := daemon.LogRequest{Level: args[0]}
+		if keep != 0 {
+			r.For = keep.String()
 		}
-		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.LogState, error) {
-			if len(args) == 0 {
-				return c.LogState(ctx)
-			}
-			r := daemon.LogRequest{Level: args[0]}
-			if keep != 0 {
-				r.For = keep.String()
-			}
-			return c.SetLogLevel(ctx, r)
-		}, func(w io.Writer, st daemon.LogState) error { return printLine(w, "%s", logText(st)) })
-	}
-	return cmd
+		return c.SetLogLevel(ctx, r)
+	}, func(w io.Writer, st daemon.LogState) error { return printLine(w, "%s", logText(st)) })
 }
 
 // logText describes the log level of a node.

@@ -101,7 +101,7 @@ reads and writes, fences, and an event when a node is lost.`,
 	root.AddCommand(a.statusCommand(), a.nodesCommand())
 	root.AddCommand(a.tableCommands()...)
 	root.AddCommand(a.pingCommand(), a.whyCommand(), a.doctorCommand(), a.eventsCommand(), a.healthCommand(), a.faultsCommand())
-	root.AddCommand(a.operateCommands()...)
+	root.AddCommand(a.backupCommand(), a.restoreCommand(), a.logLevelCommand(), a.debugCommand(), a.topCommand(), a.manCommand())
 	root.AddCommand(a.exposeCommand(), a.forwardCommand(), a.gatewaysCommand(), a.ncCommand(), a.cpCommand())
 	root.AddCommand(a.chaosCommand(), a.demoCommand(), a.demoAppCommand(), a.upCommand(), a.versionCommand())
 	a.completeAlone(root)

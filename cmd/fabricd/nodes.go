@@ -137,22 +137,18 @@ whatever its key: for a machine whose state directory was lost.`,
 func (a *app) actionCommand(x action) *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{Use: x.verb + " NAME|ID", Short: x.short, Long: x.long, Example: x.example}
-	f.addTo(cmd, a, true)
 	f.addTimeout(cmd)
 	if x.flags != nil {
 		x.flags(cmd)
 	}
 	cmd.Args = oneArgument("the name, ID or UUID of one node")
 	cmd.ValidArgsFunction = a.complete(&f, 0, knownNodes)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.NodeAction, error) {
-			return x.do(ctx, c, args[0], f.timeout)
-		}, func(w io.Writer, done daemon.NodeAction) error {
-			if !done.Changed {
-				return printLine(w, "%s %s", done.Node.Name, x.already)
-			}
-			return printLine(w, "%s %s, everywhere after %s", done.Node.Name, x.done, duration(time.Duration(done.TookMS*float64(time.Millisecond))))
-		})
-	}
-	return cmd
+	return asking(a, cmd, &f, func(ctx context.Context, c *daemon.Client, args []string) (daemon.NodeAction, error) {
+		return x.do(ctx, c, args[0], f.timeout)
+	}, func(w io.Writer, done daemon.NodeAction) error {
+		if !done.Changed {
+			return printLine(w, "%s %s", done.Node.Name, x.already)
+		}
+		return printLine(w, "%s %s, everywhere after %s", done.Node.Name, x.done, duration(time.Duration(done.TookMS*float64(time.Millisecond))))
+	})
 }

@@ -29,13 +29,11 @@ type askFlags struct {
 	timeout time.Duration
 }
 
-// addTo gives cmd the flags; withJSON is for commands that print something.
-func (f *askFlags) addTo(cmd *cobra.Command, a *app, withJSON bool) {
+// addTo gives cmd the flags. Unless it says otherwise, it has no arguments.
+func (f *askFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin socket of the fabricd to ask (default $FABRIC_ADMIN or "+daemon.Default().Local.AdminSocket+")")
-	if withJSON {
-		cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
-	}
-	if withJSON || f.admin == "" {
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	if cmd.Args == nil {
 		cmd.Args = noArguments
 	}
 }
@@ -89,6 +87,15 @@ func answer[T any](a *app, cmd *cobra.Command, f *askFlags, get func(context.Con
 	})
 }
 
+// asking makes cmd a command that asks for a T and shows it.
+func asking[T any](a *app, cmd *cobra.Command, f *askFlags, get func(context.Context, *daemon.Client, []string) (T, error), show func(io.Writer, T) error) *cobra.Command {
+	f.addTo(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return answer(a, cmd, f, func(ctx context.Context, c *daemon.Client) (T, error) { return get(ctx, c, args) }, show)
+	}
+	return cmd
+}
+
 // typed returns the function that shows the JSON of a T.
 func typed[T any](show func(io.Writer, T) error) func(io.Writer, json.RawMessage) error {
 	return func(w io.Writer, text json.RawMessage) error {
@@ -106,7 +113,7 @@ func (a *app) reader(use, short, example, path string, show func(io.Writer, json
 	var f askFlags
 	var w watchFlags
 	cmd := &cobra.Command{Use: use, Short: short, Example: example}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	if watched[path] != nil {
 		w.addTo(cmd)
 	}
@@ -170,7 +177,7 @@ func (a *app) healthCommand() *cobra.Command {
 		Example: `  fabricd health && echo fine
   fabricd health --json`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.ask(cmd, &f, func(ctx context.Context, c *daemon.Client) error {
 			h, err := c.Health(ctx)
@@ -200,7 +207,7 @@ func (a *app) pingCommand() *cobra.Command {
 		Example: `  fabricd ping web-1
   fabricd ping 0 --count 3 --json`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	cmd.Args = oneArgument("the name or ID of one node")
 	cmd.ValidArgsFunction = a.complete(&f, 0, liveNodes)
 	cmd.Flags().IntVarP(&count, "count", "c", 5, "how many round trips, 1 to 10000")
@@ -320,7 +327,7 @@ minute are one event, with how often. --once prints what is kept and ends.`,
   fabricd events --since 10m --once
   fabricd events --json | jq -c 'select(.event == "removed")'`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	cmd.Flags().DurationVar(&since, "since", 0, "begin with what has happened in this time, of links and connections too")
 	cmd.Flags().BoolVar(&once, "once", false, "print what has happened, all that is kept or with --since a part, and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -118,7 +118,7 @@ it carry its labels for good; rules of access to ports can name them.`,
   fabricd token create --label db --label rack-1
   fabricd token create --ttl never --uses unlimited`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	limits.addTo(cmd, "")
 	cmd.Flags().StringArrayVar(&labels, "label", nil, "`WORD` that every node that joins with it is labelled with; may be repeated, up to 8 times")
 	cmd.Flags().StringVar(&file, "token-file", "", "write the token to this new file, mode 0600, instead of printing it")
@@ -178,16 +178,12 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 it any more. The nodes that joined with it stay.`,
 		Example: "  fabricd token revoke 2f9c01d5a7b3e486",
 	}
-	f.addTo(cmd, a, true)
 	cmd.Args = oneArgument("the ID of a token")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return answer(a, cmd, &f, func(ctx context.Context, c *daemon.Client) (daemon.RevokeRequest, error) {
-			return daemon.RevokeRequest{ID: args[0]}, c.RevokeToken(ctx, args[0])
-		}, func(w io.Writer, r daemon.RevokeRequest) error {
-			return printLine(w, "token %s is revoked: no node joins with it any more", r.ID)
-		})
-	}
-	return cmd
+	return asking(a, cmd, &f, func(ctx context.Context, c *daemon.Client, args []string) (daemon.RevokeRequest, error) {
+		return daemon.RevokeRequest{ID: args[0]}, c.RevokeToken(ctx, args[0])
+	}, func(w io.Writer, r daemon.RevokeRequest) error {
+		return printLine(w, "token %s is revoked: no node joins with it any more", r.ID)
+	})
 }
 
 // oneArgument is the Args of commands that take one argument; the text describes it.

@@ -75,7 +75,7 @@ counted.`,
   fabricd top --once
   fabricd top --once --json | jq '.conns[0]'`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	w.addInterval(cmd)
 	cmd.Flags().BoolVar(&once, "once", false, "show it once, behind the first interval")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -147,12 +148,12 @@ func rowsByKey(path string, text json.RawMessage) (map[string]json.RawMessage, e
 
 // changes returns the differences, in the order of the rows' keys.
 func changes(before, after map[string]json.RawMessage, now time.Time) (list []change) {
-	for _, key := range sortedKeys(before) {
+	for _, key := range slices.Sorted(maps.Keys(before)) {
 		if after[key] == nil {
 			list = append(list, change{now, "removed", before[key]})
 		}
 	}
-	for _, key := range sortedKeys(after) {
+	for _, key := range slices.Sorted(maps.Keys(after)) {
 		switch old := before[key]; {
 		case old == nil:
 			list = append(list, change{now, "added", after[key]})
@@ -161,15 +162,6 @@ func changes(before, after map[string]json.RawMessage, now time.Time) (list []ch
 		}
 	}
 	return list
-}
-
-func sortedKeys(m map[string]json.RawMessage) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // calm returns a row without its restless members.

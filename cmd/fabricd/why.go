@@ -82,7 +82,7 @@ application.`,
   fabricd why 3 2050 --uid 1000 --json
   fabricd why 0:2050 --json | jq -r '.ways[].messages.path'`,
 	}
-	f.addTo(cmd, a, true)
+	f.addTo(cmd)
 	uid := cmd.Flags().Uint32("uid", uint32(os.Getuid()), "with NODE PORT: the user that runs the application")
 	cmd.Flags().Lookup("uid").DefValue = "yours"
 	cmd.Args = cobra.MaximumNArgs(2)
