@@ -5,15 +5,13 @@ import (
 	"time"
 )
 
-// How quic-go recovers from losses (RFC 9002): a congestion window for the whole
-// session, which only acknowledgements and probes pass when it is full, and a
-// probe timeout that doubles, without a bound that a test would reach, until
-// something is acknowledged. Heartbeats wait behind the window like all else.
+// How quic-go recovers from losses (RFC 9002), as far as a run depends on it: a
+// congestion window for the whole session, which only acknowledgements and probes pass
+// when it is full, and a probe timeout that doubles, without a bound that a test would
+// reach, until something is acknowledged. Heartbeats wait behind the window like all else.
 const (
 	firstWindow = 32 * packetLen
 	leastWindow = 2 * packetLen
-	mostWindow  = 10_000 * packetLen
-	burst       = 3 * packetLen // so near to its window a sender counts as limited by it
 
 	firstProbe  = 200 * time.Millisecond // before a round trip was measured
 	ackDelay    = 25 * time.Millisecond  // that a peer may take, so probes wait for it
@@ -39,45 +37,36 @@ type frame struct {
 	known   bool    // it was acknowledged
 }
 
-// unwanted reports whether the frame need not be sent any more.
-func (f *frame) unwanted() bool { return f.known || f.stream != nil && f.stream.stopped }
-
 // A packet is one that the peer acknowledges.
 type packet struct {
 	*frame
 	number uint64
 	sent   time.Duration
-	flying bool // neither acknowledged nor given up
-	got    bool // by the peer, which drops further copies
+	got    uint64 // how many packets the peer had received with it; 0: it has not
 }
 
-// A flight is the packets that one end has under way, and those that it has received.
+// A flight is the packets that one end has under way.
 type flight struct {
-	again, queue []*frame // to be sent: those that were lost, and new ones
-	datagrams    []*frame // which go first
-	sending      bool     // advance is at work
+	datagrams, again, queue []*frame // to be sent, in this order: again were lost
+	sending                 bool     // advance is at work
 
 	last     uint64    // number of the newest packet
-	out      []*packet // by number; the first is flying
-	bytes    int       // of those that are flying
+	out      []*packet // under way, by number
+	bytes    int       // of those
 	window   int       // for bytes
-	slow     int       // the window below which it doubles in a round trip
 	cutback  uint64    // the newest packet when the window was cut last
 	largest  uint64    // the newest packet that was acknowledged
 	sentLast time.Duration
-	lossAt   time.Duration // when the oldest is given up; 0: at no certain time
 	tries    int           // probe timeouts without an acknowledgement
-	timer    time.Duration // when the next look is; 0: there is none
+	timer    time.Duration // of the next probe timeout; 0: there is none
 	acks     int           // acknowledgements of something new
+	received uint64        // packets from the peer
 
-	latest, smoothed, deviation, least time.Duration // round trips
-
-	received  []*packet // packets that were received and whose acknowledgement has not arrived, in their order
-	confirmed int       // packets before received
+	smoothed, deviation, least time.Duration // round trips
 }
 
 func newQUICEnd(s *quic, side int, p *proc) *quicEnd {
-	return &quicEnd{s: s, side: side, p: p, flight: flight{window: firstWindow, slow: mostWindow}}
+	return &quicEnd{s: s, side: side, p: p, flight: flight{window: firstWindow}}
 }
 
 // enqueue sends a frame until it has arrived.
@@ -113,7 +102,7 @@ func (e *quicEnd) next() *frame {
 	for _, q := range []*[]*frame{&e.datagrams, &e.again, &e.queue} {
 		for len(*q) > 0 {
 			f := (*q)[0]
-			if *q = (*q)[1:]; !f.unwanted() {
+			if *q = (*q)[1:]; !f.known && (f.stream == nil || !f.stream.stopped) {
 				return f
 			}
 		}
@@ -124,7 +113,7 @@ func (e *quicEnd) next() *frame {
 // dispatch sends a frame in a new packet.
 func (e *quicEnd) dispatch(f *frame, probe bool) {
 	e.last++
-	p := &packet{frame: f, number: e.last, sent: e.s.w.now, flying: true}
+	p := &packet{frame: f, number: e.last, sent: e.s.w.now}
 	e.out = append(e.out, p)
 	e.bytes += p.size
 	e.sentLast = p.sent
@@ -132,39 +121,44 @@ func (e *quicEnd) dispatch(f *frame, probe bool) {
 	e.put(p.size, probe, func() { o.receive(p) })
 }
 
-// receive takes a packet of the peer and acknowledges it, with all before it of
-// which the peer may not know that they have arrived. An acknowledgement costs
-// nothing of the window. A real one may wait for 25 ms.
+// receive takes a packet of the peer and acknowledges it, with all before it. An
+// acknowledgement costs nothing of the window. A real one may wait for 25 ms.
 func (e *quicEnd) receive(p *packet) {
-	if p.got {
-		return
+	if p.got != 0 {
+		return // a duplicate
 	}
-	p.got = true
-	e.received = append(e.received, p)
-	upTo, o := e.confirmed+len(e.received), e.peer()
-	e.put(ackLen, false, func() { o.acknowledged(upTo) })
+	e.received++
+	p.got = e.received
+	o := e.peer()
+	e.put(ackLen, false, func() { o.acknowledged(p.got) })
 	p.arrived()
 }
 
 // acknowledged takes the peer's acknowledgement of so many packets.
-func (e *quicEnd) acknowledged(upTo int) {
-	o := e.peer()
-	n := upTo - o.confirmed
-	if n <= 0 {
+func (e *quicEnd) acknowledged(upTo uint64) {
+	full := e.bytes+packetLen >= e.window
+	var news []*packet
+	e.land(func(p *packet) bool {
+		if p.got == 0 || p.got > upTo {
+			return false
+		}
+		news = append(news, p)
+		return true
+	})
+	if len(news) == 0 {
 		return // an old one
 	}
-	news := o.received[:n]
-	o.received, o.confirmed = o.received[n:], upTo
 	e.acks++
-	e.measure(news)
-	before := e.bytes
+	e.tries = 0
+	if p := news[len(news)-1]; p.number > e.largest {
+		e.largest = p.number
+		e.measure(e.s.w.now - p.sent)
+	}
 	for _, p := range news {
-		if e.largest = max(e.largest, p.number); p.flying {
-			e.land(p)
-			e.grow(p, before)
+		if full && p.number > e.cutback {
+			e.window += p.size * packetLen / e.window
 		}
 	}
-	e.tries = 0
 	e.findLost()
 	for _, p := range news {
 		if !p.known {
@@ -178,99 +172,71 @@ func (e *quicEnd) acknowledged(upTo int) {
 	}
 }
 
-// measure takes the round trip of the newest packet, if no newer one has been
-// acknowledged.
-func (e *quicEnd) measure(news []*packet) {
-	newest := slices.MaxFunc(news, func(a, b *packet) int { return int(a.number) - int(b.number) })
-	rtt := e.s.w.now - newest.sent
-	switch {
-	case newest.number < e.largest:
-	case e.smoothed == 0:
-		e.latest, e.smoothed, e.deviation, e.least = rtt, rtt, rtt/2, rtt
-	default:
-		e.latest, e.least = rtt, min(rtt, e.least)
-		e.deviation = (3*e.deviation + (e.smoothed - rtt).Abs()) / 4
-		e.smoothed = (7*e.smoothed + rtt) / 8
-	}
-}
-
-// land takes a packet out of the window.
-func (e *quicEnd) land(p *packet) {
-	p.flying = false
-	e.bytes -= p.size
-	for len(e.out) > 0 && !e.out[0].flying {
-		e.out[0] = nil
-		e.out = e.out[1:]
-	}
-}
-
-// grow widens the window for a packet that has arrived, if the window limited the
-// sender.
-func (e *quicEnd) grow(p *packet, before int) {
-	limited := before+burst >= e.window || e.window < e.slow && before > e.window/2
-	switch {
-	case !limited || p.number <= e.cutback:
-	case e.window < e.slow:
-		e.window = min(e.window+p.size, mostWindow)
-	default:
-		e.window = min(e.window+p.size*packetLen/e.window, mostWindow)
-	}
-}
-
-// findLost gives up packets that later ones have overtaken.
-func (e *quicEnd) findLost() {
-	now, wait := e.s.w.now, max(max(e.latest, e.smoothed)*9/8, granularity)
-	e.lossAt = 0
-	if len(e.out) == 0 || e.out[0].number >= e.largest {
+// measure takes a round trip.
+func (e *quicEnd) measure(rtt time.Duration) {
+	if e.smoothed == 0 {
+		e.smoothed, e.deviation, e.least = rtt, rtt/2, rtt
 		return
 	}
-	for _, p := range slices.Clone(e.out) {
-		switch {
-		case p.number >= e.largest:
-			return
-		case !p.flying:
-		case p.sent+wait <= now || p.number+overtaken <= e.largest:
-			e.lose(p)
-			if p.number > e.cutback { // once for all that was under way
-				e.window = max(e.window*7/10, leastWindow)
-				e.slow, e.cutback = e.window, e.last
-			}
-		case e.lossAt == 0:
-			e.lossAt = p.sent + wait
+	e.least = min(rtt, e.least)
+	e.deviation = (3*e.deviation + (e.smoothed - rtt).Abs()) / 4
+	e.smoothed = (7*e.smoothed + rtt) / 8
+}
+
+// land takes packets out of the window.
+func (e *quicEnd) land(which func(*packet) bool) {
+	e.out = slices.DeleteFunc(e.out, func(p *packet) bool {
+		yes := which(p)
+		if yes {
+			e.bytes -= p.size
 		}
-	}
+		return yes
+	})
+}
+
+// findLost gives up the packets that later ones have overtaken, and cuts the window once
+// for all that was under way.
+func (e *quicEnd) findLost() {
+	e.land(func(p *packet) bool {
+		if p.number+overtaken > e.largest {
+			return false
+		}
+		if p.number > e.cutback {
+			e.window, e.cutback = max(e.window*7/10, leastWindow), e.last
+		}
+		e.lose(p)
+		return true
+	})
 }
 
 // lose gives up a packet. Its frame is sent again.
 func (e *quicEnd) lose(p *packet) {
-	if e.land(p); !p.once {
+	if !p.once {
 		e.again = append(e.again, p.frame)
 	}
 }
 
-// probe is the probe timeout: the oldest packets are sent again without regard
-// to the window, or a ping if they were datagrams.
+// probe is the probe timeout: the oldest packets are sent again without regard to the
+// window, or a ping if they were datagrams.
 func (e *quicEnd) probe() {
 	e.tries++
 	for range probes {
-		if len(e.out) > 0 {
-			e.lose(e.out[0])
-		}
+		oldest := e.out[0]
+		e.land(func(p *packet) bool { return p == oldest })
+		e.lose(oldest)
 		f := e.next()
 		if f == nil {
 			f = &frame{size: ackLen, once: true, arrived: func() {}}
 		}
 		e.dispatch(f, true)
 	}
+	e.advance()
 }
 
-// due returns when the session has to look for losses next, or 0.
+// due returns when the next probe timeout is, or 0.
 func (e *quicEnd) due() time.Duration {
-	switch {
-	case e.over || len(e.out) == 0:
+	if e.over || len(e.out) == 0 {
 		return 0
-	case e.lossAt != 0:
-		return e.lossAt
 	}
 	wait := firstProbe
 	if e.smoothed != 0 {
@@ -279,33 +245,23 @@ func (e *quicEnd) due() time.Duration {
 	return e.sentLast + min(wait<<min(e.tries, 20), mostProbe)
 }
 
-// arm sets a timer for look at the next deadline.
+// arm sets a timer for the next probe timeout. What is sent or acknowledged meanwhile
+// moves it.
 func (e *quicEnd) arm() {
 	at := e.due()
 	if at == 0 || e.timer != 0 && e.timer <= at {
-		return // the look at e.timer arms the next
+		return
 	}
 	e.timer = at
 	e.p.after(at-e.s.w.now, func() {
-		if e.timer == at {
-			e.timer = 0
-			e.look()
+		if e.timer != at {
+			return
 		}
-	})
-}
-
-// look runs the timer that is due.
-func (e *quicEnd) look() {
-	if at := e.due(); at == 0 {
-		return
-	} else if at > e.s.w.now {
+		e.timer = 0
+		if now := e.due(); now != 0 && now <= e.s.w.now {
+			e.probe()
+			return
+		}
 		e.arm()
-		return
-	}
-	if e.lossAt != 0 {
-		e.findLost()
-	} else {
-		e.probe()
-	}
-	e.advance()
+	})
 }

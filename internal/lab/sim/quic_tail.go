@@ -1,9 +1,6 @@
 package sim
 
-import (
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 // Our provider extends quic-go (internal/transport/quic, tail.go and watch.go, which
 // define these constants): it sends the last packets of a session again while a
@@ -22,15 +19,13 @@ var endAgain = [...]time.Duration{20 * time.Millisecond, 120 * time.Millisecond,
 // A tail is the last packets of one end of a session, acknowledgements and its close
 // among them.
 type tail struct {
-	kept   [tailPackets]keptPacket
-	oldest int
-	asking bool // a datagram waits for an acknowledgement
-	before int  // the value of acks then
-	draws  *rand.Rand
+	kept   []keptPacket // the oldest first
+	asking bool         // a datagram waits for an acknowledgement
+	before int          // the value of acks then
 }
 
 type keptPacket struct {
-	size    int // 0: none
+	size    int
 	arrived func()
 }
 
@@ -38,8 +33,7 @@ type keptPacket struct {
 // batches, which are not kept, unless they are probes.
 func (e *quicEnd) put(size int, probe bool, arrived func()) {
 	if size <= wholePacket || probe {
-		e.kept[e.oldest] = keptPacket{min(size, packetLen), arrived}
-		e.oldest = (e.oldest + 1) % tailPackets
+		e.kept = append(e.kept[max(len(e.kept)-tailPackets+1, 0):], keptPacket{min(size, packetLen), arrived})
 	}
 	e.wire(size, arrived)
 }
@@ -47,15 +41,12 @@ func (e *quicEnd) put(size int, probe bool, arrived func()) {
 // resend sends the tail again unchanged, the oldest packet first: the peer drops
 // duplicates.
 func (e *quicEnd) resend() {
-	back := func(i int) keptPacket { return e.kept[(e.oldest-1-i+tailPackets)%tailPackets] }
-	n := 0
-	for bytes := 0; n < tailPackets && back(n).size > 0; n++ {
-		if bytes += back(n).size; bytes > tailBytes {
-			break
-		}
+	from := len(e.kept)
+	for bytes := 0; from > 0 && bytes+e.kept[from-1].size <= tailBytes; from-- {
+		bytes += e.kept[from-1].size
 	}
-	for i := n - 1; i >= 0; i-- {
-		e.wire(back(i).size, back(i).arrived)
+	for _, p := range e.kept[from:] {
+		e.wire(p.size, p.arrived)
 	}
 }
 
@@ -85,8 +76,5 @@ func (e *quicEnd) repeatEnd() {
 
 // patience draws how long an acknowledgement is waited for.
 func (e *quicEnd) patience() time.Duration {
-	if e.draws == nil {
-		e.draws = seeded(e.s.w.seed, "patience", e.p.at.index, e.p.at.starts, e.peer().p.at.index)
-	}
-	return between(e.draws, minPatience, maxPatience) + 2*e.least
+	return between(e.p.rng, minPatience, maxPatience) + 2*e.least
 }
