@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -98,7 +96,7 @@ func (a *app) lose(s *session) {
 		}
 		a.s, a.incarnation = nil, addr.Incarnation{}
 		a.endCalls(s, status.Reset)
-		for _, e := range slices.Clone(a.ends) {
+		for _, e := range a.ends {
 			e.gone()
 		}
 		a.attach()
@@ -318,10 +316,10 @@ func (a *app) finishUp() {
 // wind ends the calls, listeners and connections of a session.
 func (a *app) wind(s *session) {
 	s.leaving = true
-	for _, e := range slices.Clone(a.ends) {
+	for _, e := range a.ends {
 		e.cancel()
 	}
-	for _, l := range slices.Clone(s.endpoints) {
+	for _, l := range s.endpoints {
 		if l.state == core.Listening {
 			s.n.p.soon(func() { l.close(func(error) {}) })
 		}
@@ -380,8 +378,4 @@ func (a *app) anew() {
 		a.endCalls(s, status.Canceled)
 		a.attach()
 	})
-}
-
-func sortedKeys[K ~uint16 | ~uint32 | ~uint64 | ~int, V any](m map[K]V) []K {
-	return slices.Sorted(maps.Keys(m))
 }

@@ -175,7 +175,7 @@ func (p *pause) end() {
 		return
 	}
 	p.then = nil
-	p.e.pauses = slices.DeleteFunc(p.e.pauses, func(o *pause) bool { return o == p })
+	p.e.pauses = without(p.e.pauses, p)
 	p.pace.Taken(p.e.a.w.now)
 	then(load.Result{Over: p.e.over()})
 }
@@ -268,9 +268,7 @@ func (e *appEnd) wrapUp() {
 	}
 	e.closed = true
 	a := e.a
-	if i := slices.Index(a.ends, e); i >= 0 {
-		a.ends = slices.Delete(a.ends, i, i+1)
-	}
+	a.ends = without(a.ends, e)
 	a.put(e.Closed())
 	if w := e.TakeWindow(); w != nil {
 		if p := e.s.n.p; p.leaving && !p.dead { // it completes the operations under way

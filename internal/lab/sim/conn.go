@@ -453,7 +453,7 @@ func (c *conn) call(f func(w *core.Waiter) (bool, error), done func(code status.
 		if err != nil {
 			code = status.Of(err)
 		}
-		c.calls = slices.DeleteFunc(c.calls, func(o *pending) bool { return o == x })
+		c.calls = without(c.calls, x)
 		c.soon(func() { done(code, 0) })
 	}
 	c.kick()

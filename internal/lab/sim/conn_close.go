@@ -117,9 +117,7 @@ func (c *conn) drain(done func()) {
 // giveUp ends a call that its caller has abandoned.
 func (c *conn) giveUp(x *pending) {
 	c.core.Forget(&x.Waiter)
-	if i := slices.Index(c.calls, x); i >= 0 {
-		c.calls = slices.Delete(c.calls, i, i+1)
-	}
+	c.calls = without(c.calls, x)
 	c.soon(func() { x.done(status.Reset, 0) })
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -60,7 +59,7 @@ func (n *node) dial(p *peerState, round int) {
 		}
 		p.dialErr, p.dialing = err, false
 		up := p.link != nil
-		p.wake(n)
+		p.waiting.wake(n.p)
 		if err == nil || up || p.lost {
 			return
 		}
@@ -164,7 +163,7 @@ func (n *node) firstFrame(e *quicEnd, limit time.Duration, done func(*frames, wi
 	e.ended = func(how transport.CloseError) { finish(nil, wire.Header{}, nil, cmp.Or(how.Refusal(), error(&how))) }
 	n.p.after(limit, func() { finish(nil, wire.Header{}, nil, status.TimedOut) })
 	if e.over {
-		finish(nil, wire.Header{}, nil, cmp.Or(e.left.Refusal(), error(&e.left)))
+		e.ended(e.left)
 		return
 	}
 	e.serve(func(l *stream) {
@@ -212,40 +211,21 @@ func (n *node) welcome(e *quicEnd) {
 // meet checks a HELLO against the node table. An incarnation that is not there yet may
 // be on its way.
 func (n *node) meet(e *quicEnd, hello wire.Hello, until time.Duration, done func(*peerState, error)) {
-	over := false
-	var last error
-	var look func()
-	look = func() {
-		if over {
-			return
-		}
-		p := n.peers[hello.From.Node]
-		known := core.Party{Cluster: n.self.Cluster}
-		if p != nil {
-			known = p.party
-		}
-		err := core.CheckHello(hello, n.self, known, e.proof())
-		if err == nil {
-			over = true
-			done(p, n.duplicate(p))
-			return
-		}
-		if status.Of(err) != status.NoDevice {
-			over = true
-			done(nil, err)
-			return
-		}
-		last = err
-		n.changes = append(n.changes, look)
+	p := n.peers[hello.From.Node]
+	known := core.Party{Cluster: n.self.Cluster}
+	if p != nil {
+		known = p.party
 	}
-	look()
-	if !over {
-		n.p.after(until-n.w.now, func() {
-			if !over {
-				over = true
-				done(nil, last)
-			}
-		})
+	err := core.CheckHello(hello, n.self, known, e.proof())
+	switch {
+	case err == nil:
+		done(p, n.duplicate(p))
+	case status.Of(err) != status.NoDevice || n.w.now >= until:
+		done(nil, err)
+	default:
+		again := once(func(struct{}) { n.meet(e, hello, until, done) })
+		n.changes = append(n.changes, func() { again(struct{}{}) })
+		n.p.after(until-n.w.now, func() { again(struct{}{}) })
 	}
 }
 
@@ -266,7 +246,7 @@ func (n *node) duplicate(p *peerState) error {
 func (n *node) answerHello(e *quicEnd, p *peerState, hello wire.Hello, r *frames, begun time.Duration) {
 	defer func() {
 		if p.welcoming--; p.welcoming == 0 {
-			p.wake(n)
+			p.waiting.wake(n.p)
 		}
 	}()
 	if e.over {
@@ -333,9 +313,7 @@ func (w *world) recycle(f *frames) {
 
 // forget takes l out of the links.
 func (n *node) forget(l *link) {
-	if i := slices.Index(n.links, l); i >= 0 {
-		n.links = slices.Delete(n.links, i, i+1)
-	}
+	n.links = without(n.links, l)
 	if p := n.peers[l.peer.Incarnation.Node]; p != nil && p.link == l {
 		p.link = nil
 	}

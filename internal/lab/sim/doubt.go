@@ -1,9 +1,6 @@
 package sim
 
-import (
-	"github.com/fabricd/fabricd/internal/faults"
-	"github.com/fabricd/fabricd/membership/verdict"
-)
+import "github.com/fabricd/fabricd/membership/verdict"
 
 // tellDoubt notifies all other nodes that this one hears nothing of an incarnation that it watches.
 func (a *agent) tellDoubt(n verdict.Node) {
@@ -14,10 +11,7 @@ func (a *agent) tellDoubt(n verdict.Node) {
 		}
 		a.sent++
 		o := m.proc
-		c := a.w.net.path(a.at.index, m.index, faults.Gossip, faults.Packets).cross(a.w.now, packetLen)
-		if !c.Drop {
-			a.w.after(c.Delay, func() { o.soon(func() { o.agent.feedMember(in) }) })
-		}
+		a.gossipTo(o, func() { o.agent.feedMember(in) })
 	}
 }
 

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -50,18 +49,10 @@ func (s *session) close() {
 	for len(s.endpoints) > 0 {
 		s.endpoints[0].end(wire.Close{Reset: true}, func(error) {})
 	}
-	n := s.n
-	for i, o := range n.sessions {
-		if o == s {
-			n.sessions = append(n.sessions[:i:i], n.sessions[i+1:]...)
-			break
-		}
-	}
+	s.n.sessions = without(s.n.sessions, s)
 }
 
-func (s *session) forget(e *endpoint) {
-	s.endpoints = slices.DeleteFunc(slices.Clone(s.endpoints), func(o *endpoint) bool { return o == e })
-}
+func (s *session) forget(e *endpoint) { s.endpoints = without(s.endpoints, e) }
 
 // An endpoint is one endpoint of an application. It follows engine's endpoint.
 type endpoint struct {
@@ -78,7 +69,7 @@ type endpoint struct {
 
 	listener core.Listener[*request, *endpoint]
 	accepts  []func(*endpoint, error) // calls that wait
-	changed  []func()                 // polls that wait
+	changed  waiters                  // polls
 
 	through bool     // close is
 	ended   []func() // that wait for it
@@ -141,15 +132,7 @@ func (e *endpoint) disconnected(c *conn) {
 		e.state = core.Disconnected
 		e.releasePort()
 	}
-	e.changedNow()
-}
-
-func (e *endpoint) changedNow() {
-	waiting := e.changed
-	e.changed = nil
-	for _, f := range waiting {
-		e.n.p.hand(f)
-	}
+	e.changed.wake(e.n.p)
 }
 
 // close closes the endpoint. A connection ends in order.
@@ -169,7 +152,7 @@ func (e *endpoint) end(bye wire.Close, done func(error)) {
 	if before == core.Listening || c == nil {
 		e.releasePort()
 	}
-	e.changedNow()
+	e.changed.wake(e.n.p)
 	for _, r := range requests {
 		r.refuse(status.Refused)
 	}
@@ -336,7 +319,7 @@ func (c *conn) operate(waits, quits bool, may func() (fence.Mark, bool), begin f
 		if waits && err == nil {
 			return // x is done later
 		}
-		c.calls = slices.DeleteFunc(slices.Clone(c.calls), func(o *pending) bool { return o == x })
+		c.calls = without(c.calls, x)
 		done(0, err)
 	})
 }

@@ -154,7 +154,7 @@ func (n *node) incoming(l *link, f wire.Connect, r *frames) {
 		return
 	}
 	r.stream.more = func() { e.requester(req) }
-	e.changedNow()
+	e.changed.wake(e.n.p)
 	e.grantNext()
 	e.requester(req)
 }
@@ -225,15 +225,10 @@ func (e *endpoint) grantNext() {
 
 // grant notifies the requester and hands the endpoint over when it has confirmed.
 func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
-	over := false
-	finish := func(ok bool) {
-		if over {
-			return
-		}
-		over = true
+	finish := once(func(ok bool) {
 		c.onFirst = nil
 		e.grantEnded(ep, c, ok && !c.failed)
-	}
+	})
 	c.opsOut.stream = c.link.sess.open()
 	c.opsOut.stream.room = c.kick
 	c.opsOut.stream.write(wire.Accept{Peer: c.peer, Conn: c.id, Limit: messageWindow}.AppendTo(nil))

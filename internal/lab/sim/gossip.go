@@ -229,6 +229,11 @@ func (a *agent) tellRumour(n verdict.Node) {
 	}
 }
 
+// gossipTo sends a packet of gossip, which arrived handles at its receiver.
+func (a *agent) gossipTo(o *proc, arrived func()) {
+	a.w.net.path(a.at.index, o.at.index, faults.Gossip, faults.Packets).carry(packetLen, func() { o.soon(arrived) })
+}
+
 // sendLossReport sends the report that this node does not hear the host, in one packet.
 func (a *agent) sendLossReport(x verdict.SendLossReport) {
 	incarnation := a.member.Self().Incarnation
@@ -237,16 +242,10 @@ func (a *agent) sendLossReport(x verdict.SendLossReport) {
 		if o == nil || o.agent.self.uuid != x.Host || o.agent.self.epoch != x.Epoch {
 			continue
 		}
-		c := a.w.net.path(a.at.index, m.index, faults.Gossip, faults.Packets).cross(a.w.now, packetLen)
-		if c.Drop {
-			return
-		}
-		a.w.after(c.Delay, func() {
-			o.soon(func() {
-				if o.agent.host != nil {
-					o.agent.feedHost(verdict.LossReport{Incarnation: incarnation})
-				}
-			})
+		a.gossipTo(o, func() {
+			if o.agent.host != nil {
+				o.agent.feedHost(verdict.LossReport{Incarnation: incarnation})
+			}
 		})
 		return
 	}

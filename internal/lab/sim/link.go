@@ -29,7 +29,7 @@ type link struct {
 	lastBeat uint64
 	pings    map[uint64]func()
 	stalled  []*conn // connections whose next operation waits for a confirmation
-	onDown   []func()
+	onDown   waiters
 }
 
 func newLink(n *node, self addr.Incarnation, peer core.Party, e *quicEnd, begun time.Duration) *link {
@@ -54,7 +54,7 @@ func (l *link) start(ctrl *stream, in *frames) {
 	l.sess.serve(l.accept)
 	l.readControl(in)
 	if p := l.n.peers[l.peer.Incarnation.Node]; p != nil && p.link == l {
-		p.wake(l.n)
+		p.waiting.wake(l.n.p)
 	}
 }
 
@@ -87,10 +87,7 @@ func (l *link) fail(code uint64, reason string) bool {
 			c.fail(status.Reset)
 		}
 	}
-	for _, f := range l.onDown {
-		l.n.p.hand(f)
-	}
-	l.onDown = nil
+	l.onDown.wake(l.n.p)
 	return true
 }
 

@@ -27,6 +27,7 @@ type network struct {
 // A path is one direction of one plane between two machines, whose numbers its way has in
 // place of node IDs.
 type path struct {
+	w     *world
 	way   faults.Way
 	rng   *rand.Rand
 	base  time.Duration
@@ -59,7 +60,7 @@ func (n *network) path(from, to int, on faults.Traffic, c faults.Carrier) *path 
 	way := faults.Way{From: addr.NodeID(from), To: addr.NodeID(to), On: on, Carrier: c}
 	p := n.paths[way]
 	if p == nil {
-		p = &path{way: way, rng: seeded(n.w.seed, "path "+string(on), from, to, int(c))}
+		p = &path{w: n.w, way: way, rng: seeded(n.w.seed, "path "+string(on), from, to, int(c))}
 		p.base = between(p.rng, nearest, farthest)
 		for _, r := range n.rules {
 			p.bind(r)
@@ -104,7 +105,7 @@ func machinesAs(all []int) (ids faults.Nodes) {
 
 // remove takes a rule back.
 func (n *network) remove(r *rule) {
-	n.rules = slices.DeleteFunc(n.rules, func(o *rule) bool { return o == r })
+	n.rules = without(n.rules, r)
 	for _, p := range n.all {
 		p.rules = slices.DeleteFunc(p.rules, func(b *bound) bool { return b.rule == r })
 	}
@@ -129,6 +130,19 @@ func (p *path) cross(now time.Duration, size int) faults.Decision {
 		p.last = at
 	}
 	return f
+}
+
+// carry sends one packet; arrived runs for each copy of it that the network delivers.
+func (p *path) carry(size int, arrived func()) (dropped bool) {
+	c := p.cross(p.w.now, size)
+	if c.Drop {
+		return true
+	}
+	p.w.after(c.Delay, arrived)
+	if c.Twice && p.way.Carrier == faults.Packets {
+		p.w.after(c.Later, arrived)
+	}
+	return false
 }
 
 func (b *bound) decide(w faults.Way, now time.Duration, size int) faults.Decision {

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -35,7 +34,7 @@ type node struct {
 	peers     map[addr.NodeID]*peerState
 	links     []*link
 	sessions  []*session
-	changes   []func() // callers that wait for a change of the node table
+	changes   waiters // for a change of the node table
 	beating   bool
 }
 
@@ -48,7 +47,7 @@ type peerState struct {
 	dialErr   error
 	welcoming int
 	lost      bool
-	waiting   []func() // for the end of a dial, a welcome or the incarnation
+	waiting   waiters // for the end of a dial, a welcome or the incarnation
 }
 
 func newNode(p *proc) *node {
@@ -70,7 +69,7 @@ func (n *node) beat() {
 		if n.beating = len(n.links) > 0; !n.beating {
 			return
 		}
-		for _, l := range slices.Clone(n.links) {
+		for _, l := range n.links {
 			l.tick()
 		}
 		n.beat()
@@ -114,20 +113,11 @@ func (n *node) setSelf(e verdict.Event) {
 	before, incarnation := n.self.Incarnation, e.Node.Incarnation
 	n.self.Incarnation, n.self.Term = incarnation, n.p.agent.member.Term()
 	n.p.at.id = incarnation.Node
-	n.announce()
+	n.changes.wake(n.p)
 	if before.Generation != 0 && before != incarnation {
 		n.failLinks(transport.CodeFenced, func(l *link) bool { return l.self == before })
 	}
 	n.publish(e)
-}
-
-// announce wakes the callers that wait for a change of the node table.
-func (n *node) announce() {
-	waiting := n.changes
-	n.changes = nil
-	for _, f := range waiting {
-		n.p.hand(f)
-	}
 }
 
 // up makes an incarnation live.
@@ -142,7 +132,7 @@ func (n *node) up(e verdict.Event) {
 	}
 	n.peers[v.Incarnation.Node] = &peerState{at: n.w.machineAt(v.Addresses()),
 		party: core.Party{Cluster: n.self.Cluster, Incarnation: v.Incarnation, UUID: v.UUID, Epoch: v.Epoch}}
-	n.announce()
+	n.changes.wake(n.p)
 	n.publish(e)
 }
 
@@ -157,8 +147,8 @@ func (n *node) lost(e verdict.Event) {
 	}
 	delete(n.peers, incarnation.Node)
 	p.lost = true
-	p.wake(n)
-	n.announce()
+	p.waiting.wake(n.p)
+	n.changes.wake(n.p)
 	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Incarnation == incarnation })
 	if !n.p.step(failpoint.LostFenced) {
 		return
@@ -171,18 +161,18 @@ func (n *node) lost(e verdict.Event) {
 func (n *node) reset(e verdict.Event) {
 	n.self.Incarnation = addr.Incarnation{}
 	n.p.incarnationEnded = n.w.now
-	n.announce()
+	n.changes.wake(n.p)
 	n.failLinks(transport.CodeFenced, func(*link) bool { return true })
 	for _, id := range sortedKeys(n.peers) {
 		n.peers[id].lost = true
-		n.peers[id].wake(n)
+		n.peers[id].waiting.wake(n.p)
 	}
 	clear(n.peers)
 	n.publish(e)
 }
 
 func (n *node) failLinks(code uint64, which func(*link) bool) {
-	for _, l := range slices.Clone(n.links) {
+	for _, l := range n.links {
 		if which(l) {
 			l.fail(code, "fenced")
 		}
@@ -191,7 +181,7 @@ func (n *node) failLinks(code uint64, which func(*link) bool) {
 
 // publish hands an event to every session.
 func (n *node) publish(e verdict.Event) {
-	for _, s := range slices.Clone(n.sessions) {
+	for _, s := range n.sessions {
 		s.publish(e)
 	}
 }
@@ -213,15 +203,6 @@ func (n *node) live(id addr.NodeID) (*peerState, error) {
 		return nil, status.NoDevice
 	}
 	return p, nil
-}
-
-// wake wakes the callers that wait for a link to p.
-func (p *peerState) wake(n *node) {
-	waiting := p.waiting
-	p.waiting = nil
-	for _, f := range waiting {
-		n.p.hand(f)
-	}
 }
 
 // report passes evidence about an incarnation to membership.

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 )
 
@@ -97,23 +96,11 @@ func (p *proc) kill() {
 		p.incarnationEnded = p.w.now
 	}
 	p.waiting, p.late = nil, nil
-	for _, e := range slices.Clone(p.sockets) {
+	for _, e := range p.sockets {
 		e.shut()
 	}
 	p.links = nil
 	if p.onKill != nil {
 		p.onKill()
-	}
-}
-
-func (p *proc) dropSocket(e *tcpEnd) {
-	if i := slices.Index(p.sockets, e); i >= 0 {
-		p.sockets = slices.Delete(p.sockets, i, i+1)
-	}
-}
-
-func (p *proc) dropLink(e *quicEnd) {
-	if i := slices.Index(p.links, e); i >= 0 {
-		p.links = slices.Delete(p.links, i, i+1)
 	}
 }

@@ -3,7 +3,6 @@ package sim
 import (
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/faults"
@@ -59,27 +58,31 @@ func (e *quicEnd) path() *path {
 // nil if there is no answer: a port without a process is silent.
 func (w *world) dialQUIC(p *proc, to *machine, limit time.Duration, done func(*quicEnd)) {
 	over := false
-	finish := func(e *quicEnd) {
-		if !over {
-			over = true
-			done(e)
-		}
-	}
+	finish := once(func(e *quicEnd) {
+		over = true
+		done(e)
+	})
 	p.after(limit, func() { finish(nil) })
+	there := w.net.path(p.at.index, to.index, faults.Link, faults.Packets)
+	back := w.net.path(to.index, p.at.index, faults.Link, faults.Packets)
 	var try func(n int)
 	try = func(n int) {
-		if over || p.dead {
+		if over {
 			return
 		}
 		p.after(handshakeAgain<<min(n, 8), func() { try(n + 1) })
 		for range min(n+1, probes) {
-			c := w.net.path(p.at.index, to.index, faults.Link, faults.Packets).cross(w.now, packetLen)
-			if c.Drop {
-				continue
-			}
-			w.after(c.Delay, func() {
+			there.carry(packetLen, func() {
 				if target := to.proc; target != nil && !over {
-					target.soon(func() { w.answerQUIC(p, target, &over, finish) })
+					target.soon(func() {
+						back.carry(packetLen, func() {
+							p.soon(func() {
+								if !over && !target.dead {
+									finish(w.connectQUIC(p, target))
+								}
+							})
+						})
+					})
 				}
 			})
 		}
@@ -87,28 +90,16 @@ func (w *world) dialQUIC(p *proc, to *machine, limit time.Duration, done func(*q
 	try(0)
 }
 
-// answerQUIC is the listener's half of the handshake.
-func (w *world) answerQUIC(p, target *proc, over *bool, finish func(*quicEnd)) {
-	c := w.net.path(target.at.index, p.at.index, faults.Link, faults.Packets).cross(w.now, packetLen)
-	if c.Drop {
-		return
+// connectQUIC makes the session of two processes and returns the dialer's end. The
+// listener's process sees it with the first packet of the dialer, right behind this moment.
+func (w *world) connectQUIC(p, target *proc) *quicEnd {
+	s := &quic{w: w}
+	for i, q := range []*proc{p, target} {
+		s.ends[i] = newQUICEnd(s, i, q)
+		q.links = append(q.links, s.ends[i])
 	}
-	w.after(c.Delay, func() {
-		p.soon(func() {
-			if *over || target.dead {
-				return
-			}
-			s := &quic{w: w}
-			for i, q := range []*proc{p, target} {
-				s.ends[i] = newQUICEnd(s, i, q)
-				q.links = append(q.links, s.ends[i])
-			}
-			// The listener's process sees the session with the first packet
-			// of the dialer, right behind this moment.
-			target.soon(func() { target.welcome(s.ends[1]) })
-			finish(s.ends[0])
-		})
-	})
+	target.hand(func() { target.welcome(s.ends[1]) })
+	return s.ends[0]
 }
 
 // wire puts a packet on its way; arrived runs at the other end, once for each copy that
@@ -117,15 +108,7 @@ func (e *quicEnd) wire(size int, arrived func()) {
 	if e.p.dead {
 		return
 	}
-	w := e.s.w
-	c := e.path().cross(w.now, min(size, packetLen))
-	if c.Drop {
-		return
-	}
-	w.after(c.Delay, func() { e.peer().arrive(arrived) })
-	if c.Twice {
-		w.after(c.Later, func() { e.peer().arrive(arrived) })
-	}
+	e.path().carry(min(size, packetLen), func() { e.peer().arrive(arrived) })
 }
 
 // arrive takes a packet from the network: for this end, or, if the process has
@@ -165,14 +148,12 @@ func (e *quicEnd) closedAlready() {
 
 // tell sends the peer the reason of the end, once.
 func (e *quicEnd) tell(how transport.CloseError) {
-	w, o := e.s.w, e.peer()
-	if c := e.path().cross(w.now, 60); !c.Drop {
-		w.after(c.Delay, func() {
-			if o.p.at.proc == o.p {
-				o.p.soon(func() { o.end(how) })
-			}
-		})
-	}
+	o := e.peer()
+	e.path().carry(60, func() {
+		if o.p.at.proc == o.p {
+			o.p.soon(func() { o.end(how) })
+		}
+	})
 }
 
 // end ends this end for a close or reset that has arrived.
@@ -188,7 +169,7 @@ func (e *quicEnd) end(how transport.CloseError) {
 
 func (e *quicEnd) finish(how transport.CloseError) {
 	e.over, e.left = true, how
-	e.p.dropLink(e)
+	e.p.links = without(e.p.links, e)
 }
 
 // close ends the session from here, at once.
@@ -258,8 +239,9 @@ type stream struct {
 	from  *quicEnd
 	index int // of from's streams
 
+	order sequence[piece]
+
 	// The writing end.
-	sent    uint64 // pieces
 	under   int    // bytes not acknowledged
 	closed  bool   // nothing more is written
 	stopped bool   // the reader wants no more, or the writer dropped it
@@ -267,14 +249,12 @@ type stream struct {
 	blocked bool   // room is to be called
 
 	// The reading end.
-	expected uint64
-	early    map[uint64]piece
-	ready    [][]byte // arrived in order, not read
-	eof      bool
-	reset    bool // dropped by the writer
-	dropped  bool // by the reader
-	shown    bool
-	more     func() // something has arrived
+	ready   [][]byte // arrived in order, not read
+	eof     bool
+	reset   bool // dropped by the writer
+	dropped bool // by the reader
+	shown   bool
+	more    func() // something has arrived
 }
 
 // A piece is the data of one write.
@@ -315,8 +295,8 @@ func (l *stream) close() {
 
 // hand gives a piece to the session, which sends it until it has arrived.
 func (l *stream) hand(x piece) {
-	n := l.sent
-	l.sent++
+	n := l.order.sent
+	l.order.sent++
 	l.from.enqueue(&frame{size: len(x.bytes) + 40, stream: l,
 		arrived: func() { l.arrive(n, x) },
 		acked:   func() { l.settle(len(x.bytes)) },
@@ -325,8 +305,14 @@ func (l *stream) hand(x piece) {
 
 // settle accounts for n bytes that have arrived at the peer.
 func (l *stream) settle(n int) {
-	l.under -= n
-	if l.blocked && l.under < streamWindow && !l.from.over {
+	if l.under -= n; l.under < streamWindow && !l.from.over {
+		l.unblock()
+	}
+}
+
+// unblock has a writer that waits for room try again.
+func (l *stream) unblock() {
+	if l.blocked {
 		l.blocked = false
 		if l.room != nil {
 			l.room()
@@ -336,24 +322,17 @@ func (l *stream) settle(n int) {
 
 // arrive takes a piece from the network and restores the order.
 func (l *stream) arrive(n uint64, x piece) {
-	if n < l.expected || l.reset || l.eof {
-		return // a duplicate
+	if !l.reset && l.order.arrive(n, x, l.take) {
+		l.notify()
 	}
-	if n > l.expected {
-		if l.early == nil {
-			l.early = make(map[uint64]piece)
-		}
-		l.early[n] = x
-		return
-	}
-	for ok := true; ok; x, ok = l.early[l.expected] {
-		delete(l.early, l.expected)
-		l.expected++
-		l.take(x)
-	}
-	if !l.shown {
+}
+
+// notify tells the reading end that something has arrived, or shows it the stream.
+func (l *stream) notify() {
+	switch {
+	case !l.shown:
 		l.from.peer().announce(l)
-	} else if l.more != nil && !l.dropped {
+	case l.more != nil && !l.dropped:
 		l.more()
 	}
 }
@@ -398,11 +377,7 @@ func (l *stream) cancel() {
 	l.from.control(func() {
 		if !l.eof && !l.reset {
 			l.reset, l.ready = true, nil
-			if !l.shown {
-				l.from.peer().announce(l)
-			} else if l.more != nil {
-				l.more()
-			}
+			l.notify()
 		}
 	})
 }
@@ -417,33 +392,30 @@ func (l *stream) drop() {
 	l.dropped, l.ready = true, nil
 	l.from.peer().control(func() {
 		l.stopped = true
-		if l.blocked {
-			l.blocked = false
-			if l.room != nil {
-				l.room()
-			}
-		}
+		l.unblock()
 	})
 }
 
 // reset ends every session and connection between two machines, as a rule with
 // Reset does, and returns how many those were.
 func (w *world) reset(from, to int) (n uint64) {
-	if m := w.machines[from]; m.proc != nil {
-		for _, e := range slices.Clone(m.proc.links) {
-			if e.peer().p.at.index == to {
-				n++
-				for _, side := range e.s.ends {
-					side.p.soon(func() { side.end(transport.CloseError{Reset: true}) })
-				}
+	m := w.machines[from]
+	if m.proc == nil {
+		return 0
+	}
+	for _, e := range m.proc.links {
+		if e.peer().p.at.index == to {
+			n++
+			for _, side := range e.s.ends {
+				side.p.soon(func() { side.end(transport.CloseError{Reset: true}) })
 			}
 		}
-		for _, e := range slices.Clone(m.proc.sockets) {
-			if e.peer().p.at.index == to {
-				n++
-				for _, side := range e.t.ends {
-					side.p.soon(func() { side.cut() })
-				}
+	}
+	for _, e := range m.proc.sockets {
+		if e.peer().p.at.index == to {
+			n++
+			for _, side := range e.t.ends {
+				side.p.soon(side.cut)
 			}
 		}
 	}

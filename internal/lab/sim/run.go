@@ -175,7 +175,7 @@ func (r *runner) gather() error {
 // finish ends the applications and lets the cluster rest.
 func (r *runner) finish() {
 	w := r.w
-	for _, a := range slices.Clone(r.open) {
+	for _, a := range r.open {
 		r.end(a)
 	}
 	for _, m := range w.machines {
@@ -199,7 +199,7 @@ const leaveTime = 3 * time.Second
 // host is notified.
 func (p *proc) leave() {
 	p.leaving = true
-	for _, s := range slices.Clone(p.node.sessions) {
+	for _, s := range p.node.sessions {
 		s.close()
 	}
 	p.after(50*time.Millisecond, func() {

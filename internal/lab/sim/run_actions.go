@@ -61,7 +61,7 @@ func (r *runner) end(a *action) {
 		return
 	}
 	a.over = true
-	r.open = slices.DeleteFunc(r.open, func(o *action) bool { return o == a })
+	r.open = without(r.open, a)
 	w := r.w
 	for _, x := range a.rules {
 		w.net.remove(x)

@@ -31,10 +31,8 @@ type tcpEnd struct {
 	open bool  // the socket is
 	way  *path // to the other end, once it is used
 
-	sent     uint64 // items handed to the kernel
-	expected uint64 // number of the next item
-	early    map[uint64]any
-	ending   bool // this end has said Close and waits for the peer's end
+	order  sequence[any] // of the items
+	ending bool          // this end has said Close and waits for the peer's end
 
 	received func(m any)
 	ended    func(cause verdict.DownCause)
@@ -73,21 +71,17 @@ func (e *tcpEnd) send(m any) {
 }
 
 func (e *tcpEnd) hand(m any) {
-	n := e.sent
-	e.sent++
+	n := e.order.sent
+	e.order.sent++
 	e.transmit(n, m, 0)
 }
 
 // transmit is the kernel: it tries until the item has arrived, or the other
 // end's kernel knows nothing of the connection.
 func (e *tcpEnd) transmit(n uint64, m any, try int) {
-	w := e.t.w
-	c := e.path().cross(w.now, 100)
-	if c.Drop {
-		w.after(tcpAgain(try), func() { e.transmit(n, m, try+1) })
-		return
+	if e.path().carry(100, func() { e.peer().arrive(n, m) }) {
+		e.t.w.after(tcpAgain(try), func() { e.transmit(n, m, try+1) })
 	}
-	w.after(c.Delay, func() { e.peer().arrive(n, m) })
 }
 
 func tcpAgain(try int) time.Duration {
@@ -103,27 +97,13 @@ func (e *tcpEnd) arrive(n uint64, m any) {
 		e.refuse()
 		return
 	}
-	if n != e.expected {
-		if e.early == nil {
-			e.early = make(map[uint64]any)
-		}
-		e.early[n] = m
-		return
-	}
-	for ok := true; ok; m, ok = e.early[e.expected] {
-		delete(e.early, e.expected)
-		e.expected++
-		item := m
-		e.p.soon(func() { e.take(item) })
-	}
+	e.order.arrive(n, m, func(m any) { e.p.soon(func() { e.take(m) }) })
 }
 
 // refuse answers to a packet for a socket that is not there.
 func (e *tcpEnd) refuse() {
-	if c := e.path().cross(e.t.w.now, 60); !c.Drop {
-		o := e.peer()
-		e.t.w.after(c.Delay, func() { o.p.soon(func() { o.end(verdict.DownEnded) }) })
-	}
+	o := e.peer()
+	e.path().carry(60, func() { o.p.soon(func() { o.end(verdict.DownEnded) }) })
 }
 
 // take gives an item to the process.
@@ -159,7 +139,7 @@ func (e *tcpEnd) shut() {
 		return
 	}
 	e.open = false
-	e.p.dropSocket(e)
+	e.p.sockets = without(e.p.sockets, e)
 	e.hand(tcpFin{})
 }
 
@@ -184,92 +164,66 @@ func (e *tcpEnd) abort() {
 func (e *tcpEnd) cut() {
 	if e.open {
 		e.open = false
-		e.p.dropSocket(e)
+		e.p.sockets = without(e.p.sockets, e)
 		e.ended(verdict.DownEnded)
 	}
 }
 
-// dialTCP opens a connection to a machine within limit. Once both kernels have it, done
+// dialTCP opens a connection to a machine within limit. Once both processes have it, done
 // gets the dialing end. The peer's process gets the other end by its accept.
 func (w *world) dialTCP(p *proc, to *machine, limit time.Duration, done func(*tcpEnd)) {
-	d := &dial{w: w, p: p, to: to, done: done, until: w.now + limit}
-	p.after(limit, func() { d.finish(nil) })
-	d.try(0)
-}
-
-// A dial is one attempt to connect.
-type dial struct {
-	w     *world
-	p     *proc
-	to    *machine
-	until time.Duration
-	mine  *tcpEnd // of a connection that is in its TLS handshake
-	over  bool
-	done  func(*tcpEnd)
-}
-
-func (d *dial) finish(e *tcpEnd) {
-	if d.over {
-		return
+	var mine *tcpEnd // of a connection that is in its TLS handshake
+	over := false
+	finish := once(func(e *tcpEnd) {
+		if over = true; e == nil && mine != nil {
+			mine.shut()
+		}
+		done(e)
+	})
+	p.after(limit, func() { finish(nil) })
+	there := w.net.path(p.at.index, to.index, faults.Control, faults.Stream)
+	back := w.net.path(to.index, p.at.index, faults.Control, faults.Stream)
+	answered := func(target *proc) {
+		if target == nil || target.dead {
+			finish(nil)
+		} else if !over {
+			mine = w.secureTCP(p, target, finish)
+		}
 	}
-	d.over = true
-	if e == nil && d.mine != nil {
-		d.mine.shut()
-	}
-	d.done(e)
-}
-
-// try sends one SYN and takes its answer. TLS takes another round trip, in
-// which the process at the other end has a part.
-func (d *dial) try(n int) {
-	w := d.w
-	if d.over || d.p.dead || w.now > d.until {
-		return
-	}
-	there := w.net.path(d.p.at.index, d.to.index, faults.Control, faults.Stream)
-	back := w.net.path(d.to.index, d.p.at.index, faults.Control, faults.Stream)
-	if there.half(w.now) || back.half(w.now) {
-		d.p.after(time.Millisecond, func() { d.finish(nil) })
-		return
-	}
-	out := there.cross(w.now, 60)
-	if out.Drop {
-		w.after(time.Second<<min(n, 3), func() { d.try(n + 1) })
-		return
-	}
-	w.after(out.Delay, func() {
-		in := back.cross(w.now, 60)
-		target := d.to.proc
-		if in.Drop {
-			w.after(time.Second<<min(n, 3), func() { d.try(n + 1) })
+	var try func(n int) // sends one SYN and takes its answer
+	try = func(n int) {
+		if over || p.dead {
 			return
 		}
-		w.after(in.Delay, func() {
-			d.p.soon(func() {
-				if target == nil || target.dead {
-					d.finish(nil)
-					return
-				}
-				d.secure(target)
-			})
-		})
-	})
+		if there.half(w.now) || back.half(w.now) {
+			p.after(time.Millisecond, func() { finish(nil) })
+			return
+		}
+		again := func() { w.after(time.Second<<min(n, 3), func() { try(n + 1) }) }
+		if there.carry(60, func() {
+			target := to.proc
+			if back.carry(60, func() { p.soon(func() { answered(target) }) }) {
+				again()
+			}
+		}) {
+			again()
+		}
+	}
+	try(0)
 }
 
-// secure is the round trip of TLS: the other process answers when it runs.
-func (d *dial) secure(target *proc) {
-	if d.over {
-		return
-	}
+// secureTCP makes the connection of two processes and begins the round trip of TLS, which
+// the other process answers when it runs.
+func (w *world) secureTCP(p, target *proc, finish func(*tcpEnd)) *tcpEnd {
 	type hello struct{}
-	t := newTCP(d.w, d.p, target)
+	t := newTCP(w, p, target)
 	mine, theirs := t.ends[0], t.ends[1]
-	d.mine = mine
-	mine.received = func(any) { d.finish(mine) }
-	mine.ended = func(verdict.DownCause) { d.finish(nil) }
+	mine.received = func(any) { finish(mine) }
+	mine.ended = func(verdict.DownCause) { finish(nil) }
 	theirs.received = func(any) {
 		theirs.send(hello{})
 		target.accept(theirs)
 	}
 	mine.send(hello{})
+	return mine
 }
