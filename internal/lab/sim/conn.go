@@ -2,7 +2,6 @@ package sim
 
 import (
 	"encoding/binary"
-	"io"
 	"slices"
 
 	"github.com/fabricd/fabricd/fence"
@@ -66,17 +65,14 @@ type opsWriter struct {
 	moved   int64 // bytes of its payload that the stream has
 }
 
-// An opsReader is the operations stream from the peer, and the frame or payload that is being
-// read from it. Its conn owns it.
+// An opsReader is the operations stream from the peer, and the frame that is being read from
+// it. Its conn owns it.
 type opsReader struct {
 	frames  *frames
 	held    bool // head and body are the next frame, which waits to be served
 	head    wire.Header
 	body    []byte
-	payload *core.Payload[*memory]
-	landed  int64  // bytes of payload that are where they belong
-	line    []byte // of an ordered payload: its last line, which goes last
-	ended   bool   // the stream has ended
+	ended   bool // the stream has ended
 	onEnded func()
 }
 
@@ -127,7 +123,7 @@ func (c *conn) wake(w *core.Waiter) {
 		return
 	}
 	x := c.calls[i]
-	c.calls = slices.Delete(c.calls, i, i+1)
+	c.calls = without(c.calls, x)
 	code, value := w.Code, w.Value
 	c.soon(func() { x.done(code, value) })
 }
@@ -243,45 +239,40 @@ func (c *conn) pump() {
 		return
 	}
 	for {
-		err := c.advance()
-		if c.link.n.p.dead {
+		switch err := c.advance(); {
+		case c.link.n.p.dead:
 			return
-		}
-		if err == errNothing {
+		case err == errNothing:
 			c.kick()
 			return
-		}
-		if err != nil {
+		case err != nil:
 			c.opsEnded(err)
 			return
 		}
 	}
 }
 
-// advance applies one frame or a piece of payload. The error is errNothing if
-// there is nothing to apply now.
+// advance applies one frame. The error is errNothing if there is nothing to apply now.
 func (c *conn) advance() error {
-	if c.opsIn.payload != nil {
-		return c.receive()
-	}
-	if !c.opsIn.held {
-		h, body, err := c.opsIn.frames.Next()
+	in := &c.opsIn
+	if !in.held {
+		h, body, err := in.frames.Next()
 		if err != nil {
 			return err
 		}
-		c.opsIn.head, c.opsIn.body = h, body
+		in.head, in.body = h, body
 		c.first()
 	}
-	c.opsIn.held = false
-	switch c.opsIn.head.Type {
+	in.held = false
+	switch in.head.Type {
 	case wire.TypeCredit:
-		f, err := wire.ParseCredit(c.opsIn.head.Flags, c.opsIn.body)
+		f, err := wire.ParseCredit(in.head.Flags, in.body)
 		if err == nil {
 			c.out.raise(f.Limit)
 		}
 		return err
 	case wire.TypeClose:
-		f, err := wire.ParseClose(c.opsIn.head.Flags, c.opsIn.body)
+		f, err := wire.ParseClose(in.head.Flags, in.body)
 		if err != nil {
 			return err
 		}
@@ -290,7 +281,7 @@ func (c *conn) advance() error {
 		// The peer's operations are applied only while it is certain that both
 		// ends are still the incarnations that the link joined.
 		if !c.failed && !c.link.serving(c) {
-			c.opsIn.held = true
+			in.held = true
 			return errNothing
 		}
 		if !c.failed {
@@ -300,7 +291,7 @@ func (c *conn) advance() error {
 	return c.apply()
 }
 
-// apply gives a frame to the core.
+// apply gives a frame to the core, and does with its payload what the core asks for.
 func (c *conn) apply() error {
 	steps := &frameSteps[c.opsIn.head.Type]
 	if !c.step(steps.arrived) {
@@ -310,77 +301,41 @@ func (c *conn) apply() error {
 	if err != nil {
 		return err
 	}
-	if p != nil && p.Word != core.NoWord {
-		c.doWord(p)
-		c.core.PayloadDone(p, nil)
-		p = nil
-	}
 	c.perform()
-	if p == nil {
-		if !c.step(steps.applied) {
-			return errNothing
-		}
-		c.kick()
-		c.step(steps.answered)
-		return nil
-	}
-	c.opsIn.payload, c.opsIn.landed, c.opsIn.line = p, 0, nil
-	return nil
-}
-
-// receive puts payload where it belongs as it comes.
-func (c *conn) receive() error {
-	p := c.opsIn.payload
-	var scratch [4096]byte
-	for c.opsIn.landed < p.Length {
-		n, err := c.opsIn.frames.Read(scratch[:min(p.Length-c.opsIn.landed, int64(len(scratch)))])
-		if err == io.EOF {
-			return io.ErrUnexpectedEOF
-		}
-		if err != nil {
+	if p != nil {
+		if err := c.land(p); err != nil {
+			c.core.PayloadDone(p, status.Reset)
+			c.perform()
 			return err
 		}
-		c.land(p, scratch[:n])
-		c.opsIn.landed += int64(n)
 	}
-	if len(c.opsIn.line) > 0 { // after all else
-		c.store(p, p.Length-int64(len(c.opsIn.line)), c.opsIn.line)
-	}
-	c.opsIn.payload = nil
-	steps := &frameSteps[c.opsIn.head.Type]
 	if !c.step(steps.applied) {
 		return errNothing
 	}
-	c.core.PayloadDone(p, nil)
+	if p != nil {
+		c.core.PayloadDone(p, nil)
+	}
 	c.kick()
 	c.step(steps.answered)
 	return nil
 }
 
-// orderedLine is the granularity of rma.Ordered in bytes.
-const orderedLine = 64
-
-// land stores payload bytes, but keeps back the last line of an ordered one.
-func (c *conn) land(p *core.Payload[*memory], b []byte) {
-	end := p.Length
-	if p.Ordered && len(p.Spans) > 0 {
-		end -= min(orderedLine, p.Length)
+// land puts a payload where it belongs. Its bytes have come with the frame: a piece is one
+// write to the stream, so that the last line of an ordered one is not early.
+func (c *conn) land(p *core.Payload[*memory]) error {
+	if p.Word != core.NoWord {
+		c.doWord(p)
+		return nil
 	}
-	now := max(min(int64(len(b)), end-c.opsIn.landed), 0)
-	c.store(p, c.opsIn.landed, b[:now])
-	c.opsIn.line = append(c.opsIn.line, b[now:]...)
-}
-
-func (c *conn) store(p *core.Payload[*memory], at int64, b []byte) {
-	switch {
-	case len(b) == 0:
-	case p.Buf != nil:
-		copy(p.Buf[at:], b)
-	case len(p.Spans) > 0:
-		for _, sp := range core.Cut(nil, p.Spans, at, int64(len(b))) {
-			b = b[copy(c.bytes(sp), b):]
-		}
+	b := make([]byte, p.Length)
+	if err := c.opsIn.frames.Payload(b); err != nil {
+		return err
 	}
+	copy(p.Buf, b)
+	for _, sp := range p.Spans {
+		b = b[copy(c.bytes(sp), b):]
+	}
+	return nil
 }
 
 // frameSteps are the steps at which a frame of the operations stream is.
@@ -415,12 +370,6 @@ func (c *conn) opsEnded(err error) {
 		c.fail(status.Reset)
 	}
 	c.opsIn.ended = true
-	if c.opsIn.payload != nil {
-		p := c.opsIn.payload
-		c.opsIn.payload = nil
-		c.core.PayloadDone(p, status.Reset)
-		c.perform()
-	}
 	c.opsIn.frames.stream.drop()
 	c.opsIn.frames.stream.more = nil
 	c.link.n.w.recycle(c.opsIn.frames)
@@ -438,14 +387,19 @@ func (c *conn) readerCut() {
 	}
 }
 
-// call makes f wait for the core. f reports whether there is something to wait
-// for; otherwise the result is its waiter's.
+// call makes f wait for the core, unless the connection ends.
 func (c *conn) call(f func(w *core.Waiter) (bool, error), done func(code status.Code, value uint64)) {
 	if c.failed || c.closing {
 		c.soon(func() { done(status.Reset, 0) })
 		return
 	}
-	x := &pending{quits: true, done: done}
+	c.await(true, f, done)
+}
+
+// await makes f wait for the core. f reports whether there is something to wait for;
+// otherwise the result is its waiter's. quits: a close of this end ends the wait.
+func (c *conn) await(quits bool, f func(w *core.Waiter) (bool, error), done func(code status.Code, value uint64)) {
+	x := &pending{quits: quits, done: done}
 	c.calls = append(c.calls, x)
 	waiting, err := f(&x.Waiter)
 	if err != nil || !waiting {

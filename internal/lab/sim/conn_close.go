@@ -1,9 +1,9 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wire"
@@ -61,7 +61,7 @@ const closeLinger = 10 * time.Second
 // bytes are delivered, then the windows go.
 func (c *conn) close(bye wire.Close, done func()) {
 	c.closing = true
-	for _, x := range slices.Clone(c.calls) {
+	for _, x := range c.calls {
 		if x.quits {
 			c.giveUp(x)
 		}
@@ -105,13 +105,7 @@ func (c *conn) close(bye wire.Close, done func()) {
 
 // drain waits until the operations of this end have ended.
 func (c *conn) drain(done func()) {
-	x := &pending{done: func(status.Code, uint64) { done() }}
-	if !c.core.Drain(&x.Waiter) {
-		done()
-		return
-	}
-	c.calls = append(c.calls, x)
-	c.kick()
+	c.await(false, func(w *core.Waiter) (bool, error) { return c.core.Drain(w), nil }, func(status.Code, uint64) { done() })
 }
 
 // giveUp ends a call that its caller has abandoned.

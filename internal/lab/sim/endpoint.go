@@ -304,23 +304,17 @@ func (c *conn) transfer(x load.Call, done func(uint64, error)) {
 // operate begins an operation once it may, and if it is to be waited for, waits for its
 // end. quits: a close of this end ends the wait.
 func (c *conn) operate(waits, quits bool, may func() (fence.Mark, bool), begin func(*core.Waiter) error, done func(uint64, error)) {
-	var x *pending
-	var w *core.Waiter
-	if waits {
-		x = &pending{quits: quits, done: func(code status.Code, v uint64) { done(v, asError(code)) }}
-		w = &x.Waiter
-	}
 	c.begin(may, func() error {
-		if waits {
-			c.calls = append(c.calls, x)
+		if !waits {
+			return begin(nil)
 		}
-		return begin(w)
+		c.await(quits, func(w *core.Waiter) (bool, error) { return true, begin(w) },
+			func(code status.Code, v uint64) { done(v, asError(code)) })
+		return nil
 	}, func(err error) {
-		if waits && err == nil {
-			return // x is done later
+		if err != nil || !waits {
+			done(0, err)
 		}
-		c.calls = without(c.calls, x)
-		done(0, err)
 	})
 }
 
