@@ -199,7 +199,7 @@ func (a *app) talk() {
 			a.keep(s, peer, kind)
 		}
 		if a.w.load.Connects > 0 {
-			a.keepShort(s, peer)
+			a.keep(s, peer, load.Short)
 		}
 	}
 }
@@ -241,44 +241,24 @@ func (a *app) accept(s *session, l *endpoint, busy bool) {
 		if err != nil {
 			return
 		}
-		(&appEnd{End: load.NewEnd(a, &a.w.load.Plan, 0), a: a, s: s, ep: got}).greet(got.remote.Node, func(e *appEnd) {
-			if e != nil {
-				e.run(func() {})
-			}
-		})
+		(&appEnd{End: load.NewEnd(a, &a.w.load.Plan, 0), a: a, s: s, ep: got}).greet(got.remote.Node, func() {})
 		a.accept(s, l, busy)
 	})
 }
 
-// keep keeps one connection of a kind to a slot: when it ends it is made again.
+// keep keeps one connection of a kind to a node: when it ends it is made again. Short ones
+// begin at a rate.
 func (a *app) keep(s *session, peer int, kind load.Kind) {
 	if !a.on(s) {
 		return
 	}
-	again := func() { a.p.after(attachEvery, func() { a.keep(s, peer, kind) }) }
-	a.dial(s, a.w.machines[peer].id, kind, func(e *appEnd) {
-		if e == nil {
-			again()
-			return
-		}
-		e.run(again)
-	})
-}
-
-// keepShort makes short connections to a slot, one after the other.
-func (a *app) keepShort(s *session, peer int) {
-	every := time.Duration(float64(time.Second) / a.w.load.Connects)
 	began := a.w.now
-	if !a.on(s) {
-		return
-	}
-	again := func() { a.p.after(max(every-(a.w.now-began), 0), func() { a.keepShort(s, peer) }) }
-	a.dial(s, a.w.machines[peer].id, load.Short, func(e *appEnd) {
-		if e == nil {
-			again()
-			return
+	a.dial(s, a.w.machines[peer].id, kind, func() {
+		wait := attachEvery
+		if kind == load.Short {
+			wait = max(time.Duration(float64(time.Second)/a.w.load.Connects)-(a.w.now-began), 0)
 		}
-		e.run(again)
+		a.p.after(wait, func() { a.keep(s, peer, kind) })
 	})
 }
 
@@ -354,6 +334,7 @@ func (a *app) last() {
 // kill ends the application's process. Its fabricd detects that by the end of its
 // socket.
 func (a *app) kill() {
+	a.w.did(a.src, history.DidKill, "")
 	a.p.kill()
 	if s := a.s; s != nil {
 		p := s.n.p
@@ -364,6 +345,12 @@ func (a *app) kill() {
 			}
 		})
 	}
+}
+
+// stop stops the application's process.
+func (a *app) stop() {
+	a.w.did(a.src, history.DidStop, "")
+	a.p.stop()
 }
 
 // anew closes everything in order and begins again.

@@ -29,8 +29,9 @@ type appEnd struct {
 	after    func() // when it has ended
 }
 
-// dial connects to peer and greets it; done gets nil if that failed.
-func (a *app) dial(s *session, peer addr.NodeID, kind load.Kind, done func(*appEnd)) {
+// dial connects to peer and runs the connection. It calls after when it has ended, or if it
+// has failed.
+func (a *app) dial(s *session, peer addr.NodeID, kind load.Kind, after func()) {
 	e := &appEnd{End: load.NewEnd(a, &a.w.load.Plan, kind), a: a, s: s}
 	a.do(history.Call{Name: "connect"}, nil, true, func(answer func(int64, error)) {
 		e.ep = s.open()
@@ -38,27 +39,27 @@ func (a *app) dial(s *session, peer addr.NodeID, kind load.Kind, done func(*appE
 	}, func(_ int64, err error) {
 		if err != nil {
 			e.drop()
-			done(nil)
+			after()
 			return
 		}
-		e.greet(peer, done)
+		e.greet(peer, after)
 	})
 }
 
-// greet greets the other end, which is to be at a node; done gets nil if that failed.
-func (e *appEnd) greet(peer addr.NodeID, done func(*appEnd)) {
+// greet greets the other end, which is to be at a node, and runs the connection.
+func (e *appEnd) greet(peer addr.NodeID, after func()) {
 	e.Local, e.Peer = e.s.n.self.Incarnation, peer
 	e.LocalPort, e.RemotePort = e.ep.port, e.ep.remote.Port
 	e.ep.stored = e.look
 	e.chain(e.Greet().First, func(bool) {
 		if !e.Open {
 			e.drop()
-			done(nil)
+			after()
 			return
 		}
 		e.a.writers.Add(e.End)
 		e.a.ends = append(e.a.ends, e)
-		done(e)
+		e.run(after)
 	})
 }
 

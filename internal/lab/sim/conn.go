@@ -372,7 +372,6 @@ func (c *conn) opsEnded(err error) {
 	c.opsIn.ended = true
 	c.opsIn.frames.stream.drop()
 	c.opsIn.frames.stream.more = nil
-	c.link.n.w.recycle(c.opsIn.frames)
 	c.first()
 	c.link.forget(c)
 	if c.opsIn.onEnded != nil {

@@ -61,10 +61,8 @@ func (c *conn) readMore() {
 		c.wakeReaders()
 		c.answerClose()
 		if err == io.EOF {
-			r := c.messages
 			c.messages.stream.more = nil
 			c.streamOver = true
-			c.link.n.w.recycle(r)
 			return
 		}
 	}

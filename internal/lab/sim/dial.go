@@ -168,7 +168,7 @@ func (n *node) firstFrame(e *quicEnd, limit time.Duration, done func(*frames, wi
 	}
 	e.serve(func(l *stream) {
 		e.stream = nil // those behind it wait for the link
-		r := n.w.newFrames(l)
+		r := newFrames(l)
 		try := func() {
 			h, body, err := r.Next()
 			if err == errNothing || over {
@@ -285,31 +285,9 @@ func isViolation(err error) bool {
 type frames struct {
 	*wire.Reader
 	stream *stream
-	from   *streamSource
 }
 
-// A streamSource lets a Reader, which has a large buffer, read one stream after another.
-type streamSource struct{ *stream }
-
-func (w *world) newFrames(l *stream) *frames {
-	if n := len(w.readers); n > 0 {
-		f := w.readers[n-1]
-		w.readers = w.readers[:n-1]
-		f.from.stream = l
-		return &frames{f.Reader, l, f.from}
-	}
-	src := &streamSource{l}
-	return &frames{wire.NewReader(src), l, src}
-}
-
-// recycle takes back a reader of which nothing is read any more.
-func (w *world) recycle(f *frames) {
-	if f.from != nil && f.Discard(f.Buffered()) == nil {
-		f.from.stream = nil
-		w.readers = append(w.readers, &frames{Reader: f.Reader, from: f.from})
-		f.from, f.Reader = nil, nil
-	}
-}
+func newFrames(l *stream) *frames { return &frames{wire.NewReader(l), l} }
 
 // forget takes l out of the links.
 func (n *node) forget(l *link) {

@@ -13,12 +13,11 @@ import (
 // false ones that follow the return of a node that was away. It carries no bytes; only
 // reachability matters.
 type gossip struct {
-	w     *world
-	rng   *rand.Rand
-	quiet bool // rumours about a change are being worked out
-	delay [2]time.Duration
-	// direct has a bit for each machine that one gossips with; nil: all.
-	direct [][]uint64
+	w      *world
+	rng    *rand.Rand
+	quiet  bool // rumours about a change are being worked out
+	delay  [2]time.Duration
+	direct [][]bool // whether two machines gossip with each other; nil: all do
 }
 
 // deathDelay is how late a true rumour of a death is, first and last.
@@ -94,17 +93,15 @@ func (g *gossip) draw() {
 	if len(g.w.net.rules) == 0 {
 		return
 	}
-	words := (n + 63) / 64
-	g.direct = make([][]uint64, n)
+	g.direct = make([][]bool, n)
 	for i := range g.direct {
-		g.direct[i] = make([]uint64, words)
+		g.direct[i] = make([]bool, n)
 	}
 	for i, a := range g.w.machines {
 		for k := range i {
 			b := g.w.machines[k]
 			if a.gossips() && b.gossips() && g.hop(a, b) {
-				g.direct[i][k/64] |= 1 << (k % 64)
-				g.direct[k][i/64] |= 1 << (i % 64)
+				g.direct[i][k], g.direct[k][i] = true, true
 			}
 		}
 	}
@@ -131,25 +128,29 @@ func (g *gossip) compare(p *proc, a *knownPeer, once time.Duration) {
 	a.reached, a.since = reached, g.w.now
 	a.changes++
 	if reached {
-		g.rumour(p, a, between(g.rng, 50*time.Millisecond, 300*time.Millisecond), verdict.RumouredAlive)
+		g.rumour(p, a, between(g.rng, 50*time.Millisecond, 300*time.Millisecond), verdict.RumouredAlive, true)
 		if a.changes > 1 && away > 2*time.Second && g.rng.IntN(4) == 0 {
 			g.stir(a.subject)
 		}
 		return
 	}
 	late := once + between(g.rng, 0, 150*time.Millisecond)
-	g.rumour(p, a, late*2/3, verdict.RumouredWeak)
-	g.rumour(p, a, late, verdict.RumouredDead)
+	g.rumour(p, a, late*2/3, verdict.RumouredWeak, true)
+	g.rumour(p, a, late, verdict.RumouredDead, true)
 }
 
-// rumour reports r to p in d, unless the reach has changed by then.
-func (g *gossip) rumour(p *proc, a *knownPeer, d time.Duration, r verdict.Rumour) {
+// rumour reports r to p in d, unless the reach has changed by then, or p has heard it. One
+// that is not true is not noted.
+func (g *gossip) rumour(p *proc, a *knownPeer, d time.Duration, r verdict.Rumour, so bool) {
 	n := a.changes
 	g.w.after(d, func() {
-		if a.changes == n && a.rumour != r {
-			a.rumour = r
-			p.soon(func() { p.agent.hear(a.subject, r) })
+		if a.changes != n || so && a.rumour == r {
+			return
 		}
+		if so {
+			a.rumour = r
+		}
+		p.soon(func() { p.agent.hear(a.subject, r) })
 	})
 }
 
@@ -165,16 +166,8 @@ func (g *gossip) stir(back *proc) {
 			if a.subject == back || !a.reached || a.rumour != verdict.RumouredAlive || g.rng.IntN(3) != 0 {
 				continue
 			}
-			n := a.changes
-			tell := func(d time.Duration, r verdict.Rumour) {
-				g.w.after(d, func() {
-					if a.changes == n {
-						p.soon(func() { p.agent.hear(a.subject, r) })
-					}
-				})
-			}
-			tell(between(g.rng, 0, 500*time.Millisecond), verdict.RumouredDead)
-			tell(between(g.rng, 800*time.Millisecond, 2500*time.Millisecond), verdict.RumouredAlive)
+			g.rumour(p, a, between(g.rng, 0, 500*time.Millisecond), verdict.RumouredDead, false)
+			g.rumour(p, a, between(g.rng, 800*time.Millisecond, 2500*time.Millisecond), verdict.RumouredAlive, false)
 		}
 	}
 }
@@ -185,18 +178,15 @@ func (g *gossip) reaches(p, o *proc) bool {
 	if p.dead || o.dead || o.paused || o.at.proc != o {
 		return false
 	}
-	if g.direct == nil {
+	if g.direct == nil || p.paused { // it hears the others once it continues
 		return true
 	}
 	a, b := g.direct[p.at.index], g.direct[o.at.index]
-	if p.paused {
-		return true // it hears the others once it continues
-	}
-	if a[o.at.index/64]&(1<<(o.at.index%64)) != 0 {
+	if a[o.at.index] {
 		return true
 	}
 	for i := range a {
-		if a[i]&b[i] != 0 {
+		if a[i] && b[i] {
 			return true
 		}
 	}

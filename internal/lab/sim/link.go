@@ -121,7 +121,7 @@ func (l *link) violated(err error) {
 // accept reads the first frame of a stream that the peer opened, which states the stream's
 // purpose.
 func (l *link) accept(in *stream) {
-	r := l.n.w.newFrames(in)
+	r := newFrames(in)
 	in.more = func() {
 		h, body, err := r.Next()
 		if err == errNothing || l.down {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -33,23 +34,28 @@ func (r *runner) begin(x scenario.Action) {
 	fault.Since = 0
 	w.put(history.Lab, fault)
 	r.open = append(r.open, a)
+	rule, ways := faults.Rule{On: faults.All, Cut: true}, x.Touches().Ways
 	switch {
 	case x.Link != nil:
-		r.link(a, x.Link)
-	case x.Partition != nil:
-		r.partition(a)
+		rule = x.Link.Rule()
+		rule.On = cmp.Or(rule.On, faults.All)
 	case x.Network != nil:
-		r.network(a, x.Network)
+		ways = r.network(a, x.Network)
 	case x.Node != nil:
-		r.node(a, x.Node)
+		r.each(a, x.Node.ID, nodeEffects[x.Node.Do])
 	case x.App != nil:
-		r.app(a, x.App)
+		r.each(a, x.App.Node, appEffect(x.App))
 	case x.Fault != nil:
-		r.fault(a, x.Fault)
+		r.each(a, x.Fault.Node, r.faultEffect(a, x.Fault))
+	}
+	for _, way := range ways {
+		r.add(a, rule, way.From, way.To)
 	}
 	switch {
 	case x.Until != 0:
 		w.after((x.Until - x.At).Time(), func() { r.end(a) })
+	case x.Node != nil && x.Node.Do == scenario.Replace:
+		w.after(50*time.Millisecond, func() { r.end(a) })
 	case a.undo == nil && len(a.rules) == 0 && len(a.traps) == 0:
 		r.end(a) // instant
 	}
@@ -115,92 +121,55 @@ func (r *runner) flap(x *rule) {
 	})
 }
 
-func (r *runner) link(a *action, l *scenario.Link) {
-	rule := l.Rule()
-	if rule.On == "" {
-		rule.On = faults.All
-	}
-	r.add(a, rule, l.From.IDs(), l.To.IDs())
-	if l.Both {
-		r.add(a, rule, l.To.IDs(), l.From.IDs())
-	}
-}
-
-func (r *runner) partition(a *action) {
-	for _, w := range a.Touches().Ways {
-		r.add(a, faults.Rule{On: faults.All, Cut: true}, w.From, w.To)
-	}
-}
-
-func (r *runner) network(a *action, n *scenario.Network) {
+// network returns the directed links that an action on networks cuts.
+func (r *runner) network(a *action, n *scenario.Network) []history.Way {
 	if n.Do != scenario.Disconnect {
 		a.fired, a.proof = 1, "what the kernel is told by ICMP changes nothing of a session"
 		a.undo = []func(){func() {}}
-		return
+		return nil
 	}
 	var all []int
 	for _, m := range r.w.machines {
 		all = append(all, m.index)
 	}
-	r.add(a, faults.Rule{On: faults.All, Cut: true}, n.Node.IDs(), all)
-	r.add(a, faults.Rule{On: faults.All, Cut: true}, all, n.Node.IDs())
+	return []history.Way{{From: n.Node.IDs(), To: all}, {From: all, To: n.Node.IDs()}}
 }
 
-func (r *runner) node(a *action, n *scenario.Node) {
-	w := r.w
-	for _, id := range n.ID.IDs() {
-		m := w.machines[id]
-		switch n.Do {
-		case scenario.Kill:
-			r.did(a, m.proc != nil)
-			w.kill(m, history.DidKill, "")
-		case scenario.Terminate:
-			r.did(a, m.proc != nil)
-			r.terminate(m)
-		case scenario.Stop:
-			r.did(a, w.freeze(m))
-		case scenario.Start:
-			r.did(a, m.proc == nil)
-			r.start(m)
-		case scenario.Replace:
-			r.did(a, true)
-			w.kill(m, history.DidKill, "")
-			w.wipe(m)
-		}
-	}
-	switch n.Do {
-	case scenario.Kill, scenario.Terminate:
-		if a.Until != 0 {
-			a.atEnd(r, n.ID, r.start)
-		}
-	case scenario.Stop:
-		a.atEnd(r, n.ID, w.thaw)
-	case scenario.Replace:
-		a.atEnd(r, n.ID, r.start)
-		if a.Until == 0 {
-			w.after(50*time.Millisecond, func() { r.end(a) })
-		}
-	}
+// An effect is what an action does to each of its machines.
+type effect struct {
+	do   func(*runner, *machine) bool // reports whether there was something to do it to
+	undo func(*runner, *machine)      // at the end of the action; nil: nothing
+	ends bool                         // it is undone with the run at the latest
 }
 
-func (r *runner) did(a *action, yes bool) {
-	if yes {
-		a.fired++
-	}
-}
-
-// atEnd does something to machines when the action is taken back.
-func (a *action) atEnd(r *runner, set scenario.NodeSet, f func(*machine)) {
+// each has an effect on machines.
+func (r *runner) each(a *action, set scenario.NodeSet, x effect) {
 	for _, id := range set.IDs() {
-		a.undo = append(a.undo, func() { f(r.w.machines[id]) })
+		m := r.w.machines[id]
+		if x.do(r, m) {
+			a.fired++
+		}
+		if x.undo != nil && (x.ends || a.Until != 0) {
+			a.undo = append(a.undo, func() { x.undo(r, m) })
+		}
 	}
 }
 
-// fast has the application of a machine receive as fast as it can.
-func (m *machine) fast() {
-	if m.app != nil {
-		m.app.slow = 0
-	}
+var nodeEffects = map[scenario.NodeDo]effect{
+	scenario.Kill:      {do: func(r *runner, m *machine) bool { return r.w.kill(m, history.DidKill, "") }, undo: (*runner).start},
+	scenario.Terminate: {do: (*runner).terminate, undo: (*runner).start},
+	scenario.Stop: {do: func(r *runner, m *machine) bool { return r.w.freeze(m) },
+		undo: func(r *runner, m *machine) { r.w.thaw(m) }, ends: true},
+	scenario.Start: {do: func(r *runner, m *machine) bool {
+		off := m.proc == nil
+		r.start(m)
+		return off
+	}},
+	scenario.Replace: {do: func(r *runner, m *machine) bool {
+		r.w.kill(m, history.DidKill, "")
+		r.w.wipe(m)
+		return true
+	}, undo: (*runner).start, ends: true},
 }
 
 // start starts a fabricd, and an application where none runs yet.
@@ -212,55 +181,36 @@ func (r *runner) start(m *machine) {
 }
 
 // terminate asks a fabricd to leave and end.
-func (r *runner) terminate(m *machine) {
+func (r *runner) terminate(m *machine) bool {
 	p := m.proc
 	if p == nil {
-		return
+		return false
 	}
 	r.w.did(p.source(), history.DidTerminate, "")
-	p.soon(func() { p.leave() })
+	p.soon(p.leave)
+	return true
 }
 
-func (r *runner) app(a *action, x *scenario.App) {
-	w := r.w
-	for _, id := range x.Node.IDs() {
-		m := w.machines[id]
-		if m.app == nil {
-			continue
-		}
-		running := !m.app.p.dead
-		switch x.Do {
-		case scenario.AppKill:
-			r.did(a, running)
-			w.did(m.app.src, history.DidKill, "")
-			m.app.kill()
-		case scenario.AppStop:
-			r.did(a, running)
-			w.did(m.app.src, history.DidStop, "")
-			m.app.p.stop()
-		case scenario.AppSlow:
-			r.did(a, running)
-			m.app.slow = x.Rate
-		case scenario.AppClose:
-			r.did(a, running)
-			m.app.anew()
+// appEffect is the effect of an action on applications.
+func appEffect(x *scenario.App) effect {
+	running := func(do func(a *app)) func(*runner, *machine) bool {
+		return func(_ *runner, m *machine) bool {
+			if m.app == nil || m.app.p.dead {
+				return false
+			}
+			do(m.app)
+			return true
 		}
 	}
 	switch x.Do {
 	case scenario.AppKill:
-		if a.Until != 0 {
-			a.atEnd(r, x.Node, r.startApp)
-		}
+		return effect{do: running((*app).kill), undo: (*runner).startApp}
 	case scenario.AppStop:
-		a.atEnd(r, x.Node, func(m *machine) {
-			if m.app != nil && m.app.p.paused {
-				w.did(m.app.src, history.DidContinue, "")
-				m.app.p.proceed()
-			}
-		})
+		return effect{do: running((*app).stop), undo: (*runner).proceed, ends: true}
 	case scenario.AppSlow:
-		a.atEnd(r, x.Node, (*machine).fast)
+		return effect{do: running(func(a *app) { a.slow = x.Rate }), undo: (*runner).fast, ends: true}
 	}
+	return effect{do: running((*app).anew)}
 }
 
 func (r *runner) startApp(m *machine) {
@@ -269,24 +219,45 @@ func (r *runner) startApp(m *machine) {
 	}
 }
 
-// fault puts a fault inside the fabricd of slots.
-func (r *runner) fault(a *action, f *scenario.Fault) {
-	w := r.w
-	for _, id := range f.Node.IDs() {
-		m := w.machines[id]
-		switch {
-		case f.Kind == scenario.FaultDisk:
-			r.disk(a, m, f)
-		case f.Kind == scenario.FaultSlow:
-			r.slow(a, m, f)
-		case f.Step != "":
-			r.arm(a, m, f)
-		default: // a crash
-			r.did(a, m.proc != nil)
-			w.kill(m, history.DidCrash, "")
-			r.restart(m, f)
-		}
+// proceed has a stopped application go on.
+func (r *runner) proceed(m *machine) {
+	if m.app != nil && m.app.p.paused {
+		r.w.did(m.app.src, history.DidContinue, "")
+		m.app.p.proceed()
 	}
+}
+
+// fast has the application of a machine receive as fast as it can.
+func (r *runner) fast(m *machine) {
+	if m.app != nil {
+		m.app.slow = 0
+	}
+}
+
+// faultEffect is the effect of a fault inside of a fabricd, or of a slow application.
+func (r *runner) faultEffect(a *action, f *scenario.Fault) effect {
+	switch {
+	case f.Kind == scenario.FaultDisk:
+		return r.disk(a, f)
+	case f.Kind == scenario.FaultSlow: // each receive takes so much longer
+		rate := max(int(time.Second/max(f.Delay.Time(), time.Millisecond)), 1)
+		return effect{do: func(_ *runner, m *machine) bool {
+			if m.app != nil {
+				m.app.slow = rate
+			}
+			return m.app != nil
+		}, undo: (*runner).fast, ends: true}
+	case f.Step != "":
+		return effect{do: func(r *runner, m *machine) bool {
+			r.arm(a, m, f)
+			return false // its trap counts
+		}}
+	}
+	return effect{do: func(r *runner, m *machine) bool {
+		ran := r.w.kill(m, history.DidCrash, "")
+		r.restart(m, f)
+		return ran
+	}}
 }
 
 func (r *runner) restart(m *machine, f *scenario.Fault) {
@@ -324,31 +295,23 @@ func (r *runner) arm(a *action, m *machine, f *scenario.Fault) {
 	m.armed = append(slices.DeleteFunc(m.armed, func(o *trap) bool { return o.stopped }), t)
 }
 
-func (r *runner) disk(a *action, m *machine, f *scenario.Fault) {
-	d := &m.disk
-	before := d.refused
-	switch f.Disk {
-	case "full", "read-only":
-		d.full = true
-	case "sync":
-		d.failing = true
-	default:
-		d.slow = f.Delay.Time()
-		a.fired++
-	}
-	a.undo = append(a.undo, func() {
-		d.full, d.failing, d.slow = false, false, 0
-		a.fired += d.refused - before
-	})
-}
-
-// slow makes the application of a slot receive slowly: each receive takes so
-// much longer.
-func (r *runner) slow(a *action, m *machine, f *scenario.Fault) {
-	if m.app == nil {
-		return
-	}
-	r.did(a, true)
-	m.app.slow = max(int(time.Second/max(f.Delay.Time(), time.Millisecond)), 1)
-	a.undo = append(a.undo, m.fast)
+// disk is the effect of a fault of a disk.
+func (r *runner) disk(a *action, f *scenario.Fault) effect {
+	before := make(map[*machine]uint64) // writes that failed
+	return effect{do: func(_ *runner, m *machine) bool {
+		d := &m.disk
+		before[m] = d.refused
+		switch f.Disk {
+		case "full", "read-only":
+			d.full = true
+		case "sync":
+			d.failing = true
+		default:
+			d.slow = f.Delay.Time()
+		}
+		return d.slow != 0
+	}, undo: func(_ *runner, m *machine) {
+		m.disk.full, m.disk.failing, m.disk.slow = false, false, 0
+		a.fired += m.disk.refused - before[m]
+	}, ends: true}
 }

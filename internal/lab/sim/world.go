@@ -23,7 +23,6 @@ type world struct {
 	partial verdict.PartialPolicy
 	cluster addr.UUID
 	load    plan
-	readers []*frames // to use again
 
 	net       *network
 	gossip    *gossip
@@ -126,16 +125,17 @@ func (w *world) boot(m *machine) {
 
 func (p *proc) source() history.Source { return history.Daemon(p.at.index, p.at.starts) }
 
-// kill ends the fabricd of m with no leave message.
-func (w *world) kill(m *machine, did history.Did, detail string) {
+// kill ends the fabricd of m with no leave message. It reports false if none runs.
+func (w *world) kill(m *machine, did history.Did, detail string) bool {
 	p := m.proc
 	if p == nil {
-		return
+		return false
 	}
 	w.did(p.source(), did, detail)
 	m.proc = nil
 	p.kill()
 	w.gossip.changed()
+	return true
 }
 
 // exit ends the process by itself, because of why.
