@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -66,30 +67,17 @@ func newAgent(p *proc) *agent {
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
 		rumour: make(map[verdict.Start]verdict.Rumour), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
 	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs}
-	claims, err := verdict.NewClaims(fmt.Sprintf("node%d", p.at.index), []string{p.at.address()}, []string{"quic"})
-	if err != nil {
-		panic("BUG: sim: " + err.Error())
-	}
-	self := verdict.Identity{UUID: d.uuid, Epoch: d.epochs, Claims: claims}
+	self := verdict.Identity{UUID: d.uuid, Epoch: d.epochs,
+		Claims: must(verdict.NewClaims(fmt.Sprintf("node%d", p.at.index), []string{p.at.address()}, []string{"quic"}))}
+	as := verdict.MemberConfig{Self: self, Previous: d.incarnation, Lease: d.lease, Term: d.known, Timing: w.timing}
 	if p.at.host {
 		d.term++
-		a.host, err = verdict.NewHost(verdict.HostConfig{Self: self, Term: d.term, Leases: d.records(),
-			Cursor: d.cursor, Timing: w.timing, Partial: w.partial}, w.time())
-		if err != nil {
-			panic("BUG: sim: " + err.Error())
-		}
+		a.host = must(verdict.NewHost(verdict.HostConfig{Self: self, Term: d.term, Leases: d.records(),
+			Cursor: d.cursor, Timing: w.timing, Partial: w.partial}, w.time()))
+		as.Previous, as.Lease = addr.Incarnation{}, nil
 	}
-	previous, lease := d.incarnation, d.lease
-	if p.at.host {
-		previous, lease = addr.Incarnation{}, nil
-	}
-	member, err := verdict.NewMember(verdict.MemberConfig{Self: self, Previous: previous, Lease: lease,
-		Term: d.known, Timing: w.timing}, w.time())
-	if err != nil {
-		panic("BUG: sim: " + err.Error())
-	}
-	a.member = member
-	a.pace = verdict.NewPace(a.host, member, w.timing, w.time(), w.time())
+	a.member = must(verdict.NewMember(as, w.time()))
+	a.pace = verdict.NewPace(a.host, a.member, w.timing, w.time(), w.time())
 	a.lines = verdict.NewLines(d.uuid, &a.pace, a, func(l *line) *verdict.Line { return &l.Line })
 	p.accept = a.accept
 	return a
@@ -231,12 +219,7 @@ func (a *agent) persist(x verdict.Persist) {
 }
 
 func isRemoval(x verdict.Persist) bool {
-	for _, l := range x.Leases {
-		if l.State == verdict.LeaseQuarantine {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(x.Leases, func(l verdict.Lease) bool { return l.State == verdict.LeaseQuarantine })
 }
 
 // commit writes everything that is queued at once, in a few milliseconds. A
@@ -304,7 +287,7 @@ func (a *agent) emit(e verdict.Event) {
 		}
 	case verdict.EventReset:
 		clear(a.over)
-		a.endIncarnations()
+		a.closeLines()
 	case verdict.EventHost:
 		a.hostText = e.Detail
 	case verdict.EventAdded:
@@ -345,10 +328,6 @@ func (a *agent) handle() {
 // depart closes the lifelines, which show peers that this node is here, and then ends the process.
 func (a *agent) depart() {
 	a.departed = true
-	for _, l := range a.lines.All() {
-		if l.up != nil {
-			l.up.close()
-		}
-	}
+	a.closeLines()
 	a.p.after(20*time.Millisecond, func() { a.p.exit("left") })
 }

@@ -118,7 +118,6 @@ type outbox struct {
 type sending struct {
 	p    []byte
 	n    int // bytes handed to the stream
-	held int // bytes reserved and not handed to the stream
 	done func(n int, err error)
 }
 
@@ -137,20 +136,16 @@ func (o *outbox) pump() {
 	for len(o.queue) > 0 {
 		s := o.queue[0]
 		if o.err != nil {
-			o.flow.GiveBack(s.held)
 			o.finished(s, o.err)
 			continue
 		}
-		if s.held == 0 {
-			if s.held = o.flow.Reserve(min(len(s.p)-s.n, messageMax)); s.held == 0 && s.n < len(s.p) {
+		if s.n < len(s.p) {
+			if o.flow.Room() == 0 || !o.ready() {
 				return
 			}
-		}
-		if s.held > 0 {
-			if !o.ready() || !o.stream.write(s.p[s.n:s.n+s.held:s.n+s.held]) {
-				return
-			}
-			s.n, s.held = s.n+s.held, 0
+			k := o.flow.Reserve(min(len(s.p)-s.n, messageMax))
+			o.stream.write(s.p[s.n : s.n+k : s.n+k])
+			s.n += k
 		}
 		if s.n == len(s.p) {
 			o.finished(s, nil)
@@ -163,7 +158,7 @@ func (o *outbox) finished(s *sending, err error) {
 	o.c.soon(func() { s.done(s.n, err) })
 }
 
-// ready opens the stream at its first use.
+// ready opens the stream at its first use, and reports whether it takes bytes.
 func (o *outbox) ready() bool {
 	if o.cut {
 		return false
@@ -173,7 +168,7 @@ func (o *outbox) ready() bool {
 		o.stream.room = o.pump
 		o.stream.write(wire.Stream{Peer: o.c.peer}.AppendTo(nil))
 	}
-	return true
+	return o.stream.takes()
 }
 
 // stop makes every later and every blocked send end with err.

@@ -87,35 +87,24 @@ func (a *agent) outdated(peer controlEnd, l grantLease) bool {
 // done gets the end and the peer's identity. On failure the end is nil, and fenced
 // reports that the peer holds our incarnation to be over.
 func (a *agent) open(m *machine, lifeline bool, to verdict.Start, limit time.Duration, done func(e *tcpEnd, peer controlEnd, fenced bool)) {
-	over := false
-	finish := func(e *tcpEnd, peer controlEnd, fenced bool) {
-		if !over {
-			over = true
-			done(e, peer, fenced)
-		}
-	}
 	began := a.w.now
 	a.w.dialTCP(a.p, m, limit, func(e *tcpEnd) {
 		if e == nil {
-			finish(nil, controlEnd{}, false)
+			done(nil, controlEnd{}, false)
 			return
 		}
-		e.ended = func(verdict.DownCause) { finish(nil, controlEnd{}, false) }
-		a.p.after(limit-(a.w.now-began), func() {
-			if !over {
-				e.shut()
-				finish(nil, controlEnd{}, false)
-			}
-		})
-		e.received = func(x any) {
-			switch x := x.(type) {
+		finish := once(func(answer any) {
+			switch x := answer.(type) {
 			case controlWelcome:
-				finish(e, x.from, false)
+				done(e, x.from, false)
 			case controlRefuse:
 				e.shut()
-				finish(nil, controlEnd{}, x.fenced)
+				done(nil, controlEnd{}, x.fenced)
 			}
-		}
+		})
+		e.ended = func(verdict.DownCause) { finish(controlRefuse{}) }
+		a.p.after(limit-(a.w.now-began), func() { finish(controlRefuse{}) })
+		e.received = finish
 		e.send(controlHello{lifeline: lifeline, from: a.end(), to: to})
 	})
 }
@@ -296,13 +285,7 @@ func (a *agent) redial(x verdict.Redial) {
 
 // probe checks whether an incarnation answers on the data path.
 func (a *agent) probe(x verdict.Probe) {
-	answered := false
-	answer := func(reached bool) {
-		if !answered {
-			answered = true
-			a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached})
-		}
-	}
+	answer := once(func(reached bool) { a.feedMember(verdict.Probed{Nonce: x.Nonce, Reached: reached}) })
 	a.p.after(a.w.timing.Check, func() { answer(false) })
 	a.p.node.ping(x.Incarnation.Node, answer)
 }

@@ -168,20 +168,12 @@ func (n *node) firstFrame(e *quicEnd, limit time.Duration, done func(*frames, wi
 	}
 	e.serve(func(l *stream) {
 		e.stream = nil // those behind it wait for the link
-		r := newFrames(l)
-		try := func() {
-			h, body, err := r.Next()
-			if err == errNothing || over {
-				return
-			}
-			l.more = nil
+		newFrames(l).first(func() bool { return over }, func(r *frames, h wire.Header, body []byte, err error) {
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
 			finish(r, h, body, err)
-		}
-		l.more = try
-		try()
+		})
 	})
 }
 
@@ -288,6 +280,17 @@ type frames struct {
 }
 
 func newFrames(l *stream) *frames { return &frames{wire.NewReader(l), l} }
+
+// first waits for the first frame of the stream, until it is over.
+func (r *frames) first(over func() bool, done func(*frames, wire.Header, []byte, error)) {
+	r.stream.more = func() {
+		if h, body, err := r.Next(); err != errNothing && !over() {
+			r.stream.more = nil
+			done(r, h, body, err)
+		}
+	}
+	r.stream.more()
+}
 
 // forget takes l out of the links.
 func (n *node) forget(l *link) {

@@ -69,11 +69,7 @@ type grantLease struct {
 }
 
 func (l grantLease) encode() []byte {
-	b, err := binary.Append(nil, binary.BigEndian, l)
-	if err != nil {
-		panic("BUG: sim: " + err.Error())
-	}
-	return b
+	return must(binary.Append(nil, binary.BigEndian, l))
 }
 
 // decodeLease returns the zero lease, which proves nothing, for anything else.

@@ -16,6 +16,14 @@ func once[T any](f func(T)) func(T) {
 	}
 }
 
+// must returns x, which is always there in an honest simulation.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic("BUG: sim: " + err.Error())
+	}
+	return x
+}
+
 // without returns a list without x. The list itself stays as it is for its reader.
 func without[T comparable](list []T, x T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(o T) bool { return o == x })

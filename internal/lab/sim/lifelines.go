@@ -88,8 +88,8 @@ func (a *agent) excuseLines() {
 	}
 }
 
-// endIncarnations ends the lifelines on which this node showed an incarnation that is over.
-func (a *agent) endIncarnations() {
+// closeLines ends the lifelines, on which this node shows an incarnation that is over.
+func (a *agent) closeLines() {
 	for _, l := range a.lines.All() {
 		if l.up != nil {
 			l.up.close()

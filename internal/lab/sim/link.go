@@ -121,13 +121,7 @@ func (l *link) violated(err error) {
 // accept reads the first frame of a stream that the peer opened, which states the stream's
 // purpose.
 func (l *link) accept(in *stream) {
-	r := newFrames(in)
-	in.more = func() {
-		h, body, err := r.Next()
-		if err == errNothing || l.down {
-			return
-		}
-		in.more = nil
+	newFrames(in).first(func() bool { return l.down }, func(r *frames, h wire.Header, body []byte, err error) {
 		if err == nil {
 			err = l.open(r, h, body)
 		}
@@ -135,8 +129,7 @@ func (l *link) accept(in *stream) {
 			in.drop()
 			l.violated(err)
 		}
-	}
-	in.more()
+	})
 }
 
 // open handles a stream's first frame and then the stream.

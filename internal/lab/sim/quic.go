@@ -269,12 +269,17 @@ var (
 	errCanceled = transport.ErrStreamCanceled
 )
 
+// takes reports whether the stream takes a write. If not, room is called when it does.
+func (l *stream) takes() bool {
+	l.blocked = l.under >= streamWindow
+	return !l.blocked
+}
+
 // write hands over p, which belongs to the stream from here on. It reports false,
 // and takes nothing, if so much is under way that the writer has to wait; then
 // room is called.
 func (l *stream) write(p []byte) bool {
-	if l.under >= streamWindow {
-		l.blocked = true
+	if !l.takes() {
 		return false
 	}
 	if l.stopped || l.closed || l.from.over {

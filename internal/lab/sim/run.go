@@ -95,19 +95,10 @@ type runner struct {
 // check refuses actions that the simulation does not support.
 func (r *runner) check() error {
 	for _, a := range r.s.Actions {
-		var what string
-		switch {
-		case a.CPU != nil, a.Memory != nil, a.Rotate != nil, a.Path != nil:
-			what = a.What()
-		case a.Node != nil && slices.Contains([]scenario.NodeDo{scenario.Usurp, scenario.Ban, scenario.Remove}, a.Node.Do):
-			what = a.What()
-		case a.Fault != nil:
-			if a.Fault.Kind == scenario.FaultClock || a.Fault.Kind == scenario.FaultDescriptors {
-				what = a.What()
-			}
-		}
-		if what != "" {
-			return fmt.Errorf("%w: step %d: %s", ErrUnable, a.Step, what)
+		if a.CPU != nil || a.Memory != nil || a.Rotate != nil || a.Path != nil ||
+			a.Node != nil && slices.Contains([]scenario.NodeDo{scenario.Usurp, scenario.Ban, scenario.Remove}, a.Node.Do) ||
+			a.Fault != nil && (a.Fault.Kind == scenario.FaultClock || a.Fault.Kind == scenario.FaultDescriptors) {
+			return fmt.Errorf("%w: step %d: %s", ErrUnable, a.Step, a.What())
 		}
 	}
 	return nil
