@@ -40,11 +40,11 @@ type agent struct {
 	hostText string
 	over     map[addr.NodeID]addr.Generation
 
-	writes  []verdict.Persist // of the host, not on disk yet
-	events  []verdict.Event
-	serving bool   // an event's handler runs
-	sent    uint64 // messages on control sessions, signs of life included
-	told    ledger
+	writes   []verdict.Persist // of the host, not on disk yet
+	events   []verdict.Event
+	handling bool   // an event's handler runs
+	sent     uint64 // messages on control sessions, signs of life included
+	reported ledger
 }
 
 // A step is one input for one of the two machines.
@@ -111,14 +111,14 @@ func (a *agent) arm() {
 
 func (a *agent) tick() {
 	if a.pace.Tick(a.w.time()) {
-		a.excuseLines()
+		a.resetLineTimers()
 	}
 	if a.host != nil {
 		a.feedHost(verdict.Tick{})
 	}
 	a.feedMember(verdict.Tick{})
-	a.tendLines()
-	a.beatLines()
+	a.maintainLines()
+	a.keepLinesAlive()
 }
 
 func (a *agent) feedHost(in verdict.HostInput)     { a.feed(step{host: in}) }
@@ -179,7 +179,7 @@ func (a *agent) perform(x verdict.Action, fromHost bool) {
 	case verdict.SendLossReport:
 		a.sendLossReport(x)
 	case verdict.Revalidate:
-		a.excuseLines()
+		a.resetLineTimers()
 		a.p.node.revalidate()
 	case verdict.Halt:
 		a.p.exit(fmt.Sprintf("halts: %s: %s", x.Code, x.Text))
@@ -291,12 +291,12 @@ func (a *agent) emit(e verdict.Event) {
 	case verdict.EventHost:
 		a.hostText = e.Detail
 	case verdict.EventAdded:
-		a.tellRumour(e.Node)
+		a.feedGossip(e.Node)
 	}
 	a.w.watch.event(a, e)
 	a.events = append(a.events, e)
-	if !a.serving {
-		a.serving = true
+	if !a.handling {
+		a.handling = true
 		a.p.after(handlerTime(a.p), a.handle)
 	}
 }
@@ -319,7 +319,7 @@ func (a *agent) handle() {
 		a.p.hand(func() { a.feedMember(verdict.Handled{Incarnation: e.Node.Incarnation}) })
 	}
 	if len(a.events) == 0 {
-		a.serving = false
+		a.handling = false
 		return
 	}
 	a.p.after(handlerTime(a.p), a.handle)

@@ -22,7 +22,7 @@ const (
 	settleTime            = 20 * time.Millisecond
 )
 
-// An app is the application of a slot: it keeps connections of several kinds to its
+// An app is the application of a node: it keeps connections of several kinds to its
 // peers and records the results. A fabricd that is gone ends every call; the
 // application attaches again when there is one.
 type app struct {
@@ -33,11 +33,11 @@ type app struct {
 
 	s           *session // nil: not attached
 	incarnation addr.Incarnation
-	told        int // events so far
+	events      int // so far
 	ending      bool
 	calls       *load.Calls[appCall]
 	ends        []*appEnd
-	graves      []*load.Window
+	oldWindows  []*load.Window
 	writers     load.Writers
 	nonces      uint64
 	slow        int // messages per second that are received on each connection; 0: all
@@ -114,12 +114,12 @@ func (a *app) endCalls(s *session, err error) {
 
 // view writes the incarnations in the node's table at this moment.
 func (a *app) view() {
-	s, before := a.s, a.told
+	s, before := a.s, a.events
 	a.p.after(settleTime, func() {
 		if a.s != s || a.incarnation.Generation == 0 {
 			return
 		}
-		if a.told != before {
+		if a.events != before {
 			a.view()
 			return
 		}
@@ -138,7 +138,7 @@ func (a *app) event(s *session, e verdict.Event) {
 	if a.s != s {
 		return
 	}
-	a.told++
+	a.events++
 	r := recordOf(e, a.incarnation)
 	var lost []*appEnd // the ends towards a removed incarnation
 	switch r.What {
@@ -273,7 +273,7 @@ func (a *app) care() {
 					a.scan(w)
 				}
 			}
-			for _, w := range a.graves[max(0, len(a.graves)-4):] {
+			for _, w := range a.oldWindows[max(0, len(a.oldWindows)-4):] {
 				a.scan(w)
 			}
 		}
@@ -288,13 +288,13 @@ func (a *app) care() {
 func (a *app) finishUp() {
 	a.ending = true
 	if s := a.s; s != nil && !s.leaving {
-		a.wind(s)
+		a.endAll(s)
 		a.leave(s, func() {})
 	}
 }
 
-// wind ends the calls, listeners and connections of a session.
-func (a *app) wind(s *session) {
+// endAll ends the calls, listeners and connections of a session.
+func (a *app) endAll(s *session) {
 	s.leaving = true
 	for _, e := range a.ends {
 		e.cancel()
@@ -326,7 +326,7 @@ func (a *app) last() {
 		return
 	}
 	a.calls.Write(func(history.Call) bool { return true })
-	for _, w := range a.graves {
+	for _, w := range a.oldWindows {
 		a.scan(w)
 	}
 }
@@ -353,13 +353,13 @@ func (a *app) stop() {
 	a.p.stop()
 }
 
-// anew closes everything in order and begins again.
-func (a *app) anew() {
+// restart closes everything in order and begins again.
+func (a *app) restart() {
 	s := a.s
 	if s == nil || s.leaving {
 		return
 	}
-	a.wind(s)
+	a.endAll(s)
 	a.leave(s, func() {
 		a.s, a.incarnation = nil, addr.Incarnation{}
 		a.endCalls(s, status.Canceled)

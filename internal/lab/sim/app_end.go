@@ -273,9 +273,9 @@ func (e *appEnd) wrapUp() {
 	a.put(e.Closed())
 	if w := e.TakeWindow(); w != nil {
 		if p := e.s.n.p; p.leaving && !p.dead { // it completes the operations under way
-			a.p.after(leaveTime, func() { a.bury(w) })
+			a.p.after(leaveTime, func() { a.keepOld(w) })
 		} else {
-			a.bury(w)
+			a.keepOld(w)
 		}
 	}
 	if e.after != nil {
@@ -302,15 +302,15 @@ func (e *appEnd) probe() {
 	}, func(int64, error) {})
 }
 
-// bury keeps a window whose connection has ended: no peer may write to it any more. The
+// keepOld keeps a window whose connection has ended: no peer may write to it any more. The
 // oldest of too many is scanned a last time and given up.
-func (a *app) bury(w *load.Window) {
+func (a *app) keepOld(w *load.Window) {
 	a.put(&history.WindowGone{ID: w.ID})
 	a.scan(w)
-	a.graves = append(a.graves, w)
-	if len(a.graves) > load.MaxGraves {
-		a.scan(a.graves[0])
-		a.graves = slices.Delete(a.graves, 0, 1)
+	a.oldWindows = append(a.oldWindows, w)
+	if len(a.oldWindows) > load.MaxGraves {
+		a.scan(a.oldWindows[0])
+		a.oldWindows = slices.Delete(a.oldWindows, 0, 1)
 	}
 }
 

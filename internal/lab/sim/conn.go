@@ -226,8 +226,8 @@ func (c *conn) written(s core.Segment[*memory]) {
 	c.perform()
 }
 
-// serve takes the peer's operations stream.
-func (c *conn) serve(r *frames) {
+// readOps takes the peer's operations stream.
+func (c *conn) readOps(r *frames) {
 	c.opsIn.frames = r
 	r.stream.more = c.pump
 	c.pump()
@@ -280,12 +280,12 @@ func (c *conn) advance() error {
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that both
 		// ends are still the incarnations that the link joined.
-		if !c.failed && !c.link.serving(c) {
+		if !c.failed && !c.link.fresh(c) {
 			in.held = true
 			return errNothing
 		}
 		if !c.failed {
-			c.link.n.w.watch.serves(c.link)
+			c.link.n.w.watch.applies(c.link)
 		}
 	}
 	return c.apply()

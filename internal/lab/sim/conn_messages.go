@@ -86,7 +86,7 @@ func (c *conn) read(n int) (p []byte, err error, ok bool) {
 		c.inbox = c.inbox[k:]
 		full := c.inflow.Unread() == messageWindow
 		c.inflow.Take(k)
-		if limit, tell := c.inflow.Grant(); tell {
+		if limit, due := c.inflow.Grant(); due {
 			c.core.Queue(wire.Credit{Limit: limit}.AppendTo(nil))
 			c.kick()
 		}

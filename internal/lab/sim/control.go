@@ -17,7 +17,7 @@ type (
 	}
 	controlWelcome struct{ from controlEnd }
 	controlRefuse  struct{ fenced bool }
-	lineBeat       struct{}
+	lineKeepalive  struct{}
 )
 
 // hostTimeout bounds one attempt to reach the host.

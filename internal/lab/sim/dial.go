@@ -113,9 +113,9 @@ func (n *node) adopt(p *peerState, l *link) error {
 	}
 	p.link = l
 	n.links = append(n.links, l)
-	if !n.beating {
-		n.beating = true
-		n.beat()
+	if !n.ticking {
+		n.ticking = true
+		n.tickLinks()
 	}
 	return nil
 }

@@ -2,8 +2,8 @@ package sim
 
 import "github.com/fabricd/fabricd/membership/verdict"
 
-// tellDoubt notifies all other nodes that this one hears nothing of an incarnation that it watches.
-func (a *agent) tellDoubt(n verdict.Node) {
+// sendDoubt notifies all other nodes that this one hears nothing of an incarnation that it watches.
+func (a *agent) sendDoubt(n verdict.Node) {
 	in := verdict.Doubt{By: a.member.Self().Incarnation, Incarnation: n.Incarnation}
 	for _, m := range a.w.machines {
 		if m == a.at || m.proc == nil {

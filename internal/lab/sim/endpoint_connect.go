@@ -163,7 +163,7 @@ func (n *node) incoming(l *link, f wire.Connect, r *frames) {
 // nothing on it before, but may give up.
 func (e *endpoint) requester(req *request) {
 	if req.conn != nil {
-		req.conn.serve(req.r)
+		req.conn.readOps(req.r)
 		return
 	}
 	h, _, err := req.r.Next()
@@ -241,7 +241,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn, r *request) {
 	e.n.p.after(core.AcceptTimeout, func() { finish(false) })
 	e.n.p.after(core.GrantPatience, e.grantNext)
 	r.r.stream.more = c.pump
-	c.serve(r.r)
+	c.readOps(r.r)
 }
 
 // grantEnded ends a grant.

@@ -212,8 +212,8 @@ func (a *agent) hear(o *proc, r verdict.Rumour) {
 	}
 }
 
-// tellRumour feeds the member the rumour about an incarnation, if there is one.
-func (a *agent) tellRumour(n verdict.Node) {
+// feedGossip feeds the member the rumour about an incarnation, if there is one.
+func (a *agent) feedGossip(n verdict.Node) {
 	if r, ok := a.rumour[verdict.Start{UUID: n.UUID, Epoch: n.Epoch}]; ok {
 		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
 	}

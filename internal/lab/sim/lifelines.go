@@ -14,8 +14,8 @@ type line struct {
 	alive time.Time // when up last gave a sign of life
 }
 
-// tendLines has the lifelines opened and closed that should be.
-func (a *agent) tendLines() {
+// maintainLines has the lifelines opened and closed that should be.
+func (a *agent) maintainLines() {
 	if !a.departed && !a.p.dead {
 		a.lines.Tend(a.w.time())
 	}
@@ -36,7 +36,7 @@ func (a *agent) Kept(*line) bool { return false }
 func (a *agent) CloseLine(l *line) { l.up.close() }
 
 // TellDoubt notifies the others.
-func (a *agent) TellDoubt(_ *line, n verdict.Node) { a.tellDoubt(n) }
+func (a *agent) TellDoubt(_ *line, n verdict.Node) { a.sendDoubt(n) }
 
 // TellLink passes evidence to the member.
 func (a *agent) TellLink(x verdict.Link) { a.feedMember(x) }
@@ -70,16 +70,16 @@ func (a *agent) LookLine(l *line, n verdict.Node, limit time.Duration) {
 	})
 }
 
-// beatLines gives a sign of life on every lifeline that this node has dialed.
-func (a *agent) beatLines() {
+// keepLinesAlive gives a sign of life on every lifeline that this node has dialed.
+func (a *agent) keepLinesAlive() {
 	for _, l := range a.lines.Beats(a.w.time()) {
 		a.sent++
-		l.up.send(lineBeat{})
+		l.up.send(lineKeepalive{})
 	}
 }
 
-// excuseLines gives every lifeline a fresh bound, after this process paused.
-func (a *agent) excuseLines() {
+// resetLineTimers gives every lifeline a fresh bound, after this process paused.
+func (a *agent) resetLineTimers() {
 	for _, l := range a.lines.All() {
 		if l.up != nil {
 			l.alive = a.w.time()
@@ -98,7 +98,7 @@ func (a *agent) closeLines() {
 }
 
 // acceptLine takes a lifeline that a peer opened. One that is not needed is
-// there to see that we are, unless the peer beats on it: then it has lost the one
+// there to see that we are, unless the peer sends keepalives on it: then it has lost the one
 // that we believe in.
 func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	l := a.lines.At(verdict.Start{UUID: peer.uuid, Epoch: peer.epoch})
@@ -109,7 +109,7 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 	self := a.member.Self().Incarnation // that was shown to the peer
 	e.ended = func(verdict.DownCause) {}
 	e.received = func(m any) {
-		if _, ok := m.(lineBeat); !ok || !a.lines.Promotes(l, peer.incarnation) {
+		if _, ok := m.(lineKeepalive); !ok || !a.lines.Promotes(l, peer.incarnation) {
 			return
 		}
 		if self != a.member.Self().Incarnation {
@@ -126,15 +126,15 @@ func (a *agent) acceptLine(e *tcpEnd, peer controlEnd) {
 }
 
 // raise makes e the lifeline of l, on which the peer shows an incarnation. dialed: this node
-// sends the beats.
+// sends the keepalives.
 func (a *agent) raise(l *line, e *tcpEnd, dialed bool, shown addr.Incarnation) {
 	l.up, l.Up, l.Dialed, l.alive = e, true, dialed, a.w.time()
 	l.Raise(shown)
 	e.received = func(m any) {
 		l.alive = a.w.time()
-		if _, ok := m.(lineBeat); ok && !dialed {
+		if _, ok := m.(lineKeepalive); ok && !dialed {
 			a.sent++
-			e.send(lineBeat{})
+			e.send(lineKeepalive{})
 		}
 	}
 	e.ended = func(cause verdict.DownCause) { a.lineDown(l, e) }

@@ -23,18 +23,18 @@ type link struct {
 	down   bool
 	ctrl   *stream
 
-	conns    map[wire.ConnID]*conn
-	lastConn wire.ConnID
-	pulse    core.Keepalive
-	lastBeat uint64
-	pings    map[uint64]func()
-	stalled  []*conn // connections whose next operation waits for a confirmation
-	onDown   waiters
+	conns         map[wire.ConnID]*conn
+	lastConn      wire.ConnID
+	keepalive     core.Keepalive
+	lastKeepalive uint64
+	pings         map[uint64]func()
+	stalled       []*conn // connections whose next operation waits for a confirmation
+	onDown        waiters
 }
 
 func newLink(n *node, self addr.Incarnation, peer core.Party, e *quicEnd, begun time.Duration) *link {
 	return &link{n: n, self: self, peer: peer, sess: e, conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]func()),
-		pulse: core.Keepalive{Pulse: core.NewPulse(n.times, begun, n.w.now), Self: self, Peer: peer.Incarnation}}
+		keepalive: core.Keepalive{Pulse: core.NewPulse(n.times, begun, n.w.now), Self: self, Peer: peer.Incarnation}}
 }
 
 // start puts the link in use. ctrl and in are the two control streams after
@@ -151,7 +151,7 @@ func (l *link) open(r *frames, h wire.Header, body []byte) error {
 			r.stream.drop() // the connector gave up
 			return nil
 		}
-		c.serve(r)
+		c.readOps(r)
 		return nil
 	case wire.TypeStream:
 		f, err := wire.ParseStream(h.Flags, body)
@@ -182,7 +182,7 @@ func (l *link) readControl(r *frames) {
 			return
 		}
 		if err == nil {
-			l.pulse.Hear(l.n.w.now)
+			l.keepalive.Hear(l.n.w.now)
 			err = l.onControl(h, body)
 		}
 		if err != nil {
@@ -202,7 +202,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 		}
 		return err
 	case wire.TypeProbe, wire.TypeProbeAck:
-		x, err := l.pulse.Control(h, body, l.n.w.now)
+		x, err := l.keepalive.Control(h, body, l.n.w.now)
 		if x.Reply != nil {
 			l.say(x.Reply)
 		}
@@ -229,14 +229,14 @@ func (l *link) heard(x core.Heard) {
 	}
 }
 
-// tick performs the requests of the link's pulse.
+// tick performs the requests of the link's keepalive.
 func (l *link) tick() {
 	if l.down {
 		return
 	}
-	b := l.pulse.Tick(l.n.w.now)
+	b := l.keepalive.Tick(l.n.w.now)
 	if b.Send {
-		l.sendBeat()
+		l.sendKeepalive()
 	}
 	if b.Report {
 		l.n.report(l.peer.Incarnation, verdict.LinkSilent)
@@ -249,10 +249,10 @@ func (l *link) tick() {
 	}
 }
 
-func (l *link) sendBeat() uint64 {
-	l.lastBeat++
-	l.sess.send(l.pulse.Heartbeat(l.lastBeat, l.n.w.now))
-	return l.lastBeat
+func (l *link) sendKeepalive() uint64 {
+	l.lastKeepalive++
+	l.sess.send(l.keepalive.Heartbeat(l.lastKeepalive, l.n.w.now))
+	return l.lastKeepalive
 }
 
 // onDatagram answers heartbeats and takes answers.
@@ -260,21 +260,21 @@ func (l *link) onDatagram(p []byte) {
 	if l.down {
 		return
 	}
-	x := l.pulse.Datagram(p, l.n.w.now)
+	x := l.keepalive.Datagram(p, l.n.w.now)
 	if x.Reply != nil {
 		l.sess.send(x.Reply)
 	}
 	l.heard(x)
 }
 
-// serving reports whether both incarnations were confirmed freshly, so that an
+// fresh reports whether both incarnations were confirmed freshly, so that an
 // operation of the peer may be applied. If not, c goes on when they are.
-func (l *link) serving(c *conn) bool {
-	if l.pulse.Serving(l.n.w.now) {
+func (l *link) fresh(c *conn) bool {
+	if l.keepalive.Serving(l.n.w.now) {
 		return true
 	}
 	l.stalled = append(l.stalled, c)
-	if ask := l.pulse.Ask(l.n.w.now); ask != nil {
+	if ask := l.keepalive.Ask(l.n.w.now); ask != nil {
 		l.say(ask)
 	}
 	return false

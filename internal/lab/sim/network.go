@@ -177,9 +177,9 @@ func (p *path) loss(now time.Duration) float64 {
 	return 1 - passes
 }
 
-// half reports whether a half-open rule is on the path, so that a connection
+// halfOpen reports whether a half-open rule is on the path, so that a connection
 // that is opened now is refused at once.
-func (p *path) half(now time.Duration) bool {
+func (p *path) halfOpen(now time.Duration) bool {
 	for _, r := range p.rules {
 		if on, _ := r.Acts(now - r.since); on && r.HalfOpen {
 			r.fired++

@@ -35,7 +35,7 @@ type node struct {
 	links     []*link
 	sessions  []*session
 	changes   waiters // for a change of the node table
-	beating   bool
+	ticking   bool
 }
 
 // A peerState is the node's state of one live peer.
@@ -63,16 +63,16 @@ func newNode(p *proc) *node {
 	return n
 }
 
-// beat keeps the pulse of every link until there is none.
-func (n *node) beat() {
+// tickLinks keeps the time of every link until there is none.
+func (n *node) tickLinks() {
 	n.p.after(n.times.Heartbeat, func() {
-		if n.beating = len(n.links) > 0; !n.beating {
+		if n.ticking = len(n.links) > 0; !n.ticking {
 			return
 		}
 		for _, l := range n.links {
 			l.tick()
 		}
-		n.beat()
+		n.tickLinks()
 	})
 }
 
@@ -189,7 +189,7 @@ func (n *node) publish(e verdict.Event) {
 // revalidate drops the confirmations of all links.
 func (n *node) revalidate() {
 	for _, l := range n.links {
-		l.pulse.Doubt(n.w.now)
+		l.keepalive.Doubt(n.w.now)
 	}
 }
 
@@ -218,7 +218,7 @@ func (n *node) ping(id addr.NodeID, answer func(reached bool)) {
 			answer(false)
 			return
 		}
-		l.pings[l.sendBeat()] = func() { answer(true) }
+		l.pings[l.sendKeepalive()] = func() { answer(true) }
 		l.onDown = append(l.onDown, func() { answer(false) })
 	})
 }

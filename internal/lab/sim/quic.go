@@ -136,18 +136,18 @@ func (e *quicEnd) unknown(now *proc) {
 	if now.resetKey != e.p.resetKey {
 		return
 	}
-	e.tell(transport.CloseError{Reset: true})
+	e.sendEnd(transport.CloseError{Reset: true})
 }
 
 // closedAlready repeats how this end closed.
 func (e *quicEnd) closedAlready() {
 	if !e.left.Remote && !e.left.Reset && !e.left.Timeout {
-		e.tell(transport.CloseError{Remote: true, Code: e.left.Code, Reason: e.left.Reason})
+		e.sendEnd(transport.CloseError{Remote: true, Code: e.left.Code, Reason: e.left.Reason})
 	}
 }
 
-// tell sends the peer the reason of the end, once.
-func (e *quicEnd) tell(how transport.CloseError) {
+// sendEnd sends the peer the reason of the end, once.
+func (e *quicEnd) sendEnd(how transport.CloseError) {
 	o := e.peer()
 	e.path().carry(60, func() {
 		if o.p.at.proc == o.p {
@@ -332,7 +332,7 @@ func (l *stream) arrive(n uint64, x piece) {
 	}
 }
 
-// notify tells the reading end that something has arrived, or shows it the stream.
+// notify notifies the reading end that something has arrived, or shows it the stream.
 func (l *stream) notify() {
 	switch {
 	case !l.shown:

@@ -143,7 +143,7 @@ func (r *runner) gather() error {
 		if slices.Contains(late, m.index) {
 			continue
 		}
-		// One after the other, so that IDs are those of the slots.
+		// One after the other, so that IDs are the indices of the nodes.
 		w.boot(m)
 		for m.proc == nil || m.proc.node.self.Incarnation.Generation == 0 || !w.whole() {
 			if w.now > readyLimit {

@@ -210,7 +210,7 @@ func appEffect(x *scenario.App) effect {
 	case scenario.AppSlow:
 		return effect{do: running(func(a *app) { a.slow = x.Rate }), undo: (*runner).fast, ends: true}
 	}
-	return effect{do: running((*app).anew)}
+	return effect{do: running((*app).restart)}
 }
 
 func (r *runner) startApp(m *machine) {

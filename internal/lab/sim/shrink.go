@@ -110,7 +110,7 @@ func halve(d *scenario.Do) bool {
 	return true
 }
 
-// nodes takes slots off the end of the cluster.
+// nodes takes nodes off the end of the cluster.
 func (k *shrinker) nodes() {
 	for k.best.Cluster.Nodes > 2 {
 		c := *k.best

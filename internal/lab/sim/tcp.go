@@ -195,7 +195,7 @@ func (w *world) dialTCP(p *proc, to *machine, limit time.Duration, done func(*tc
 		if over || p.dead {
 			return
 		}
-		if there.half(w.now) || back.half(w.now) {
+		if there.halfOpen(w.now) || back.halfOpen(w.now) {
 			p.after(time.Millisecond, func() { finish(nil) })
 			return
 		}

@@ -32,7 +32,7 @@ type world struct {
 	log       recorder
 }
 
-// A machine is a slot: a place with a disk, where one fabricd and one
+// A machine is a node of the scenario: a place with a disk, where one fabricd and one
 // application run at a time.
 type machine struct {
 	index int
@@ -213,7 +213,7 @@ func (w *world) whole() bool {
 // A plan is the workload of the applications in this run.
 type plan struct {
 	load.Plan
-	peers [][]int // by slot: the peers that its application connects to
+	peers [][]int // by node index: the peers that its application connects to
 }
 
 // A watch detects violations that no history shows: states that two honest nodes, an
@@ -255,9 +255,9 @@ func (x *watch) protocol(l *link, err error) {
 	x.at(l.n.p.source(), "peer %v broke the protocol: %v", l.peer.Incarnation, err)
 }
 
-// serves checks that an operation of a peer is applied only within the fence
+// applies checks that an operation of a peer is applied only within the fence
 // time after the peer's process had that incarnation.
-func (x *watch) serves(l *link) {
+func (x *watch) applies(l *link) {
 	p := l.sess.peer().p
 	if p.node.self.Incarnation == l.peer.Incarnation && !p.dead {
 		return
@@ -299,13 +299,13 @@ func (x *watch) granted(a *agent, s verdict.SessionID, g verdict.Grant) {
 // event checks the removals that membership of a node reports: at the host, they are on
 // disk.
 func (x *watch) event(a *agent, e verdict.Event) {
-	a.told.check(a, e)
+	a.reported.check(a, e)
 	if e.Kind != verdict.EventRemoved || a.host == nil || e.Node.Incarnation.Node == addr.Host || x.unwritten[e.Node.Incarnation] {
 		return
 	}
 	l := a.at.disk.leases[e.Node.Incarnation.Node]
 	if l.Generation < e.Node.Incarnation.Generation || l.Generation == e.Node.Incarnation.Generation && l.State == verdict.LeaseActive {
-		x.at(a.p.source(), "the end of %v is told and not on disk: %+v", e.Node.Incarnation, l)
+		x.at(a.p.source(), "the end of %v is reported and not on disk: %+v", e.Node.Incarnation, l)
 	}
 }
 
