@@ -141,8 +141,8 @@ func (a *admin) routes() http.Handler {
 	return a.audited(http.MaxBytesHandler(mux, adminBody))
 }
 
-// on has do make the answers to the requests of a pattern, or their errors; see statusOf.
-func (a *admin) on(mux *http.ServeMux, pattern string, do func(http.ResponseWriter, *http.Request) (any, error)) {
+// on has do answer the requests of a pattern.
+func (a *admin) on(mux *http.ServeMux, pattern string, do answerer) {
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		v, err := do(w, r)
 		if err != nil {
@@ -343,14 +343,31 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	return nil
 }
 
-// forAll returns the context of a request that waits for all nodes, for as long as it says.
-func forAll(r *http.Request) (context.Context, context.CancelFunc, error) {
-	timeout, err := formDuration(r, "timeout", defaultRotation, time.Second, maxRotation)
-	if err != nil {
-		return nil, nil, err
+// An answerer makes the answer to a request, or its error; see statusOf.
+type answerer = func(http.ResponseWriter, *http.Request) (any, error)
+
+// taking returns the answerer of requests whose body is a T.
+func taking[T any](do func(http.ResponseWriter, *http.Request, T) (any, error)) answerer {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		var body T
+		if err := decode(w, r, &body); err != nil {
+			return nil, err
+		}
+		return do(w, r, body)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
-	return ctx, cancel, nil
+}
+
+// forAll returns the answerer of requests that wait for all nodes, for as long as they say.
+func forAll(do answerer) answerer {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		timeout, err := formDuration(r, "timeout", defaultRotation, time.Second, maxRotation)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		defer cancel()
+		return do(w, r.WithContext(ctx))
+	}
 }
 
 // jsonLines is an answer of one JSON object per line.

@@ -98,12 +98,7 @@ func Restore(file, dir string, force bool) (Backup, error) {
 
 func (a *admin) backupRoute(mux *http.ServeMux) {
 	// Not a GET: the audit log names the process that took the secrets.
-	a.on(mux, "POST /v1/backup", func(w http.ResponseWriter, r *http.Request) (any, error) {
-		if err := decode(w, r, &struct{}{}); err != nil {
-			return nil, err
-		}
-		return a.subject.Backup()
-	})
+	a.on(mux, "POST /v1/backup", taking(func(http.ResponseWriter, *http.Request, struct{}) (any, error) { return a.subject.Backup() }))
 }
 
 // Backup asks the host for a copy of its state.

@@ -66,21 +66,13 @@ func (d *Daemon) RotateCA(ctx context.Context) (Authorities, error) {
 
 func (a *admin) authorityRoutes(mux *http.ServeMux) {
 	a.on(mux, "GET /v1/ca", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Authorities() })
-	a.on(mux, "POST /v1/ca/rotate", func(w http.ResponseWriter, r *http.Request) (any, error) {
-		ctx, cancel, err := forAll(r)
-		if err != nil {
-			return nil, err
-		}
-		defer cancel()
-		if err := decode(w, r, &struct{}{}); err != nil {
-			return nil, err
-		}
-		all, err := a.subject.RotateCA(ctx)
+	a.on(mux, "POST /v1/ca/rotate", forAll(taking(func(_ http.ResponseWriter, r *http.Request, _ struct{}) (any, error) {
+		all, err := a.subject.RotateCA(r.Context())
 		if err == nil {
 			a.log.Warn().Str("op", "ca").Msg("the cluster's certificate authority was rotated")
 		}
 		return all, err
-	})
+	})))
 }
 
 // Authorities asks which authorities the node trusts.

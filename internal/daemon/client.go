@@ -119,7 +119,7 @@ func (c *Client) ClearLinkFaults(ctx context.Context, id uint64, name string) (i
 	if id != 0 {
 		q.Set("id", strconv.FormatUint(id, 10))
 	}
-	cleared, err := ask[LinkFaultsCleared](ctx, c, http.MethodDelete, "faults?"+q.Encode(), nil)
+	cleared, err := ask[FaultsCleared](ctx, c, http.MethodDelete, "faults?"+q.Encode(), nil)
 	return cleared.Cleared, err
 }
 

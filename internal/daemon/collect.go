@@ -19,11 +19,8 @@ func (d *Daemon) Collect() error {
 	return nil
 }
 
-// Collected is the answer to POST /v1/faults/collect.
-type Collected struct{}
-
 // Collect has the node give back the memory that it does not use any more.
 func (c *Client) Collect(ctx context.Context) error {
-	_, err := ask[Collected](ctx, c, http.MethodPost, "faults/collect", nil)
+	_, err := ask[struct{}](ctx, c, http.MethodPost, "faults/collect", nil)
 	return err
 }

@@ -173,26 +173,19 @@ func (r NodeRequest) check(action string) error {
 func (a *admin) enrolmentRoutes(mux *http.ServeMux) {
 	a.on(mux, "GET /v1/nodes/enrolled", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Enrolled() })
 	for _, action := range []string{"remove", "ban", "allow"} {
-		a.on(mux, "POST /v1/nodes/"+action, func(w http.ResponseWriter, r *http.Request) (any, error) { return a.nodeAction(w, r, action) })
+		a.on(mux, "POST /v1/nodes/"+action, forAll(taking(func(w http.ResponseWriter, r *http.Request, req NodeRequest) (any, error) {
+			return a.nodeAction(w, r, action, req)
+		})))
 	}
 }
 
 // nodeAction serves one request that removes, bans or allows a node.
-func (a *admin) nodeAction(w http.ResponseWriter, r *http.Request, action string) (any, error) {
-	ctx, cancel, err := forAll(r)
-	if err != nil {
-		return nil, err
-	}
-	defer cancel()
-	var req NodeRequest
-	if err := decode(w, r, &req); err != nil {
-		return nil, err
-	}
+func (a *admin) nodeAction(w http.ResponseWriter, r *http.Request, action string, req NodeRequest) (any, error) {
 	if err := req.check(action); err != nil {
 		return nil, wrong("%w", err)
 	}
 	about(w, func(e *audit.Event) { e.Name, e.Text = req.Node, req.Reason })
-	done, err := a.subject.Act(ctx, action, req)
+	done, err := a.subject.Act(r.Context(), action, req)
 	if err != nil {
 		return nil, err
 	}

@@ -20,8 +20,8 @@ type LinkFaultIDs struct {
 	IDs []uint64 `json:"ids"` // in the order of the rules
 }
 
-// LinkFaultsCleared is the answer to a request that ends faults.
-type LinkFaultsCleared struct {
+// FaultsCleared is the answer to a request that ends faults.
+type FaultsCleared struct {
 	Cleared int `json:"cleared"`
 }
 
@@ -78,10 +78,10 @@ func (a *admin) linkFaultRoutes(mux *http.ServeMux) {
 			return nil, err
 		}
 		n, err := a.subject.ClearLinkFaults(id, r.FormValue("name"))
-		return LinkFaultsCleared{n}, err
+		return FaultsCleared{n}, err
 	})
 	a.on(mux, "POST /v1/faults/collect", func(http.ResponseWriter, *http.Request) (any, error) {
-		return Collected{}, a.subject.Collect()
+		return struct{}{}, a.subject.Collect()
 	})
 }
 

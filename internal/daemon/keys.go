@@ -59,18 +59,13 @@ func (d *Daemon) RotateKey(ctx context.Context) (Keys, error) {
 
 func (a *admin) keyRoutes(mux *http.ServeMux) {
 	a.on(mux, "GET /v1/keys", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Keys() })
-	a.on(mux, "POST /v1/keys/rotate", func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		ctx, cancel, err := forAll(r)
-		if err != nil {
-			return nil, err
-		}
-		defer cancel()
-		k, err := a.subject.RotateKey(ctx)
+	a.on(mux, "POST /v1/keys/rotate", forAll(func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		k, err := a.subject.RotateKey(r.Context())
 		if err == nil {
 			a.log.Info().Str("op", "keys").Uints32("versions", k.Versions).Msg("gossip key rotated")
 		}
 		return k, err
-	})
+	}))
 }
 
 // Keys asks which gossip keys the node holds.

@@ -120,17 +120,13 @@ func (d *Daemon) SetLogLevel(level zerolog.Level, keep time.Duration) (LogState,
 
 func (a *admin) logRoutes(mux *http.ServeMux) {
 	a.on(mux, "GET /v1/log-level", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.LogState() })
-	a.on(mux, "POST /v1/log-level", func(w http.ResponseWriter, r *http.Request) (any, error) {
-		var req LogRequest
-		if err := decode(w, r, &req); err != nil {
-			return nil, err
-		}
+	a.on(mux, "POST /v1/log-level", taking(func(_ http.ResponseWriter, _ *http.Request, req LogRequest) (any, error) {
 		level, keep, err := req.parse()
 		if err != nil {
 			return nil, wrong("%w", err)
 		}
 		return a.subject.SetLogLevel(level, keep)
-	})
+	}))
 }
 
 // LogState asks for the level of the node's log.

@@ -31,11 +31,6 @@ type NodeFaultID struct {
 	ID uint64 `json:"id"`
 }
 
-// NodeFaultCleared is the answer to an end of node faults.
-type NodeFaultCleared struct {
-	Cleared int `json:"cleared"`
-}
-
 // NewFaults returns the faults of a node of this process, none yet; nil unless
 // the configuration enables them.
 func NewFaults(c Config) *failpoint.Node {
@@ -120,7 +115,7 @@ func (a *admin) nodeFaultRoutes(mux *http.ServeMux) {
 			return nil, err
 		}
 		n, err := a.subject.ClearNodeFaults(id)
-		return NodeFaultCleared{n}, err
+		return FaultsCleared{n}, err
 	})
 }
 
@@ -182,6 +177,6 @@ func (c *Client) ClearNodeFaults(ctx context.Context, id uint64) (int, error) {
 	if id != 0 {
 		path += "?id=" + strconv.FormatUint(id, 10)
 	}
-	cleared, err := ask[NodeFaultCleared](ctx, c, http.MethodDelete, path, nil)
+	cleared, err := ask[FaultsCleared](ctx, c, http.MethodDelete, path, nil)
 	return cleared.Cleared, err
 }

@@ -217,15 +217,11 @@ func (d *Daemon) hostOnly() error {
 
 func (a *admin) tokenRoutes(mux *http.ServeMux) {
 	a.on(mux, "GET /v1/tokens", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Tokens() })
-	a.on(mux, "POST /v1/tokens", a.createToken)
-	a.on(mux, "POST /v1/tokens/revoke", a.revokeToken)
+	a.on(mux, "POST /v1/tokens", taking(a.createToken))
+	a.on(mux, "POST /v1/tokens/revoke", taking(a.revokeToken))
 }
 
-func (a *admin) createToken(w http.ResponseWriter, r *http.Request) (any, error) {
-	var req TokenRequest
-	if err := decode(w, r, &req); err != nil {
-		return nil, err
-	}
+func (a *admin) createToken(w http.ResponseWriter, _ *http.Request, req TokenRequest) (any, error) {
 	limits, err := req.limits()
 	if err != nil {
 		return nil, wrong("%w", err)
@@ -245,11 +241,7 @@ type RevokeRequest struct {
 	ID string `json:"id"`
 }
 
-func (a *admin) revokeToken(w http.ResponseWriter, r *http.Request) (any, error) {
-	var req RevokeRequest
-	if err := decode(w, r, &req); err != nil {
-		return nil, err
-	}
+func (a *admin) revokeToken(w http.ResponseWriter, _ *http.Request, req RevokeRequest) (any, error) {
 	if _, err := trust.ParseTokenID(req.ID); err != nil {
 		return nil, wrong("id: %w", err)
 	}
