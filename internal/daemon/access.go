@@ -175,7 +175,7 @@ func (d *Daemon) takeAccess(p *access.Policy) {
 	change := accessChange(before, p)
 	d.log.Info().Str("op", "access").Int("rules", len(p.Rules())).Str("change", change).Msg("access rules have changed")
 	d.audit.Write(audit.Event{Event: audit.RulesChanged, Text: change})
-	if _, agent := d.live.rooms(); agent != nil {
+	if _, agent := d.live.engineAndAgent(); agent != nil {
 		agent.RulesChanged()
 	}
 }
@@ -253,7 +253,7 @@ type AccessRule struct {
 // the node joins.
 func (d *Daemon) accessRules() []AccessRule {
 	rules := []AccessRule{}
-	if engine, _ := d.live.rooms(); engine != nil {
+	if engine, _ := d.live.engineAndAgent(); engine != nil {
 		for _, r := range engine.AccessRules() {
 			rules = append(rules, AccessRule(r))
 		}

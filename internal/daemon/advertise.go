@@ -80,34 +80,34 @@ func machineAddress(only4 bool) (netip.Addr, error) {
 	return netip.IPv6Loopback(), nil
 }
 
-// placesOf returns the addresses of a node's ports for other nodes. Gossip needs IP addresses: a
+// addressesOf returns the addresses of a node's ports for other nodes. Gossip needs IP addresses: a
 // name is looked up now, once.
-func placesOf(ctx context.Context, host string, data, gossip uint16) (places, error) {
+func addressesOf(ctx context.Context, host string, data, gossip uint16) (addresses, error) {
 	join := func(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
-	p := places{data: join(host, data), gossip: join(host, gossip)}
+	p := addresses{data: join(host, data), gossip: join(host, gossip)}
 	if _, err := netip.ParseAddr(host); err == nil {
 		return p, nil
 	}
 	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return places{}, problem("advertise", host, "cannot be looked up: "+err.Error(), err)
+		return addresses{}, problem("advertise", host, "cannot be looked up: "+err.Error(), err)
 	}
 	p.gossip = join(ips[0].Unmap().String(), gossip)
 	return p, nil
 }
 
-// findPlaces finds out under which addresses others reach this node.
-func (d *Daemon) findPlaces(ctx context.Context) error {
+// findAddresses finds out under which addresses others reach this node.
+func (d *Daemon) findAddresses(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
 	host, err := advertised(ctx, d.cfg.Network, d.cfg.Join)
 	if err != nil {
 		return err
 	}
-	at, err := placesOf(ctx, host, d.ports.data.address().Port(), d.ports.gossip.address().Port())
+	at, err := addressesOf(ctx, host, d.ports.data.address().Port(), d.ports.gossip.address().Port())
 	if err != nil {
 		return err
 	}
-	d.live.set(func(p *parts) { p.places = at })
+	d.live.set(func(p *parts) { p.addresses = at })
 	return nil
 }

@@ -56,14 +56,14 @@ func TestAdvertisedIsTheWayToTheMembers(t *testing.T) {
 }
 
 func TestPlacesOfNames(t *testing.T) {
-	got, err := placesOf(t.Context(), "localhost", 1, 2)
-	if want := (places{data: "localhost:1", gossip: "127.0.0.1:2"}); err != nil || got != want && got.gossip != "[::1]:2" {
+	got, err := addressesOf(t.Context(), "localhost", 1, 2)
+	if want := (addresses{data: "localhost:1", gossip: "127.0.0.1:2"}); err != nil || got != want && got.gossip != "[::1]:2" {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	if got, err = placesOf(t.Context(), "10.1.2.3", 1, 2); err != nil || got != (places{"10.1.2.3:1", "10.1.2.3:2"}) {
+	if got, err = addressesOf(t.Context(), "10.1.2.3", 1, 2); err != nil || got != (addresses{"10.1.2.3:1", "10.1.2.3:2"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	_, err = placesOf(t.Context(), "no-such-name.invalid", 1, 2)
+	_, err = addressesOf(t.Context(), "no-such-name.invalid", 1, 2)
 	if lines := configError(t, err); len(lines) != 1 || !strings.HasPrefix(lines[0], `advertise: "no-such-name.invalid": cannot be looked up`) {
 		t.Errorf("got %q, want one line about advertise", lines)
 	}

@@ -27,7 +27,7 @@ const (
 // auditFile is the audit log's name in the state directory.
 const auditFile = "audit.jsonl"
 
-// openAudit opens the audit log, which every room after it may write to.
+// openAudit opens the audit log, which every part after it may write to.
 func (d *Daemon) openAudit(context.Context) error {
 	out, err := auditOutput(d.cfg)
 	if err != nil || out == nil {
@@ -96,7 +96,7 @@ func auditToken(c Config, text string) error {
 func (d *Daemon) auditMembership(m membership.Audit) {
 	if m.Event == audit.ServeRefused {
 		d.audit.Refused(audit.Refusal{Event: m.Event, Node: m.Node.String(), Name: m.Name, Incarnation: m.Incarnation.String(), Rule: m.Text})
-		if node, _ := d.live.rooms(); node != nil {
+		if node, _ := d.live.engineAndAgent(); node != nil {
 			node.ServeRefused(m.Text)
 		}
 		return

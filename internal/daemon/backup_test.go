@@ -25,7 +25,7 @@ func TestABackupIsRestoredUnderRunningDaemons(t *testing.T) {
 
 	seen := map[addr.Incarnation]string{}
 	note := func(d *Daemon) {
-		incarnation, _ := d.nodeList.place()
+		incarnation, _ := d.nodeList.own()
 		who := d.cfg.Name + " " + d.started.String()
 		if other := seen[incarnation]; other != "" && other != who {
 			t.Errorf("incarnation %v is of %s and of %s", incarnation, other, who)

@@ -54,7 +54,7 @@ func (d *Daemon) RotateCA(ctx context.Context) (Authorities, error) {
 	if err := d.hostOnly(); err != nil {
 		return Authorities{}, err
 	}
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	if err := agent.RotateCA(ctx); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w; %w", err, errRotatingCA)

@@ -107,8 +107,8 @@ func (l *live) set(change func(*parts)) {
 	change(&l.parts)
 }
 
-// rooms returns the engine and the agent; one that Start has not started yet is nil.
-func (l *live) rooms() (*engine.Node, *membership.Agent) {
+// engineAndAgent returns the engine and the agent; one that Start has not started yet is nil.
+func (l *live) engineAndAgent() (*engine.Node, *membership.Agent) {
 	p := l.get()
 	return p.engine, p.agent
 }
@@ -120,12 +120,12 @@ type parts struct {
 	access *access.Policy
 	engine *engine.Node
 	// gateways is nil until there is something for them to run on.
-	gateways Gateways
-	agent    *membership.Agent
-	apps     *apps // nil without a socket
-	store    *trust.Store
-	places   places
-	small    string // why channels have small pages, if huge ones were to be tried
+	gateways  Gateways
+	agent     *membership.Agent
+	apps      *apps // nil without a socket
+	store     *trust.Store
+	addresses addresses
+	small     string // why channels have small pages, if huge ones were to be tried
 	// noChannels is why there are none.
 	noChannels string
 	// Providers that are open, nil before they are, and those that cannot be.
@@ -164,8 +164,8 @@ func (o *once) do(f func() error) error {
 	return o.err
 }
 
-// places are the addresses under which others reach this node.
-type places struct{ data, gossip string }
+// addresses are those under which others reach this node.
+type addresses struct{ data, gossip string }
 
 // phases of a Daemon.
 const (
@@ -215,14 +215,14 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 
 // start is Start up to the first error.
 func (d *Daemon) start(ctx context.Context) error {
-	for _, room := range []func(context.Context) error{
+	for _, open := range []func(context.Context) error{
 		d.openLinks, d.openOperator, d.openState, d.openAudit, d.openPorts, d.openPage, d.openAdmin, d.openApps, d.join,
-		d.findPlaces, // again: the names of members may be known only now
+		d.findAddresses, // again: the names of members may be known only now
 		d.startEngine,
 		d.openGateways,
 		d.followSettings,
 	} {
-		if err := room(ctx); err != nil {
+		if err := open(ctx); err != nil {
 			return err
 		}
 	}
@@ -245,7 +245,7 @@ func (d *Daemon) openAdmin(context.Context) error {
 // sayStart logs the node's identity and addresses, after the checks of its configuration: an error
 // there is a line of its own.
 func (d *Daemon) sayStart() {
-	id, at := d.state.Identity(), d.live.get().places
+	id, at := d.state.Identity(), d.live.get().addresses
 	line := d.log.Info().Str("op", "start").Str("version", d.opts.Version).Str("role", string(d.cfg.Role)).
 		Str("data", at.data).Str("gossip", at.gossip).Str("state_dir", absolute(d.cfg.StateDir)).
 		Str("socket", absolute(d.cfg.Local.Socket)).Str("admin", absolute(d.cfg.Local.AdminSocket))
@@ -264,7 +264,7 @@ func (d *Daemon) openPorts(ctx context.Context) (err error) {
 	if d.ports.gossip, err = listenPair("gossip-port", n.Bind, n.GossipPort); err != nil {
 		return err
 	}
-	return d.findPlaces(ctx)
+	return d.findAddresses(ctx)
 }
 
 // Done is closed when the node has ended: it was closed, or the cluster does
@@ -304,7 +304,7 @@ func (d *Daemon) Ready(ctx context.Context) error {
 // newSession returns the node's session for an application. The error is status.Again while
 // the node has no ID.
 func (d *Daemon) newSession(c attach.Credentials) (attach.NodeSession, error) {
-	engine, _ := d.live.rooms()
+	engine, _ := d.live.engineAndAgent()
 	if engine == nil || engine.Self().Incarnation.Generation == 0 {
 		return nil, fmt.Errorf("the node has no ID yet: %s: %w", d.whyNoID(), status.Again)
 	}
@@ -328,7 +328,7 @@ func (d *Daemon) admits(c attach.Credentials) bool {
 // knows reports whether a member is, or was, at an address: connections from there have a share of
 // the handshakes that strangers do not get.
 func (d *Daemon) knows(at netip.Addr) bool {
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	return agent != nil && agent.Knows(at)
 }
 
@@ -337,7 +337,7 @@ func (d *Daemon) knows(at netip.Addr) bool {
 func (d *Daemon) Leave(ctx context.Context) error {
 	return d.leaving.do(func() error {
 		d.live.set(func(p *parts) { p.phase = phaseLeaving })
-		engine, agent := d.live.rooms()
+		engine, agent := d.live.engineAndAgent()
 		if engine == nil || agent == nil {
 			return nil
 		}
@@ -367,7 +367,7 @@ func (d *Daemon) Close() error {
 		if apps := d.live.get().apps; apps != nil {
 			apps.close()
 		}
-		engine, agent := d.live.rooms()
+		engine, agent := d.live.engineAndAgent()
 		if agent != nil {
 			err = errors.Join(err, agent.Close())
 		}
@@ -396,8 +396,8 @@ func (d *Daemon) Close() error {
 // Status returns the data of `fabricd status`.
 func (d *Daemon) Status() Status {
 	live := d.live.get()
-	phase, waits, at, store := live.phase, live.waits, live.places, live.store
-	self, local := d.nodeList.place()
+	phase, waits, at, store := live.phase, live.waits, live.addresses, live.store
+	self, local := d.nodeList.own()
 	if phase == phaseJoined && self.Generation == 0 {
 		phase, waits = phaseJoining, "no ID yet: "+d.whyNoID()
 	}
@@ -426,7 +426,7 @@ func (d *Daemon) Status() Status {
 	if store != nil {
 		st.Certificate = store.Identity().NotAfter.UTC()
 	}
-	if _, agent := d.live.rooms(); agent != nil {
+	if _, agent := d.live.engineAndAgent(); agent != nil {
 		m := agent.Status()
 		st.HostDetail, st.Counts.StrayLists = m.HostDetail, m.StrayLists
 		if m.HostReachable || d.cfg.Role == RoleHost {
@@ -449,7 +449,7 @@ func (d *Daemon) Status() Status {
 // whyNoID returns the reason why a member has no incarnation: it waits for the host, or for an
 // operator to lift its ban.
 func (d *Daemon) whyNoID() string {
-	if _, agent := d.live.rooms(); agent != nil {
+	if _, agent := d.live.engineAndAgent(); agent != nil {
 		if m := agent.Status(); !m.HostReachable && m.HostDetail != "" {
 			return oneLine(m.HostDetail)
 		}
@@ -483,7 +483,7 @@ func (d *Daemon) Health() Health {
 
 // Ping measures a round trip to a node over their link.
 func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error) {
-	engine, _ := d.live.rooms()
+	engine, _ := d.live.engineAndAgent()
 	if engine == nil {
 		return 0, errNotYet
 	}
@@ -492,7 +492,7 @@ func (d *Daemon) Ping(ctx context.Context, id addr.NodeID) (time.Duration, error
 
 // Self returns the node's place in the cluster.
 func (d *Daemon) Self() attach.Self {
-	incarnation, _ := d.nodeList.place()
+	incarnation, _ := d.nodeList.own()
 	return attach.Self{Cluster: d.state.Identity().Cluster, Incarnation: incarnation, Name: d.cfg.Name}
 }
 

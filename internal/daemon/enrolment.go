@@ -79,7 +79,7 @@ func (d *Daemon) Enrolled() (Enrolment, error) {
 
 // hostAgent returns the agent of a host.
 func (d *Daemon) hostAgent() (*membership.Agent, error) {
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	switch {
 	case agent == nil:
 		return nil, errNotYet

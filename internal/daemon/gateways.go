@@ -138,7 +138,7 @@ func (d *Daemon) Gateways() []spec.Status {
 		return []spec.Status{}
 	}
 	list := g.List()
-	node, _ := d.live.rooms()
+	node, _ := d.live.engineAndAgent()
 	if node == nil {
 		return list
 	}

@@ -44,7 +44,7 @@ func (d *Daemon) Keys() (Keys, error) {
 
 // RotateKey changes the cluster's gossip key. Only the host can.
 func (d *Daemon) RotateKey(ctx context.Context) (Keys, error) {
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	if agent == nil {
 		return Keys{}, errNotYet
 	}

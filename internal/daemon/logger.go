@@ -19,7 +19,7 @@ func NewLogger(c LogConfig, w io.Writer, now func() time.Time) (zerolog.Logger, 
 	if err != nil {
 		return zerolog.Nop(), fmt.Errorf("log level: %w", err)
 	}
-	w = zerolog.SyncWriter(w) // every room logs from goroutines of its own
+	w = zerolog.SyncWriter(w) // every package logs from goroutines of its own
 	if c.Format == "console" {
 		w = zerolog.ConsoleWriter{Out: plainLines{w}, NoColor: true, TimeFormat: "15:04:05.000"}
 	}

@@ -258,9 +258,9 @@ func (r *nodeList) snapshot(now time.Time) Nodes {
 	return all
 }
 
-// place returns this node's own incarnation, and whether that is its last one, which it
+// own returns this node's own incarnation, and whether that is its last one, which it
 // shows to its own machine alone; the generation is 0 while it has none.
-func (r *nodeList) place() (self addr.Incarnation, local bool) {
+func (r *nodeList) own() (self addr.Incarnation, local bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.self, r.local

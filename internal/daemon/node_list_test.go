@@ -29,7 +29,7 @@ func TestTheLastIncarnationIsNeverShownAsJoined(t *testing.T) {
 		{membership.EventReset, next, addr.Incarnation{Node: 2}, false},
 	} {
 		r.apply(membership.Event{Kind: c.kind, Node: c.node}, time.Now())
-		if self, local := r.place(); self != c.self || local != c.local {
+		if self, local := r.own(); self != c.self || local != c.local {
 			t.Errorf("after %v: %v, local %v; want %v, %v", c.kind, self, local, c.self, c.local)
 		}
 	}

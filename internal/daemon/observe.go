@@ -65,7 +65,7 @@ const (
 // a link is made only when it is needed, and a page without a viewer needs none.
 func (o *observer) measure(ctx context.Context) {
 	for {
-		if e, _ := o.d.live.rooms(); e != nil {
+		if e, _ := o.d.live.engineAndAgent(); e != nil {
 			e.Measure(ctx, math.MaxInt)
 			o.askRows(ctx, e)
 		}
@@ -167,7 +167,7 @@ func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	}
 	s.Totals.Descriptors, s.Totals.DescriptorLimit = openDescriptors(), shm.Descriptors()
 	s.Queues = map[string]float64{"audit": d.audit.Fill(), "event_readers": d.nodeList.fill()}
-	e, agent := d.live.rooms()
+	e, agent := d.live.engineAndAgent()
 	if e != nil {
 		d.observeEngine(&s, e)
 	}

@@ -51,7 +51,7 @@ func (all Nodes) Find(text string) (NodeInfo, error) {
 // Preview predicts the outcome of a connect to a node's port by an application of this node that a
 // user runs. Another node is asked over its link.
 func (d *Daemon) Preview(ctx context.Context, node string, port addr.Port, uid uint32) (Preview, error) {
-	engine, _ := d.live.rooms()
+	engine, _ := d.live.engineAndAgent()
 	if engine == nil {
 		return Preview{}, errNotYet
 	}

@@ -313,7 +313,7 @@ func (d *Daemon) startMembership(ctx context.Context, store *trust.Store, engine
 		engine: engine, nodeList: d.nodeList, log: d.log,
 		meet: func(ev membership.Event) { d.links.meet(d.tasks.ctx, ev, d.tasks.wg.Go) },
 	}
-	at := d.live.get().places
+	at := d.live.get().addresses
 	carried, _ := d.providers()
 	agent, err := membership.Start(ctx, membership.Config{
 		State:    d.state,

@@ -8,7 +8,7 @@ import (
 
 // Table returns the rows of one of TableNames, for the admin interface.
 func (d *Daemon) Table(name string) any {
-	engine, _ := d.live.rooms()
+	engine, _ := d.live.engineAndAgent()
 	if engine == nil {
 		return []struct{}{}
 	}
@@ -43,7 +43,7 @@ func (d *Daemon) counts() Counts {
 			c.Nodes++
 		}
 	}
-	engine, _ := d.live.rooms()
+	engine, _ := d.live.engineAndAgent()
 	if engine != nil {
 		c.count(engine)
 	}

@@ -122,7 +122,7 @@ var errOperatorsTokens = errors.New("the operator's CA issues the certificates: 
 // CreateToken makes a join token. A lifetime of 0 does not expire, and 0 uses
 // are any number. Only a host whose cluster has an authority of its own can.
 func (d *Daemon) CreateToken(lifetime time.Duration, uses int, labels ...string) (Token, error) {
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	if agent == nil {
 		return Token{}, errNotYet
 	}
@@ -162,7 +162,7 @@ func (d *Daemon) Tokens() (Tokens, error) {
 	if err := d.hostOnly(); err != nil {
 		return Tokens{}, err
 	}
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	now := d.clock.Now()
 	all := Tokens{Tokens: []TokenInfo{}}
 	for _, r := range agent.Tokens() {
@@ -192,7 +192,7 @@ func (d *Daemon) RevokeToken(id string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	was, err := agent.RevokeToken(token)
 	if was && err == nil {
 		d.audit.Write(audit.Event{Event: audit.TokenRevoked, Token: id})
@@ -203,7 +203,7 @@ func (d *Daemon) RevokeToken(id string) (bool, error) {
 // hostOnly refuses requests that only the host of a cluster that issues its own certificates can
 // serve.
 func (d *Daemon) hostOnly() error {
-	_, agent := d.live.rooms()
+	_, agent := d.live.engineAndAgent()
 	switch {
 	case agent == nil:
 		return errNotYet
