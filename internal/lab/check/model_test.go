@@ -128,7 +128,7 @@ func (m *model) connect(client, server *modelNode) *modelConn {
 	c := &modelConn{nonce: m.rng.Uint64() | 1, client: client, server: server, cl: client.incarnation, sl: server.incarnation, open: true}
 	began := m.now
 	m.call++
-	call := history.Call{ID: m.call, Name: "connect", Began: began, Deadline: began + 10*sec, Conn: c.nonce, Side: history.Client, Peer: c.sl}
+	call := history.Call{ID: m.call, Name: "connect", Began: began, Deadline: began + 10*sec, Conn: c.nonce, Side: history.Client, Peer: c.sl, To: &server.slot}
 	m.put(m.app(client), &call)
 	m.put(m.app(server), &history.Opened{ConnEnd: c.end(history.Server), Local: c.sl, Remote: c.cl})
 	m.put(m.app(client), &history.Return{Call: call})

@@ -1,64 +1,75 @@
 package check
 
 import (
+	"slices"
 	"time"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// recovery (I13): after the last fault has ended, every pair of slots that ever
-// tried to connect after it, both running, gets a connection within the bound.
+// recovery (I13): after the last fault has ended, every pair of slots that tried to connect after
+// it, both running, gets a connection within the bound. A try that fails counts if the peer's
+// application was there.
 //
-// It needs returns of connect, or opened records, and process records.
+// It needs opened records, returns of connect that name the slot, and process records.
 type recovery struct {
 	judge
-	quiet  int64
-	worked map[[2]int]int64 // first opened after quiet
-	tried  map[[2]int]int   // first try after quiet: its record
+	quiet, limit int64
+	worked       map[[2]int]int64 // first opened after quiet
+	tried        map[[2]int]int   // first try after quiet: its record
+}
+
+func newRecovery(g judge) *recovery {
+	quiet := g.w.lastEnd()
+	return &recovery{g, quiet, quiet + g.w.within(g.w.bound.Connect), map[[2]int]int64{}, map[[2]int]int{}}
 }
 
 func (m *recovery) see(i int, r *history.Record) {
+	if m.quiet == never || len(m.w.faults) == 0 || m.w.finish() <= m.limit {
+		return
+	}
 	switch b := r.Body.(type) {
 	case *history.Opened:
 		if b.Side == history.Client && r.At >= m.quiet {
-			m.try(i, r, b.Remote, true)
+			pair := m.try(i, r.Source.Slot, m.w.slotOf(b.Remote))
+			if _, known := m.worked[pair]; !known {
+				m.worked[pair] = r.At
+			}
 		}
 	case *history.Return:
-		if b.Name == "connect" && b.Began >= m.quiet && b.Peer != (addr.Incarnation{}) {
-			m.try(i, r, b.Peer, b.Status == "")
+		if b.Name == "connect" && b.To != nil && b.Began >= m.quiet && r.At <= m.limit && m.listens(*b.To) {
+			m.try(i, r.Source.Slot, *b.To)
 		}
 	}
 }
 
-// try notes that a source has tried to connect to an incarnation.
-func (m *recovery) try(i int, r *history.Record, to addr.Incarnation, worked bool) {
-	pair := [2]int{r.Source.Slot, m.w.slotOf(to)}
-	if pair[1] < 0 {
-		return
-	}
+// try notes that a slot has tried to connect to another one.
+func (m *recovery) try(i, from, to int) (pair [2]int) {
+	pair = [2]int{from, to}
 	if _, known := m.tried[pair]; !known {
 		m.tried[pair] = i
 	}
-	if _, known := m.worked[pair]; worked && !known {
-		m.worked[pair] = r.At
-	}
+	return pair
+}
+
+// listens reports whether the application of a slot is there until the limit.
+func (m *recovery) listens(slot int) bool {
+	apps := m.w.at(slot).apps
+	return len(apps) == 0 || slices.ContainsFunc(apps, func(p *proc) bool {
+		return p.start <= m.quiet+m.w.order() && p.end > m.limit && !m.w.stopped(p, m.quiet, m.limit)
+	})
 }
 
 func (m *recovery) finish() {
-	if m.quiet == never || len(m.w.faults) == 0 {
-		return
-	}
-	late := m.quiet + m.w.within(m.w.bound.Connect)
 	for _, pair := range inOrder(m.tried) {
-		i := m.tried[pair]
-		if !m.w.runs(pair[0], m.quiet, late) || !m.w.runs(pair[1], m.quiet, late) || m.w.finish() <= late {
+		if !m.w.runs(pair[0], m.quiet, m.limit) || !m.w.runs(pair[1], m.quiet, m.limit) {
 			continue
 		}
 		at, ok := m.worked[pair]
 		if !ok {
 			at = never
 		}
-		m.inTime(m.quiet, late, at, []int{i}, "no connection from slot %s to slot %s opens within %s after the last fault", m.w.begin.Slot(pair[0]), m.w.begin.Slot(pair[1]), time.Duration(late-m.quiet))
+		m.inTime(m.quiet, m.limit, at, []int{m.tried[pair]}, "no connection from slot %s to slot %s opens within %s after the last fault",
+			m.w.begin.Slot(pair[0]), m.w.begin.Slot(pair[1]), time.Duration(m.limit-m.quiet))
 	}
 }

@@ -62,7 +62,7 @@ var invariants = []invariant{
 	{"leaks", "I12", "everything is released in the end",
 		func(g judge) machine { return &leaks{g, map[history.Source]int{}, map[slotRole]int{}} }},
 	{"recovery", "I13", "new connections work soon after the last fault",
-		func(g judge) machine { return &recovery{g, g.w.lastEnd(), map[[2]int]int64{}, map[[2]int]int{}} }},
+		func(g judge) machine { return newRecovery(g) }},
 	{"isolation", "I14", "connections that no fault touches are not reset",
 		func(g judge) machine { return &isolation{g} }},
 	{"stalls", "I14", "connections that no fault touches do not stand still for longer than %s (simulation)",

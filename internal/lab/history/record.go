@@ -261,6 +261,9 @@ type Call struct {
 	Conn     uint64           `json:"conn,omitempty"`     // nonce; 0: not about a connection, or not yet known
 	Side     Side             `json:"side,omitempty"`     // given with Conn
 	Peer     addr.Incarnation `json:"peer,omitzero"`      // the incarnation it is about; zero: none, or not known
+	// To is the slot that a connect is towards, which may have no incarnation; nil: not a connect,
+	// or not known.
+	To *int `json:"to,omitempty"`
 	// Idle: the call has nothing to do until the peer acts or is lost (a parked
 	// recv, accept, poll). It may last as long as its peer lives.
 	Idle bool `json:"idle,omitempty"`

@@ -253,7 +253,7 @@ func (a *app) keep(s *session, peer int, kind load.Kind) {
 		return
 	}
 	began := a.w.now
-	a.dial(s, a.w.machines[peer].id, kind, func() {
+	a.dial(s, peer, kind, func() {
 		wait := attachEvery
 		if kind == load.Short {
 			wait = max(time.Duration(float64(time.Second)/a.w.load.Connects)-(a.w.now-began), 0)

@@ -29,11 +29,12 @@ type appEnd struct {
 	after    func() // when it has ended
 }
 
-// dial connects to peer and runs the connection. It calls after when it has ended, or if it
-// has failed.
-func (a *app) dial(s *session, peer addr.NodeID, kind load.Kind, after func()) {
+// dial connects to the node with an index and runs the connection. It calls after when it has
+// ended, or if it has failed.
+func (a *app) dial(s *session, index int, kind load.Kind, after func()) {
+	peer := a.w.machines[index].id
 	e := &appEnd{End: load.NewEnd(a, &a.w.load.Plan, kind), a: a, s: s}
-	a.do(history.Call{Name: "connect"}, nil, true, func(answer func(int64, error)) {
+	a.do(history.Call{Name: "connect", To: &index}, nil, true, func(answer func(int64, error)) {
 		e.ep = s.open()
 		e.ep.connect(addr.Addr{Node: peer, Port: appPort}, func(err error) { answer(0, err) })
 	}, func(_ int64, err error) {

@@ -56,7 +56,7 @@ func (s *session) newEnd(conn *fabric.Conn, kind load.Kind) *end {
 
 // dial connects to peer and greets it; nil if that failed.
 func (s *session) dial(slot int, kind load.Kind) *end {
-	call := s.app.calls.begin(history.Call{Name: "connect"}, true)
+	call := s.app.calls.begin(history.Call{Name: "connect", To: &slot}, true)
 	conn, err := s.node.DialAddr(s.ctx, fabric.Addr{Node: s.app.nodeOf(slot), Port: Port})
 	s.app.calls.end(call, 0, statusOf(err))
 	if err != nil {
