@@ -295,7 +295,7 @@ func TestGossipKeyIsUsedOnlyWhereEveryLiveNodeHoldsIt(t *testing.T) {
 		}
 		for _, n := range w.all {
 			ring := must(trust.DecodeKeyring(n.st.Secret(state.SecretKeyring)))
-			if ring.Primary().Version != 1 {
+			if ring.Versions()[0] != 1 {
 				t.Errorf("node %d uses %v before every node holds the new key", n.i, ring)
 			}
 		}

@@ -105,14 +105,12 @@ func negotiate(min, max uint16) (uint16, error) {
 	return VersionMax, nil
 }
 
-// A Dialer opens control sessions and lifelines. All fields but Timeout are
-// needed.
+// A Dialer opens control sessions and lifelines. All fields are needed.
 type Dialer struct {
 	Store *trust.Store
 	Dial  func(ctx context.Context, address string) (net.Conn, error)
 	// Self returns this node as it is now, and the signed lease of its incarnation.
-	Self    func() (End, []byte)
-	Timeout time.Duration // for everything up to the WELCOME; 0: 3 s
+	Self func() (End, []byte)
 }
 
 // Session opens a control session with the host at address.
@@ -153,11 +151,7 @@ type opened struct {
 
 // open dials, authenticates both ends and exchanges HELLO and WELCOME.
 func (d *Dialer) open(ctx context.Context, address, proto string, expect func(trust.Identity) error, hello Hello) (*link, opened, error) {
-	timeout := d.Timeout
-	if timeout == 0 {
-		timeout = openTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	l, err := dialTLS(ctx, d.Dial, address, d.Store.ClientTLS(expect, proto))
 	if err != nil {

@@ -25,11 +25,6 @@ func newSession(l *link, store *trust.Store, o opened, atHost bool) *Session {
 // Version returns the version of the protocol that both ends speak.
 func (s *Session) Version() uint16 { return s.version }
 
-// Addresses returns the local and the remote address, for logs.
-func (s *Session) Addresses() (local, remote string) {
-	return s.pipe.link.raw.LocalAddr().String(), s.pipe.link.raw.RemoteAddr().String()
-}
-
 // Secret returns 32 bytes for one purpose that only the two ends of this session know
 // (keying material of TLS, RFC 8446 7.5). The caller owns them.
 func (s *Session) Secret(purpose string) ([]byte, error) {

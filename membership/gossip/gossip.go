@@ -38,9 +38,6 @@ type Config struct {
 	Streams net.Listener
 	// Dial opens a stream to "ip:port". Nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Resolve returns the addresses of a seed's host name. Nil: the system's
-	// resolver. It is not called for IP addresses.
-	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	// Advertise is the "ip:port" under which others reach Bind. Empty: Bind,
 	// which must then name one address of this machine.
@@ -89,11 +86,6 @@ func (c *Config) withDefaults() (*Config, error) {
 	if d.Dial == nil {
 		d.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 			return segment.Dialer().DialContext(ctx, "tcp", address)
-		}
-	}
-	if d.Resolve == nil {
-		d.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
 	if d.Proven == nil {

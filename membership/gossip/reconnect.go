@@ -189,7 +189,7 @@ func (g *Gossip) resolveSeeds() []netip.AddrPort {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(g.ctx, 2*time.Second)
-		ips, err := g.cfg.Resolve(ctx, host)
+		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		cancel()
 		if err != nil {
 			g.log.Debug().Str("seed", s).Err(err).Msg("seed has no address")

@@ -47,12 +47,3 @@ func (b *Book) Of(incarnation addr.Incarnation) List {
 func (b *Book) Lists() []List {
 	return slices.SortedFunc(maps.Values(b.lists), func(x, y List) int { return cmp.Compare(x.Incarnation.Node, y.Incarnation.Node) })
 }
-
-// Retain forgets the incarnations for which keep is false.
-func (b *Book) Retain(keep func(addr.Incarnation) bool) {
-	for incarnation := range b.lists {
-		if !keep(incarnation) {
-			b.Remove(incarnation)
-		}
-	}
-}

@@ -70,14 +70,6 @@ func (l *Leases) All() []Grant {
 	return list
 }
 
-// Get returns the grant of an ID.
-func (l *Leases) Get(id addr.NodeID) (g Grant, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	g, ok = l.grants[id]
-	return g, ok
-}
-
 // Cursor returns the allocation cursor that was last stored.
 func (l *Leases) Cursor() addr.NodeID {
 	l.mu.Lock()

@@ -642,3 +642,11 @@ func FuzzReadBolt(f *testing.F) {
 		}
 	})
 }
+
+// Get returns the grant of an ID.
+func (l *Leases) Get(id addr.NodeID) (g Grant, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g, ok = l.grants[id]
+	return g, ok
+}

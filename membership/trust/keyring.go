@@ -58,14 +58,6 @@ func (r Keyring) Next() (GossipKey, error) {
 	return newGossipKey(newest + 1), nil
 }
 
-// Primary returns the key that encrypts, or the zero key of an empty keyring.
-func (r Keyring) Primary() GossipKey {
-	if len(r.keys) == 0 {
-		return GossipKey{}
-	}
-	return r.keys[0]
-}
-
 // Keys returns copies of all keys, the primary first, as memberlist wants them.
 func (r Keyring) Keys() [][]byte {
 	list := make([][]byte, 0, len(r.keys))

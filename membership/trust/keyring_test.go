@@ -94,3 +94,11 @@ func FuzzDecodeKeyring(f *testing.F) {
 		}
 	})
 }
+
+// Primary returns the key that encrypts, or the zero key of an empty keyring.
+func (r Keyring) Primary() GossipKey {
+	if len(r.keys) == 0 {
+		return GossipKey{}
+	}
+	return r.keys[0]
+}
