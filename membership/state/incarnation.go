@@ -241,7 +241,7 @@ func decodeLease(b []byte) (Lease, error) {
 type memberJSON struct {
 	Node       addr.NodeID     `json:"node"`
 	Generation addr.Generation `json:"generation"`
-	UUID       string          `json:"uuid"`
+	UUID       addr.UUID       `json:"uuid"`
 	Epoch      uint64          `json:"epoch"`
 	Name       string          `json:"name"`
 	Gossip     string          `json:"gossip"`
@@ -251,7 +251,7 @@ type memberJSON struct {
 func encodeMembers(members []Member) []byte {
 	list := make([]memberJSON, 0, len(members))
 	for _, m := range members {
-		list = append(list, memberJSON{m.Incarnation.Node, m.Incarnation.Generation, m.UUID.String(), m.Epoch, m.Name, m.Gossip, m.Addresses})
+		list = append(list, memberJSON{m.Incarnation.Node, m.Incarnation.Generation, m.UUID, m.Epoch, m.Name, m.Gossip, m.Addresses})
 	}
 	return mustJSON(list)
 }
@@ -261,14 +261,13 @@ func decodeMembers(b []byte) ([]Member, error) {
 	if err := json.Unmarshal(b, &list); err != nil {
 		return nil, damaged("%w", err)
 	}
-	members := make([]Member, 0, min(len(list), maxMembers))
+	if len(list) > maxMembers {
+		return nil, damaged("%d members", len(list))
+	}
+	members := make([]Member, 0, len(list))
 	for _, j := range list {
-		u, err := addr.ParseUUID(j.UUID)
-		if err != nil || len(members) == maxMembers {
-			return nil, damaged("member %d: %w", len(members), err)
-		}
 		incarnation := addr.Incarnation{Node: j.Node, Generation: j.Generation}
-		members = append(members, Member{incarnation, u, j.Epoch, j.Name, j.Gossip, j.Addresses})
+		members = append(members, Member{incarnation, j.UUID, j.Epoch, j.Name, j.Gossip, j.Addresses})
 	}
 	return members, nil
 }

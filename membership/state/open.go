@@ -268,12 +268,9 @@ func newResetKey() []byte {
 func (s *State) load(opts Options) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.get(fileIdentity)
+	err := load(s, fileIdentity, &s.id, decodeIdentity)
 	if missing(err) {
 		return s.notThere()
-	}
-	if err == nil {
-		s.id, err = decodeIdentity(b)
 	}
 	if err != nil {
 		return s.refuse(fileIdentity, adviseRestore, err)
@@ -358,13 +355,22 @@ func (s *State) renewResetKey(reason error) error {
 	return nil
 }
 
+// load reads a file and decodes it to v, which an error leaves as it is.
+func load[T any](s *State, name string, v *T, decode func([]byte) (T, error)) error {
+	b, err := s.get(name)
+	if err != nil {
+		return err
+	}
+	decoded, err := decode(b)
+	if err == nil {
+		*v = decoded
+	}
+	return err
+}
+
 // loadTerm reads the accepted term, which nothing here can rebuild.
 func (s *State) loadTerm() error {
-	b, err := s.get(fileTerm)
-	if err == nil {
-		s.term, err = decodeCounter(b)
-	}
-	if err != nil {
+	if err := load(s, fileTerm, &s.term, decodeCounter); err != nil {
 		return s.refuse(fileTerm, s.adviseSecret(), err)
 	}
 	return nil
@@ -373,10 +379,7 @@ func (s *State) loadTerm() error {
 // loadLease reads the lease. Without it the host finds the node by its UUID and
 // grants the next generation, so a damaged one is dropped.
 func (s *State) loadLease() error {
-	b, err := s.get(fileLease)
-	if err == nil {
-		s.lease, err = decodeLease(b)
-	}
+	err := load(s, fileLease, &s.lease, decodeLease)
 	if err == nil || missing(err) {
 		return nil
 	}
@@ -398,10 +401,7 @@ var epochBase = time.Unix(1577836800, 0)
 // since 1970, and a counter rebuilt before was the seconds of an earlier time
 // and a few starts.
 func (s *State) loadEpoch() error {
-	b, err := s.get(fileEpoch)
-	if err == nil {
-		s.epoch, err = decodeCounter(b)
-	}
+	err := load(s, fileEpoch, &s.epoch, decodeCounter)
 	if err == nil {
 		return nil
 	}
@@ -421,10 +421,7 @@ func (s *State) loadEpoch() error {
 // loadMembers reads the members, which are hints: without them the node needs
 // --join.
 func (s *State) loadMembers() error {
-	b, err := s.get(fileMembers)
-	if err == nil {
-		s.members, err = decodeMembers(b)
-	}
+	err := load(s, fileMembers, &s.members, decodeMembers)
 	if err == nil {
 		return nil
 	}

@@ -128,12 +128,8 @@ func (s *State) mayReplace(b Backup, replace bool) error {
 	if !replace {
 		return fmt.Errorf("state directory %s: %w: it was left as it is; --force keeps it aside", s.dir, ErrInitialized)
 	}
-	text, err := s.get(fileIdentity)
-	if err != nil {
-		return nil
-	}
-	id, err := decodeIdentity(text)
-	switch {
+	var id Identity
+	switch err := load(s, fileIdentity, &id, decodeIdentity); {
 	case err != nil:
 		return nil
 	case id.Cluster != b.Identity.Cluster:
@@ -151,10 +147,9 @@ func (s *State) mayReplace(b Backup, replace bool) error {
 func (s *State) restoredFloor(b Backup) (addr.Generation, error) {
 	s.id = b.Identity
 	last := max(b.Term, b.table.highest(), s.ageLocked())
-	if text, err := s.get(fileTerm); err == nil {
-		if term, err := decodeCounter(text); err == nil {
-			last = max(last, term)
-		}
+	var term uint64
+	if load(s, fileTerm, &term, decodeCounter) == nil {
+		last = max(last, term)
 	}
 	if text, err := readLimited(s.path(fileLeases), maxLeaseFile); err == nil {
 		var old leaseCopy

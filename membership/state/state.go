@@ -143,19 +143,15 @@ func (s *State) Close() error {
 
 // identityJSON is the content of the identity file.
 type identityJSON struct {
-	Role    Role   `json:"role"`
-	Node    string `json:"node"`
-	Cluster string `json:"cluster,omitempty"`
-	Name    string `json:"name"`
-	Created int64  `json:"created"` // seconds since 1970
+	Role    Role      `json:"role"`
+	Node    addr.UUID `json:"node"`
+	Cluster addr.UUID `json:"cluster,omitzero"`
+	Name    string    `json:"name"`
+	Created int64     `json:"created"` // seconds since 1970
 }
 
 func (id Identity) encode() []byte {
-	j := identityJSON{Role: id.Role, Node: id.Node.String(), Name: id.Name, Created: id.Created.Unix()}
-	if !id.Cluster.IsZero() {
-		j.Cluster = id.Cluster.String()
-	}
-	return mustJSON(j)
+	return mustJSON(identityJSON{id.Role, id.Node, id.Cluster, id.Name, id.Created.Unix()})
 }
 
 func decodeIdentity(b []byte) (Identity, error) {
@@ -163,16 +159,7 @@ func decodeIdentity(b []byte) (Identity, error) {
 	if err := json.Unmarshal(b, &j); err != nil {
 		return Identity{}, damaged("%w", err)
 	}
-	id := Identity{Role: j.Role, Name: j.Name, Created: time.Unix(j.Created, 0).UTC()}
-	var err error
-	if id.Node, err = addr.ParseUUID(j.Node); err != nil {
-		return Identity{}, damaged("%w", err)
-	}
-	if j.Cluster != "" {
-		if id.Cluster, err = addr.ParseUUID(j.Cluster); err != nil {
-			return Identity{}, damaged("%w", err)
-		}
-	}
+	id := Identity{j.Role, j.Node, j.Cluster, j.Name, time.Unix(j.Created, 0).UTC()}
 	return id, id.check()
 }
 
