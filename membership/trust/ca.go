@@ -78,7 +78,7 @@ func LoadCA(b []byte) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load CA: %w", err)
 	}
-	key, err := parseKey(b)
+	key, err := DecodeKey(b)
 	if err != nil {
 		return nil, fmt.Errorf("load CA: %w", err)
 	}
@@ -110,7 +110,7 @@ func caCluster(cert *x509.Certificate) (addr.UUID, error) {
 // Encode returns the CA's certificate and private key in PEM. It is a secret;
 // the caller keeps it in a file of mode 0600.
 func (ca *CA) Encode() ([]byte, error) {
-	key, err := encodeKey(ca.key)
+	key, err := EncodeKey(ca.key)
 	if err != nil {
 		return nil, err
 	}

@@ -138,7 +138,7 @@ func TestCAEncodeRoundTrip(t *testing.T) {
 	}
 
 	other := mustCA(t, cluster, start)
-	otherKey, err := encodeKey(other.key)
+	otherKey, err := EncodeKey(other.key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,18 +73,16 @@ func (c Credentials) Reissue(ca *CA, now time.Time, validity time.Duration) (Cre
 	if err != nil {
 		return Credentials{}, err
 	}
-	var roots [][]byte
+	return NewCredentials(c.Key, der, c.EncodedRoots(), now)
+}
+
+// EncodedRoots returns the CA certificates, DER.
+func (c Credentials) EncodedRoots() (roots [][]byte) {
 	for _, r := range c.Roots {
 		roots = append(roots, r.Raw)
 	}
-	return NewCredentials(c.Key, der, roots, now)
+	return roots
 }
-
-// EncodeKey returns a private key in PEM, and DecodeKey parses that. It is a secret.
-func EncodeKey(key crypto.Signer) ([]byte, error) { return encodeKey(key) }
-
-// DecodeKey parses the bytes of [EncodeKey].
-func DecodeKey(b []byte) (crypto.Signer, error) { return parseKey(b) }
 
 // Serial returns the serial number of the certificate, hexadecimal.
 func (c Credentials) Serial() string { return c.Chain[0].SerialNumber.Text(16) }
@@ -163,7 +161,7 @@ func (c Credentials) Encode() ([]byte, error) {
 			return nil, fmt.Errorf("encode credentials: CA certificate %q is not self-signed", r.Subject)
 		}
 	}
-	b, err := encodeKey(c.Key)
+	b, err := EncodeKey(c.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +172,7 @@ func (c Credentials) Encode() ([]byte, error) {
 // ParseCredentials parses the bytes of [Credentials.Encode]. It does not check validity in time, so
 // that expired credentials can be told from damaged ones: call [Credentials.Check].
 func ParseCredentials(b []byte) (Credentials, error) {
-	key, err := parseKey(b)
+	key, err := DecodeKey(b)
 	if err != nil {
 		return Credentials{}, fmt.Errorf("parse credentials: %w", err)
 	}

@@ -69,41 +69,29 @@ func (o *Operator) Reload() (changed bool, err error) {
 }
 
 // load reads and checks the three files. The sum changes when one of them does.
-func (f Files) load(now time.Time) (Credentials, [sha256.Size]byte, error) {
-	var none [sha256.Size]byte
-	ca, err := readPEM("--ca", f.CA)
-	if err != nil {
-		return Credentials{}, none, err
-	}
-	cert, err := readPEM("--cert", f.Cert)
-	if err != nil {
-		return Credentials{}, none, err
-	}
-	key, err := readPEM("--key", f.Key)
-	if err != nil {
-		return Credentials{}, none, err
-	}
-	creds, err := f.parse(ca, cert, key)
-	if err != nil {
-		return Credentials{}, none, err
+func (f Files) load(now time.Time) (creds Credentials, sum [sha256.Size]byte, err error) {
+	var parts [][]byte
+	for _, file := range []struct {
+		flag, path string
+		parse      func([]byte) error
+	}{
+		{"--ca", f.CA, func(b []byte) (err error) { creds.Roots, err = parseCertificates(b); return err }},
+		{"--cert", f.Cert, func(b []byte) (err error) { creds.Chain, err = parseCertificates(b); return err }},
+		{"--key", f.Key, func(b []byte) (err error) { creds.Key, err = DecodeKey(b); return err }},
+	} {
+		b, err := readPEM(file.flag, file.path)
+		if err != nil {
+			return Credentials{}, sum, err
+		}
+		if err := file.parse(b); err != nil {
+			return Credentials{}, sum, fmt.Errorf("%s %s: %w", file.flag, file.path, err)
+		}
+		parts = append(parts, b)
 	}
 	if _, err := creds.Check(now); err != nil {
-		return Credentials{}, none, fmt.Errorf("--cert %s, --key %s, --ca %s: %w", f.Cert, f.Key, f.CA, err)
+		return Credentials{}, sum, fmt.Errorf("--cert %s, --key %s, --ca %s: %w", f.Cert, f.Key, f.CA, err)
 	}
-	return creds, sumOf(ca, cert, key), nil
-}
-
-func (f Files) parse(ca, cert, key []byte) (creds Credentials, err error) {
-	if creds.Roots, err = parseCertificates(ca); err != nil {
-		return Credentials{}, fmt.Errorf("--ca %s: %w", f.CA, err)
-	}
-	if creds.Chain, err = parseCertificates(cert); err != nil {
-		return Credentials{}, fmt.Errorf("--cert %s: %w", f.Cert, err)
-	}
-	if creds.Key, err = parseKey(key); err != nil {
-		return Credentials{}, fmt.Errorf("--key %s: %w", f.Key, err)
-	}
-	return creds, nil
+	return creds, sumOf(parts...), nil
 }
 
 func sumOf(parts ...[]byte) [sha256.Size]byte {

@@ -14,7 +14,7 @@ import (
 // write puts the credentials into the three files of an operator.
 func (f Files) write(t testing.TB, c Credentials) {
 	t.Helper()
-	key, err := encodeKey(c.Key)
+	key, err := EncodeKey(c.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,18 +77,18 @@ func TestOperatorFilesAreChecked(t *testing.T) {
 	ca := mustCA(t, cluster, start.Add(-10*day))
 	id := Identity{Cluster: cluster, Node: uuid(1)}
 	good := mustIssue(t, ca, id, start)
-	key, err := encodeKey(good.Key)
+	key, err := EncodeKey(good.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cert, roots := encodeCertificates(good.Chain), encodeCertificates(good.Roots)
 	other := mustIssue(t, ca, id, start)
-	otherKey, err := encodeKey(other.Key)
+	otherKey, err := EncodeKey(other.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	expired := mustIssue(t, ca, id, start.Add(-3*day))
-	expiredKey, err := encodeKey(expired.Key)
+	expiredKey, err := EncodeKey(expired.Key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,8 +72,8 @@ func parseCertificate(der []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(der)
 }
 
-// parseKey parses the one private key of a PEM file.
-func parseKey(b []byte) (crypto.Signer, error) {
+// DecodeKey parses the one private key of a PEM file, such as that of [EncodeKey].
+func DecodeKey(b []byte) (crypto.Signer, error) {
 	blocks, err := pemBlocks(b, pemKey)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,8 @@ func encodeCertificates(certs []*x509.Certificate) []byte {
 	return b
 }
 
-func encodeKey(key crypto.Signer) ([]byte, error) {
+// EncodeKey returns a private key in PEM. It is a secret.
+func EncodeKey(key crypto.Signer) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("encode private key: %w", err)
