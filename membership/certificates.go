@@ -67,6 +67,14 @@ func putCredentials(st *state.State, creds trust.Credentials) error {
 	return st.PutSecret(state.SecretCredentials, encoded)
 }
 
+// use makes creds this node's credentials, once they are on disk.
+func (c *Config) use(creds trust.Credentials) error {
+	if err := putCredentials(c.State, creds); err != nil {
+		return err
+	}
+	return c.Trust.Replace(creds)
+}
+
 // A renewal keeps this node's certificate young. The loop owns it.
 //
 //	2/3 of its incarnation are over --> node: RENEW to the host, CERTIFICATE back
@@ -159,10 +167,7 @@ func (a *Agent) takeCredentials(creds trust.Credentials, err error) {
 		err = fmt.Errorf("the new certificate is for %s, want %s", id, own)
 	}
 	if err == nil {
-		err = putCredentials(a.cfg.State, creds)
-	}
-	if err == nil {
-		err = a.cfg.Trust.Replace(creds)
+		err = a.cfg.use(creds)
 	}
 	if err != nil {
 		a.log.Error().Err(err).Msg("certificate is not renewed")

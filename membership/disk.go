@@ -20,7 +20,7 @@ type disk struct {
 	log    zerolog.Logger
 	answer func(verdict.HostInput) // called on disk's goroutine
 
-	wake chan struct{} // capacity 1
+	wake signal
 	stop chan struct{}
 
 	closing sync.Once
@@ -30,7 +30,7 @@ type disk struct {
 }
 
 func newDisk(st *state.State, faults *failpoint.Node, log zerolog.Logger, answer func(verdict.HostInput)) *disk {
-	return &disk{st: st, faults: faults, log: log, answer: answer, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	return &disk{st: st, faults: faults, log: log, answer: answer, wake: newSignal(), stop: make(chan struct{})}
 }
 
 // persist queues a write of the host.
@@ -38,7 +38,7 @@ func (d *disk) persist(p verdict.Persist) {
 	d.mu.Lock()
 	d.writes = append(d.writes, p)
 	d.mu.Unlock()
-	d.kick()
+	d.wake.send()
 }
 
 // putMembers queues the members to remember; a later list replaces an earlier.
@@ -46,14 +46,7 @@ func (d *disk) putMembers(list []state.Member) {
 	d.mu.Lock()
 	d.members = list
 	d.mu.Unlock()
-	d.kick()
-}
-
-func (d *disk) kick() {
-	select {
-	case d.wake <- struct{}{}:
-	default: // run has been woken already
-	}
+	d.wake.send()
 }
 
 // membersAgain is the pause before members are written again that could not be.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -35,10 +36,7 @@ func (a *Agent) lookAt(x verdict.Look) {
 		return // the dial that is under way decides
 	}
 	l.Dialing = true
-	a.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Check)
-		defer cancel()
-		up, met := a.reach(ctx, x.Contact, nil)
+	a.dialProbe(x.Contact, a.timing.Check, func(ctx context.Context, up *control.Lifeline, met verdict.Sight) {
 		silent := met == verdict.SawNobody && ctx.Err() != nil
 		a.post(func() {
 			l.Dialing = false

@@ -268,12 +268,7 @@ func (d *enroller) certify(e *Enrolment, request []byte, now time.Time) ([]byte,
 }
 
 // roots returns the cluster's CA certificates, DER.
-func (d *enroller) roots() (roots [][]byte) {
-	for _, root := range d.a.cfg.Trust.Credentials().Roots {
-		roots = append(roots, root.Raw)
-	}
-	return roots
-}
+func (d *enroller) roots() [][]byte { return d.a.cfg.Trust.Credentials().EncodedRoots() }
 
 // isActive reports whether u is the host's or holds an active lease.
 func (d *enroller) isActive(u addr.UUID) bool {
@@ -471,10 +466,7 @@ func (d *enroller) useCA(next *trust.CA, roots []*trust.Certificate) error {
 	if err := d.a.cfg.State.PutSecret(state.SecretAuthority, encoded); err != nil {
 		return err
 	}
-	if err := putCredentials(d.a.cfg.State, creds); err != nil {
-		return err
-	}
-	if err := d.a.cfg.Trust.Replace(creds); err != nil {
+	if err := d.a.cfg.use(creds); err != nil {
 		return err
 	}
 	d.ca = next
@@ -503,26 +495,21 @@ func (d *enroller) unrenewed() (list []addr.UUID) {
 // awaitRenewals waits until every node that lives has a certificate of the newest
 // CA, or until they have had time enough for that.
 func (a *Agent) awaitRenewals(ctx context.Context) error {
-	patience := time.NewTimer(handoutPatience)
-	defer patience.Stop()
-	look := time.NewTicker(expelWait)
-	defer look.Stop()
-	for {
-		list := a.enroller.unrenewed()
-		if len(list) == 0 {
-			return nil
-		}
-		select {
-		case <-look.C:
-		case <-patience.C:
-			for _, u := range list {
-				a.log.Warn().Stringer("uuid", u).Msg("the node has no certificate of the new CA: it has to join again with a token")
-			}
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("%d nodes have no certificate of the new CA: %w", len(list), context.Cause(ctx))
-		case <-a.ctx.Done():
-			return ErrClosed
-		}
+	patient, cancel := context.WithTimeout(ctx, handoutPatience)
+	defer cancel()
+	var list []addr.UUID
+	err := a.await(patient, func() bool {
+		list = a.enroller.unrenewed()
+		return len(list) == 0
+	})
+	switch {
+	case err == nil, patient.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("%d nodes have no certificate of the new CA: %w", len(list), context.Cause(ctx))
 	}
+	for _, u := range list {
+		a.log.Warn().Stringer("uuid", u).Msg("the node has no certificate of the new CA: it has to join again with a token")
+	}
+	return nil
 }

@@ -22,7 +22,7 @@ type events struct {
 	serves   func(addr.Incarnation, []services.Service)
 	overflow func()
 
-	wake chan struct{} // capacity 1
+	wake signal
 	stop chan struct{}
 
 	mu    sync.Mutex // guards the fields below
@@ -33,7 +33,7 @@ type events struct {
 
 func newEvents(handle, after func(Event), serves func(addr.Incarnation, []services.Service), overflow func()) *events {
 	return &events{handle: handle, after: after, serves: serves, overflow: overflow, lists: make(map[addr.Incarnation][]services.Service),
-		wake: make(chan struct{}, 1), stop: make(chan struct{})}
+		wake: newSignal(), stop: make(chan struct{})}
 }
 
 // put queues an event and does not wait.
@@ -48,7 +48,7 @@ func (q *events) put(e verdict.Event) {
 		q.overflow()
 		return
 	}
-	q.more()
+	q.wake.send()
 }
 
 // putServices queues an incarnation's services, in place of its earlier list.
@@ -56,14 +56,7 @@ func (q *events) putServices(l services.List) {
 	q.mu.Lock()
 	q.lists[l.Incarnation] = l.Services
 	q.mu.Unlock()
-	q.more()
-}
-
-func (q *events) more() {
-	select {
-	case q.wake <- struct{}{}:
-	default: // run has been woken already
-	}
+	q.wake.send()
 }
 
 func (q *events) run() {

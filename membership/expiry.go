@@ -43,8 +43,8 @@ func (a *Agent) sweep(now time.Time) {
 		}
 	}
 	for _, l := range a.lines.All() {
-		for _, up := range append([]*control.Lifeline{l.up}, l.extra...) {
-			if up != nil && expired(up.Identity()) {
+		for _, up := range l.connections() {
+			if expired(up.Identity()) {
 				up.Close("the certificate has expired")
 			}
 		}

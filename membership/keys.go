@@ -155,10 +155,7 @@ func (a *Agent) takeRoots(s *control.Session, r control.Roots) {
 	leaf := creds.Chain[0]
 	next, err := trust.NewCredentials(creds.Key, leaf.Raw, r.Roots, a.cfg.Now())
 	if err == nil {
-		err = putCredentials(a.cfg.State, next)
-	}
-	if err == nil {
-		err = a.cfg.Trust.Replace(next)
+		err = a.cfg.use(next)
 	}
 	if err != nil {
 		a.log.Error().Err(err).Msg("the CA certificates that the host gives are not taken")
@@ -234,8 +231,5 @@ func (a *Agent) rotateCA(ctx context.Context) error {
 func (a *Agent) trustRoots(certs []*trust.Certificate) error {
 	creds := a.cfg.Trust.Credentials()
 	creds.Roots = certs
-	if err := putCredentials(a.cfg.State, creds); err != nil {
-		return err
-	}
-	return a.cfg.Trust.Replace(creds)
+	return a.cfg.use(creds)
 }

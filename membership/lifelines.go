@@ -24,6 +24,14 @@ type line struct {
 
 func lineOf(l *line) *verdict.Line { return &l.Line }
 
+// connections returns all that the line has.
+func (l *line) connections() []*control.Lifeline {
+	if l.up == nil {
+		return l.extra
+	}
+	return append(l.extra[:len(l.extra):len(l.extra)], l.up)
+}
+
 // A lineShell performs what a.lines decides. Its methods run on the loop.
 type lineShell struct{ a *Agent }
 
@@ -43,10 +51,7 @@ func (s lineShell) TellLink(x verdict.Link) { s.a.feedMember(x) }
 // DialLine opens the lifeline to n.
 func (s lineShell) DialLine(l *line, n Node) {
 	a := s.a
-	a.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Silence)
-		defer cancel()
-		up, met := a.reach(ctx, n.Contact(), nil)
+	a.dialProbe(n.Contact(), a.timing.Silence, func(_ context.Context, up *control.Lifeline, met verdict.Sight) {
 		if !a.post(func() { a.lineDialed(l, n, up, met) }) && up != nil {
 			up.Abort()
 		}
@@ -57,10 +62,7 @@ func (s lineShell) DialLine(l *line, n Node) {
 // it looks.
 func (s lineShell) LookLine(l *line, n Node, limit time.Duration) {
 	a := s.a
-	a.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(a.ctx, limit)
-		defer cancel()
-		up, met := a.reach(ctx, n.Contact(), nil)
+	a.dialProbe(n.Contact(), limit, func(_ context.Context, up *control.Lifeline, met verdict.Sight) {
 		a.post(func() { a.lines.Looked(l, n, met, time.Now()) })
 		a.release(up)
 	})
@@ -133,11 +135,8 @@ func (a *Agent) outlived(up *control.Lifeline) bool {
 func (a *Agent) endIncarnations(over addr.Incarnation) {
 	text := "incarnation " + over.String() + " is over"
 	for _, l := range a.lines.All() {
-		for _, up := range l.extra {
+		for _, up := range l.connections() {
 			up.Close(text)
-		}
-		if l.up != nil {
-			l.up.Close(text)
 		}
 	}
 }
@@ -221,10 +220,7 @@ func (a *Agent) lineDown(l *line, up *control.Lifeline, err error) {
 
 // endLine ends a line with the agent.
 func (a *Agent) endLine(l *line) {
-	for _, up := range append(l.extra, l.up) {
-		if up == nil {
-			continue
-		}
+	for _, up := range l.connections() {
 		if a.hasDeparted() {
 			up.Close("left")
 		} else {
@@ -236,12 +232,8 @@ func (a *Agent) endLine(l *line) {
 // linesOf counts the lifelines that one node has open here, under all epochs.
 func (a *Agent) linesOf(u addr.UUID) (n int) {
 	for _, l := range a.lines.All() {
-		if l.UUID != u {
-			continue
-		}
-		n += len(l.extra)
-		if l.up != nil {
-			n++
+		if l.UUID == u {
+			n += len(l.connections())
 		}
 	}
 	return n

@@ -12,7 +12,7 @@ import (
 
 // names is the agent's record of services. Owned by the loop, but for anew.
 type names struct {
-	anew  chan struct{} // capacity 1: this node serves other names
+	anew  signal // this node serves other names
 	own   services.Own
 	host  services.Host // of the host: the lists of all members
 	book  services.Book // of another node: the lists that the host sends
@@ -24,19 +24,14 @@ type names struct {
 }
 
 func newNames() names {
-	n := names{anew: make(chan struct{}, 1), timer: time.NewTimer(0)}
-	n.anew <- struct{}{} // for names served before the agent starts
+	n := names{anew: newSignal(), timer: time.NewTimer(0)}
+	n.anew.send() // for names served before the agent starts
 	return n
 }
 
 // ServesAnew says that Config.Serves would have another answer. It does not wait, and may
 // be called from any goroutine.
-func (a *Agent) ServesAnew() {
-	select {
-	case a.names.anew <- struct{}{}:
-	default: // the loop will ask
-	}
-}
+func (a *Agent) ServesAnew() { a.names.anew.send() }
 
 // known returns the services of other nodes; on the host also those of this node.
 func (a *Agent) known() *services.Book {

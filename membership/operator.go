@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -192,24 +191,30 @@ func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text stri
 	if !ok {
 		return ErrClosed
 	}
+	err := a.await(ctx, func() bool {
+		n, ok := ask(a, func() int { return a.host.Owing(incarnation) })
+		return ok && n == 0
+	})
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("the node is out, but not every member has said that it has ended all with it: %w", err)
+	}
+	return err
+}
+
+// await waits until done reports true. The error is the cause of ctx's end, or ErrClosed.
+func (a *Agent) await(ctx context.Context, done func() bool) error {
 	look := time.NewTicker(expelWait)
 	defer look.Stop()
-	for {
-		n, ok := ask(a, func() int { return a.host.Owing(incarnation) })
-		switch {
-		case !ok:
-			return ErrClosed
-		case n == 0:
-			return nil
-		}
+	for !done() {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the node is out, but not every member has said that it has ended all with it: %w", context.Cause(ctx))
+			return context.Cause(ctx)
 		case <-a.ctx.Done():
 			return ErrClosed
 		}
 	}
+	return nil
 }
 
 // cutOff ends every session and lifeline with a node here, once all messages queued
@@ -221,11 +226,8 @@ func (a *Agent) cutOff(node addr.UUID, text string) {
 		}
 	}
 	for _, l := range a.lines.All() {
-		if l.UUID != node {
-			continue
-		}
-		for _, up := range append(slices.Clone(l.extra), l.up) {
-			if up != nil {
+		if l.UUID == node {
+			for _, up := range l.connections() {
 				up.Close(text)
 			}
 		}

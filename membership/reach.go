@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"syscall"
+	"time"
 
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -20,6 +21,17 @@ func exhausted(err error) bool {
 		}
 	}
 	return false
+}
+
+// dialProbe opens a lifeline to exactly the incarnation that n names, within a limit, and has done
+// take the result on a goroutine of its own.
+func (a *Agent) dialProbe(n verdict.Contact, limit time.Duration, done func(context.Context, *control.Lifeline, verdict.Sight)) {
+	a.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(a.ctx, limit)
+		defer cancel()
+		up, met := a.reach(ctx, n, nil)
+		done(ctx, up, met)
+	})
 }
 
 // reach opens a lifeline to exactly the incarnation that n names. If met is verdict.SawAlive, the
@@ -107,10 +119,7 @@ func (a *Agent) reject(up *control.Lifeline, why error) {
 
 // redial sees for the host whether the process of an incarnation is still there.
 func (a *Agent) redial(x verdict.Redial) {
-	a.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(a.ctx, a.timing.Redial)
-		defer cancel()
-		up, met := a.reach(ctx, x.Contact, nil)
+	a.dialProbe(x.Contact, a.timing.Redial, func(_ context.Context, up *control.Lifeline, met verdict.Sight) {
 		a.post(func() { a.feedHost(verdict.Redialed{Incarnation: x.Incarnation, Outcome: met.Outcome()}) })
 		a.release(up)
 	})
