@@ -67,7 +67,7 @@ func (a *Agent) perform(x verdict.Action, fromHost bool) {
 	case verdict.SendLossReport:
 		a.sendLossReport(x)
 	case verdict.Revalidate:
-		a.excuseLines(time.Now())
+		a.resetLineTimers(time.Now())
 		a.cfg.Revalidate()
 	case verdict.Halt:
 		a.ending = fmt.Errorf("the host refused this node for good: %s: %s", x.Code, x.Text)
@@ -156,7 +156,7 @@ func (a *Agent) followEvent(e verdict.Event) {
 	case verdict.EventSelf, verdict.EventHost:
 		a.gossipSelf()
 	case verdict.EventAdded:
-		a.tellRumour(e.Node)
+		a.feedGossip(e.Node)
 		a.showNames(e.Node.Incarnation)
 	case verdict.EventUpdated:
 		if a.host != nil { // it may have another name or other labels

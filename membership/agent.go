@@ -247,7 +247,7 @@ func (a *Agent) run() {
 		case <-a.timer.C:
 			a.tick(time.Now())
 		case <-a.gossip.Wake():
-			a.hearRumours()
+			a.takeGossip()
 		case <-a.names.anew:
 			a.names.own.Set(a.cfg.Serves())
 			a.names.stale = true
@@ -256,7 +256,7 @@ func (a *Agent) run() {
 		case <-a.ctx.Done():
 			a.ending = ErrClosed
 		}
-		a.tellNames()
+		a.sendDueNames()
 		a.publish()
 		a.rearm(time.Now())
 	}
@@ -300,17 +300,17 @@ func (a *Agent) fail(err error) {
 
 func (a *Agent) tick(now time.Time) {
 	if a.pace.Tick(now) {
-		a.excuseLines(now)
+		a.resetLineTimers(now)
 	}
 	if a.host != nil {
 		a.feedHost(verdict.Tick{})
 	}
 	a.feedMember(verdict.Tick{})
-	a.tendLines(now)
+	a.maintainLines(now)
 	a.beatLines(now)
-	a.tendHandout(&a.handouts.keys.handout, now)
-	a.tendHandout(&a.handouts.roots.handout, now)
-	a.tendCertificate(now)
+	a.maintainHandout(&a.handouts.keys.handout, now)
+	a.maintainHandout(&a.handouts.roots.handout, now)
+	a.maintainCertificate(now)
 	a.sweep(now)
 	a.rememberMembers(now)
 }

@@ -177,7 +177,7 @@ func TestTheHostIsLookedForAtFewAddresses(t *testing.T) {
 			dialed = append(dialed, to)
 			return nil, &net.OpError{Op: "dial", Err: context.DeadlineExceeded}
 		}
-		if _, err := a.reachHost(list); err == nil {
+		if _, err := a.openSession(list); err == nil {
 			t.Error("a member was reached")
 		}
 		if mu.Lock(); !slices.Equal(dialed, list) {

@@ -113,8 +113,8 @@ func renewRetry(creds trust.Credentials) time.Duration {
 	return min(max(leaf.NotAfter.Sub(leaf.NotBefore)/30, time.Second), time.Hour)
 }
 
-// tendCertificate renews the certificate when it is due.
-func (a *Agent) tendCertificate(now time.Time) {
+// maintainCertificate renews the certificate when it is due.
+func (a *Agent) maintainCertificate(now time.Time) {
 	wall := a.cfg.Now()
 	if !a.renewal.ours || now.Before(a.renewal.try) || wall.Before(a.renewal.at) {
 		return

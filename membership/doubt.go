@@ -9,13 +9,13 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// tellDoubt notifies all others that this node hears nothing of an incarnation that it watches.
-func (a *Agent) tellDoubt(l *line, incarnation Node) {
+// sendDoubt notifies all others that this node hears nothing of an incarnation that it watches.
+func (a *Agent) sendDoubt(l *line, incarnation Node) {
 	var to []gossip.Key
 	for _, n := range a.member.Nodes() {
 		to = append(to, gossip.Key{UUID: n.UUID, Epoch: n.Epoch})
 	}
-	if err := a.gossip.TellDoubt(gossip.Key(l.Start), to); err != nil {
+	if err := a.gossip.SendDoubt(gossip.Key(l.Start), to); err != nil {
 		a.log.Debug().Err(err).Stringer("incarnation", incarnation.Incarnation).Msg("a doubt was not sent to all other members")
 	}
 }
@@ -36,8 +36,8 @@ func (a *Agent) lookAt(x verdict.Look) {
 		return // the dial that is under way decides
 	}
 	l.Dialing = true
-	a.dialProbe(x.Contact, a.timing.Check, func(ctx context.Context, up *control.Lifeline, met verdict.Sight) {
-		silent := met == verdict.SawNobody && ctx.Err() != nil
+	a.dialProbe(x.Contact, a.timing.Check, func(ctx context.Context, up *control.Lifeline, met verdict.DialResult) {
+		silent := met == verdict.DialUnanswered && ctx.Err() != nil
 		a.post(func() {
 			l.Dialing = false
 			if n, ok := a.lines.Living(l.Start); ok && !silent {

@@ -50,17 +50,17 @@ func (a *Agent) handOut(ctx context.Context, h *handout, change func()) error {
 		a.goOnWithout(h)
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("not every node holds them%s: %w", a.owingText(h), context.Cause(ctx))
+		return fmt.Errorf("not every node holds them%s: %w", a.pendingText(h), context.Cause(ctx))
 	case <-a.ctx.Done():
 		return ErrClosed
 	}
 }
 
-// owingText returns, for an error, the first of the nodes that have not confirmed h.
+// pendingText returns, for an error, the first of the nodes that have not confirmed h.
 // It is called from outside the loop.
-func (a *Agent) owingText(h *handout) (text string) {
+func (a *Agent) pendingText(h *handout) (text string) {
 	const most = 5
-	list, _ := ask(a, func() []addr.Incarnation { return a.owing(h) })
+	list, _ := ask(a, func() []addr.Incarnation { return a.pending(h) })
 	for _, incarnation := range list[:min(len(list), most)] {
 		text += fmt.Sprintf(", node %d does not", incarnation.Node)
 	}
@@ -74,7 +74,7 @@ func (a *Agent) owingText(h *handout) (text string) {
 func (a *Agent) goOnWithout(h *handout) {
 	ask(a, func() struct{} {
 		sessions := a.host.Sessions()
-		for _, incarnation := range a.owing(h) {
+		for _, incarnation := range a.pending(h) {
 			if s := a.sessions.open[sessions[incarnation]]; s != nil {
 				s.Close("you do not confirm what the host gives: connect again")
 			}
@@ -105,15 +105,15 @@ func (a *Agent) confirmed(h *handout, id verdict.SessionID, seq uint64) {
 
 // checkHandout wakes the goroutine that waits, if every incarnation that is not over holds h.
 func (a *Agent) checkHandout(h *handout) {
-	if h.all == nil || len(a.owing(h)) > 0 {
+	if h.all == nil || len(a.pending(h)) > 0 {
 		return
 	}
 	close(h.all)
 	h.all = nil
 }
 
-// owing returns the incarnations that do not hold the newest of h, in order.
-func (a *Agent) owing(h *handout) (list []addr.Incarnation) {
+// pending returns the incarnations that do not hold the newest of h, in order.
+func (a *Agent) pending(h *handout) (list []addr.Incarnation) {
 	for incarnation, id := range a.host.Sessions() {
 		if held, ok := h.held[id]; !ok || held < h.seq {
 			list = append(list, incarnation)
@@ -123,9 +123,9 @@ func (a *Agent) owing(h *handout) (list []addr.Incarnation) {
 	return list
 }
 
-// tendHandout looks again, since an incarnation that did not hold h may be over, and
+// maintainHandout looks again, since an incarnation that did not hold h may be over, and
 // repeats it to those that have not confirmed.
-func (a *Agent) tendHandout(h *handout, now time.Time) {
+func (a *Agent) maintainHandout(h *handout, now time.Time) {
 	if h.all == nil {
 		return
 	}

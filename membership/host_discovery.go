@@ -21,7 +21,7 @@ const (
 )
 
 // lookForHost looks whether a member that gossips as host is one, and again after the pause if it
-// does not answer. Gossip is rumour, which any node with its key can spread: only a process that
+// does not answer. Any node with its key can gossip that: only a process that
 // proves the host role with its certificate, on a connection that we dialed, is reported to the host
 // machine, with the term that it sends there.
 func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {

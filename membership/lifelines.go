@@ -44,14 +44,14 @@ func (s lineShell) Kept(l *line) bool { return len(l.extra) > 0 }
 
 func (s lineShell) CloseLine(l *line) { l.up.Close("no link in use, and not watched") }
 
-func (s lineShell) TellDoubt(l *line, n Node) { s.a.tellDoubt(l, n) }
+func (s lineShell) SendDoubt(l *line, n Node) { s.a.sendDoubt(l, n) }
 
-func (s lineShell) TellLink(x verdict.Link) { s.a.feedMember(x) }
+func (s lineShell) ReportLink(x verdict.Link) { s.a.feedMember(x) }
 
 // DialLine opens the lifeline to n.
 func (s lineShell) DialLine(l *line, n Node) {
 	a := s.a
-	a.dialProbe(n.Contact(), a.timing.Silence, func(_ context.Context, up *control.Lifeline, met verdict.Sight) {
+	a.dialProbe(n.Contact(), a.timing.Silence, func(_ context.Context, up *control.Lifeline, met verdict.DialResult) {
 		if !a.post(func() { a.lineDialed(l, n, up, met) }) && up != nil {
 			up.Abort()
 		}
@@ -62,16 +62,16 @@ func (s lineShell) DialLine(l *line, n Node) {
 // it looks.
 func (s lineShell) LookLine(l *line, n Node, limit time.Duration) {
 	a := s.a
-	a.dialProbe(n.Contact(), limit, func(_ context.Context, up *control.Lifeline, met verdict.Sight) {
+	a.dialProbe(n.Contact(), limit, func(_ context.Context, up *control.Lifeline, met verdict.DialResult) {
 		a.post(func() { a.lines.Looked(l, n, met, time.Now()) })
 		a.release(up)
 	})
 }
 
-// tendLines has the lifelines opened and closed that should be.
-func (a *Agent) tendLines(now time.Time) {
+// maintainLines has the lifelines opened and closed that should be.
+func (a *Agent) maintainLines(now time.Time) {
 	if !a.hasDeparted() {
-		a.lines.Tend(now)
+		a.lines.Maintain(now)
 	}
 }
 
@@ -85,18 +85,18 @@ func (a *Agent) beatLines(now time.Time) {
 	}
 }
 
-// excuseLines gives every lifeline a fresh bound, after this process paused.
-func (a *Agent) excuseLines(now time.Time) {
+// resetLineTimers gives every lifeline a fresh bound, after this process paused.
+func (a *Agent) resetLineTimers(now time.Time) {
 	for _, l := range a.lines.All() {
 		if l.up != nil {
 			l.alive.Store(now.UnixNano())
-			l.Excuse(now)
+			l.ResetTimers(now)
 		}
 	}
 }
 
 // lineDialed takes the result of a dial.
-func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Sight) {
+func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.DialResult) {
 	outlived := up != nil && a.outlived(up)
 	raise, tell := a.lines.Dialed(l, up != nil, outlived, time.Now())
 	switch {

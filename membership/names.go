@@ -41,16 +41,16 @@ func (a *Agent) known() *services.Book {
 	return &a.names.book
 }
 
-// tellNames sends the lists that are due, if a change since the last call made one due.
-func (a *Agent) tellNames() {
+// sendDueNames sends the lists that are due, if a change since the last call made one due.
+func (a *Agent) sendDueNames() {
 	if !a.names.stale {
 		return
 	}
 	a.names.stale = false
 	now := time.Now()
-	next := a.tellOwn(now)
+	next := a.sendOwnNames(now)
 	if a.host != nil {
-		if later := a.tellAll(now); next.IsZero() || !later.IsZero() && later.Before(next) {
+		if later := a.sendAllNames(now); next.IsZero() || !later.IsZero() && later.Before(next) {
 			next = later
 		}
 	}
@@ -59,9 +59,9 @@ func (a *Agent) tellNames() {
 	}
 }
 
-// tellOwn sends this node's services to the host. It returns when it can again, if it has
+// sendOwnNames sends this node's services to the host. It returns when it can again, if it has
 // to wait for that; a list that waits for an incarnation or a session is sent with the next grant.
-func (a *Agent) tellOwn(now time.Time) (next time.Time) {
+func (a *Agent) sendOwnNames(now time.Time) (next time.Time) {
 	self := a.member.Self().Incarnation
 	id, ok := a.member.Session()
 	s := a.sessions.open[id]
@@ -81,9 +81,9 @@ func (a *Agent) tellOwn(now time.Time) (next time.Time) {
 	return time.Time{}
 }
 
-// tellAll sends the lists that have changed to every member. It returns when the next
+// sendAllNames sends the lists that have changed to every member. It returns when the next
 // list is due.
-func (a *Agent) tellAll(now time.Time) (next time.Time) {
+func (a *Agent) sendAllNames(now time.Time) (next time.Time) {
 	lists, next := a.names.host.Due(now)
 	for _, l := range lists {
 		a.auditBarred(l.Incarnation)

@@ -377,7 +377,7 @@ func TestADiskThatTakesNothingIsOutlived(t *testing.T) {
 				if got := removals(w.node(2).since(began)); !slices.Equal(got, []string{"removed 2.1 crashed"}) {
 					t.Errorf("removals %v, want that of node 3 alone", got)
 				}
-				w.within(3*time.Second, "the trouble is over", func() bool { return w.node(1).st.Tend() == nil && waiting(w.node(1)) == 0 })
+				w.within(3*time.Second, "the trouble is over", func() bool { return w.node(1).st.Maintain() == nil && waiting(w.node(1)) == 0 })
 				w.kill(w.node(1)) // the decisions made meanwhile are on disk
 				if got := must(w.again(1).st.Leases().All(), nil); len(got) < 3 {
 					t.Errorf("leases %+v after all", got)

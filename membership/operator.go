@@ -192,7 +192,7 @@ func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text stri
 		return ErrClosed
 	}
 	err := a.await(ctx, func() bool {
-		n, ok := ask(a, func() int { return a.host.Owing(incarnation) })
+		n, ok := ask(a, func() int { return a.host.Pending(incarnation) })
 		return ok && n == 0
 	})
 	if err != nil && ctx.Err() != nil {

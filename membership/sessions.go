@@ -218,7 +218,7 @@ func (a *Agent) dialHost() {
 	}
 	addresses := a.hostAddresses()
 	a.wg.Go(func() {
-		s, err := a.reachHost(addresses)
+		s, err := a.openSession(addresses)
 		posted := a.post(func() {
 			if err != nil {
 				a.noHost(err)
@@ -308,9 +308,9 @@ func (a *Agent) refusedFor(err error) string {
 // them fails before.
 const hostStagger = 100 * time.Millisecond
 
-// reachHost opens a session at the first of the addresses that answers as host. It
+// openSession opens a session at the first of the addresses that answers as host. It
 // dials them one after the other and waits for none of them alone.
-func (a *Agent) reachHost(addresses []string) (*control.Session, error) {
+func (a *Agent) openSession(addresses []string) (*control.Session, error) {
 	if len(addresses) == 0 {
 		return nil, errors.New("no address to look for the host at: neither a seed nor gossip names one")
 	}

@@ -1,5 +1,5 @@
 // Package membership decides which nodes are in the cluster: identities, ID leases granted
-// by the host, gossip as rumour, control links as proof, and verdicts that a
+// by the host, gossip as a hint, control links as proof, and verdicts that a
 // node's incarnation is over.
 package membership
 

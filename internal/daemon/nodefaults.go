@@ -141,7 +141,7 @@ func (d *Daemon) tendDisk() {
 	log := d.log.With().Str("op", "state").Logger()
 	said := false
 	for sleep(d.tasks.ctx, diskEvery) {
-		err := d.state.Tend()
+		err := d.state.Maintain()
 		said = sayTrouble(log, said, err)
 	}
 }

@@ -174,7 +174,7 @@ var formats = map[frameType]format{
 	typeDelta: body(func(c coder, f *verdict.Delta) {
 		c.u64(&f.Term)
 		c.u64(&f.Version)
-		list(c, &f.Entries, verdict.MaxNews, c.entry)
+		list(c, &f.Entries, verdict.MaxDelta, c.entry)
 	}),
 	typeRemoved: body(func(c coder, f *verdict.RemovedIncarnation) {
 		c.u64(&f.Term)

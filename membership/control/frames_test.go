@@ -164,7 +164,7 @@ func TestLimits(t *testing.T) {
 		"reason":      verdict.RemovedIncarnation{Reason: verdict.Reason(long)},
 		"entries":     verdict.Table{Entries: make([]verdict.Entry, verdict.MaxEntries+1)},
 		"certificate": JoinGrant{Certificate: make([]byte, maxCertificate+1)},
-		"news":        verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxNews+1)},
+		"news":        verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxDelta+1)},
 		"grant":       verdict.Grant{Lease: make([]byte, verdict.MaxLease+1)},
 		"request":     Renew{Request: make([]byte, maxCertificate+1)},
 		"services":    services.List{Services: make([]services.Service, services.MaxPerNode+1)},
@@ -214,7 +214,7 @@ func TestLargeTablesAreSplit(t *testing.T) {
 	big.Claims = must(verdict.NewClaims(strings.Repeat("n", verdict.MaxName), far,
 		slices.Repeat([]string{strings.Repeat("p", verdict.MaxProvider)}, verdict.MaxProviders)))
 	big.Labels = slices.Repeat([]string{strings.Repeat("l", verdict.MaxLabel)}, verdict.MaxLabels)
-	news := verdict.Delta{Entries: slices.Repeat([]verdict.Entry{{Node: big, Reason: "partitioned-else"}}, verdict.MaxNews)}
+	news := verdict.Delta{Entries: slices.Repeat([]verdict.Entry{{Node: big, Reason: "partitioned-else"}}, verdict.MaxDelta)}
 	if _, err := AppendFrame(nil, news); err != nil {
 		t.Errorf("the largest changes do not fit in a frame: %v", err)
 	}

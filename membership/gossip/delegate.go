@@ -66,9 +66,9 @@ func (d delegate) NotifyAlive(n *memberlist.Node) (err error) {
 	proven := g.cfg.Proven(m.Key())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	rumours, err := g.members.admit(m, proven, time.Now())
+	changes, err := g.members.admit(m, proven, time.Now())
 	if !g.closed {
-		g.queue.putAll(rumours)
+		g.queue.putAll(changes)
 	}
 	return err
 }
@@ -83,12 +83,12 @@ func checkVersions(n *memberlist.Node) error {
 	return nil
 }
 
-// NotifyJoin, NotifyLeave and NotifyUpdate copy the node and queue a rumour.
-func (d delegate) NotifyJoin(n *memberlist.Node)   { d.g.rumour(Seen, n) }
-func (d delegate) NotifyLeave(n *memberlist.Node)  { d.g.rumour(Gone, n) }
-func (d delegate) NotifyUpdate(n *memberlist.Node) { d.g.rumour(Updated, n) }
+// NotifyJoin, NotifyLeave and NotifyUpdate copy the node and queue a change.
+func (d delegate) NotifyJoin(n *memberlist.Node)   { d.g.change(Seen, n) }
+func (d delegate) NotifyLeave(n *memberlist.Node)  { d.g.change(Gone, n) }
+func (d delegate) NotifyUpdate(n *memberlist.Node) { d.g.change(Updated, n) }
 
-func (g *Gossip) rumour(kind Kind, n *memberlist.Node) {
+func (g *Gossip) change(kind Kind, n *memberlist.Node) {
 	defer guard.Recover(g.panicked)
 	m, err := member(n)
 	if err != nil || m.Key() == g.self {
@@ -100,7 +100,7 @@ func (g *Gossip) rumour(kind Kind, n *memberlist.Node) {
 		return
 	}
 	proven := g.members.saw(m, kind == Gone, time.Now())
-	g.queue.put(Rumour{Kind: kind, Member: m}, proven)
+	g.queue.put(Change{Kind: kind, Member: m}, proven)
 }
 
 // panicked logs a panic of a callback: the message that caused it is dropped.

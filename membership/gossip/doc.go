@@ -1,6 +1,6 @@
-// Package gossip spreads and collects rumours about the members of a cluster.
+// Package gossip spreads and collects what members report about each other.
 //
-// It runs memberlist behind types of its own. Its events are rumours and never verdicts: a member
+// It runs memberlist behind types of its own. Its events are reports and never verdicts: a member
 // that is Gone here may be well, and one that is still Seen may be dead for seconds. Package
 // verdict decides. A [LossReport] alone proves its sender.
 //
@@ -12,7 +12,7 @@
 // bound to the cluster's UUID; there is no mode without a key. SPEC.md has the
 // whole format; a test speaks with a member from that page alone.
 //
-// A member with the key can send false rumours. So everything is opened and checked before
+// A member with the key can send false reports. So everything is opened and checked before
 // memberlist sees it (seal.go), and memberlist believes only in members that are proven otherwise,
 // as soon as one is (register.go).
 //

@@ -6,7 +6,7 @@ import (
 )
 
 // A Doubt is one member's notice to all others that it hears nothing of a member that it watches.
-// It is a rumour like any other, without a proof: each receiver checks by itself. SPEC.md 6 has its
+// It is a report without a proof: each receiver checks by itself. SPEC.md 6 has its
 // bytes.
 type Doubt struct {
 	From  Key // the sender
@@ -36,10 +36,10 @@ func parseDoubt(b []byte) (Doubt, error) {
 	return doubt, nil
 }
 
-// TellDoubt tells the members in to that this one doubts about, in a packet to each
+// SendDoubt tells the members in to that this one doubts about, in a packet to each
 // that may be lost. Those that are not known are left out. The errors are those of the
 // socket.
-func (g *Gossip) TellDoubt(about Key, to []Key) error {
+func (g *Gossip) SendDoubt(about Key, to []Key) error {
 	b := Doubt{From: g.self, About: about}.append(nil)
 	var errs []error
 	for _, k := range to {

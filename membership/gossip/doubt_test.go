@@ -16,7 +16,7 @@ func TestDoubts(t *testing.T) {
 		g, other, third := b.start(1, 1), b.start(2, 1), b.start(3, 1)
 		b.within(5*time.Second, "all meet", func() bool { return complete([]*Gossip{g, other, third}) })
 		to := []Key{key(1, 1), key(3, 1), key(9, 1)}
-		if err := other.TellDoubt(key(3, 1), to); err != nil {
+		if err := other.SendDoubt(key(3, 1), to); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)

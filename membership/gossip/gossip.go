@@ -53,7 +53,7 @@ type Config struct {
 	// Proven reports whether a member is of the cluster for other reasons than that
 	// it is gossiped: the host's table has this start of it, or there is no table
 	// yet and its UUID was in it at the last start. Members that are not proven are hearsay once one is proven:
-	// there are rumours about a bounded number of them, and nothing is sent to them.
+	// there is gossip about a bounded number of them, and nothing is sent to them.
 	// Proven is called with memberlist's lock held: it must not wait for a goroutine
 	// that calls the Gossip. Nil: all are.
 	Proven func(Key) bool
@@ -202,7 +202,7 @@ const checksum = 5
 
 // maxPacket bounds the packets of gossip, in bytes, without their checksum: a size that passes every way of
 // IPv6, as segments of streams do. Larger ones may vanish under way, all of them where there are many
-// rumours.
+// changes.
 const maxPacket = 1280 - 40 - 8 - checksum
 
 func (g *Gossip) memberlistConfig() *memberlist.Config {
@@ -309,12 +309,12 @@ func (g *Gossip) Address() netip.AddrPort { return g.advertise }
 // One goroutine should receive from it.
 func (g *Gossip) Wake() <-chan struct{} { return g.queue.wake }
 
-// Take returns the rumours since the last Take, at most one for each member:
+// Take returns the changes since the last Take, at most one for each member:
 // the newest. The member itself is never among them.
-func (g *Gossip) Take() []Rumour { return g.queue.take() }
+func (g *Gossip) Take() []Change { return g.queue.take() }
 
 // Members returns the other members that are not gone, in no order. Of those that
-// are not proven there may be rumours only.
+// are not proven there may be changes to Take only.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -447,7 +447,7 @@ const (
 	pushCopies  = 2  // for each: one may be lost
 )
 
-// push sends queued rumours now rather than with the next round: memberlist adds them to its pings.
+// push sends queued changes now rather than with the next round: memberlist adds them to its pings.
 // It returns when all have answered, or are given up, which takes one probe timeout of the profile.
 func (g *Gossip) push() {
 	members := g.Members() // in random order
@@ -467,7 +467,7 @@ func (g *Gossip) push() {
 // is under way. It closes the sockets and every stream and waits for all
 // goroutines of this package. A probe of
 // memberlist that is under way ends by its own timer, at most eight probe
-// intervals later, and touches nothing of ours. No rumour comes after Close.
+// intervals later, and touches nothing of ours. No change comes after Close.
 func (g *Gossip) Close() error {
 	g.update.lock()
 	g.left = true

@@ -16,7 +16,7 @@ import (
 const maxLines = 20
 
 // A logWriter turns the lines of memberlist's standard logger into zerolog events. Levels go down
-// by one: memberlist logs an error for one rumour that did not get through, which is no error of
+// by one: memberlist logs an error for one message that did not get through, which is no error of
 // this fabricd.
 type logWriter struct {
 	log     zerolog.Logger

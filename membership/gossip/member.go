@@ -55,7 +55,7 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
-// A Kind is the content of a Rumour.
+// A Kind is the content of a Change.
 type Kind uint8
 
 const (
@@ -77,8 +77,8 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// A Rumour is a change of the gossip's opinion about a member.
-type Rumour struct {
+// A Change is a change of the gossip's opinion about a member.
+type Change struct {
 	Kind   Kind
 	Member Member
 }

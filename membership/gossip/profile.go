@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// A Profile chooses how soon gossip calls a silent member gone, and the cost of that. Rumours come
+// A Profile chooses how soon gossip calls a silent member gone, and the cost of that. Changes come
 // later than a broken lifeline in every profile.
 type Profile string
 
@@ -32,11 +32,11 @@ func ParseProfile(s string) (Profile, error) {
 	return "", fmt.Errorf("detection %q: want fast, normal or calm", s)
 }
 
-// apply sets the profile's figures. Those of Fast and Normal spread a rumour far more eagerly than
+// apply sets the profile's figures. Those of Fast and Normal spread a change far more eagerly than
 // memberlist's own: with fewer retransmissions some pair of a fresh cluster does not know each
 // other for up to a minute. Each interval wakes up an idle process, so none is shorter than its
-// purpose needs: a rumour starts a look at most, a member that is gone is met by the reconnector,
-// and queued rumours are also on every ping and its answer. Intervals are multiples of each other:
+// purpose needs: a change starts a look at most, a member that is gone is met by the reconnector,
+// and queued changes are also on every ping and its answer. Intervals are multiples of each other:
 // then one wake-up does for all.
 func (p Profile) apply(c *memberlist.Config) {
 	c.GossipNodes = 4

@@ -6,34 +6,34 @@ import (
 	"time"
 )
 
-// quietWake is the time between two wakes by rumours about members that are not
+// quietWake is the time between two wakes by changes of members that are not
 // proven: a member with the key can make up as many as it likes.
 const quietWake = 100 * time.Millisecond
 
-// A queue holds the rumours that were not taken yet, at most one per member: a newer one replaces
+// A queue holds the changes of gossip state that were not taken yet, at most one per member: a newer one replaces
 // the older, so that its size is bounded by the number of members and putting never blocks. That
 // matters because memberlist calls with its own lock held, and stops gossiping while it waits.
 type queue struct {
 	wake chan struct{} // capacity 1: there is something to take
 
 	mu          sync.Mutex // guards the fields below
-	pending     map[Key]Rumour
+	pending     map[Key]Change
 	order       []Key        // of pending, oldest first
 	lossReports []LossReport // at most maxLossReports
 	doubts      []Doubt      // at most maxDoubts
-	woken       time.Time    // the last time by a rumour about a member that is not proven
-	timer       *time.Timer  // wakes for such rumours; nil while there are none
+	woken       time.Time    // the last time by a change of a member that is not proven
+	timer       *time.Timer  // wakes for such changes; nil while there are none
 	closed      bool
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), pending: make(map[Key]Rumour)}
+	return &queue{wake: make(chan struct{}, 1), pending: make(map[Key]Change)}
 }
 
-// put adds r. Of several rumours about one member the last one's opinion
+// put adds r. Of several changes of one member the last one's opinion
 // stays; an update of a member whose Seen was not taken yet stays a Seen. Those about
 // a member that is not proven may be taken a little later.
-func (q *queue) put(r Rumour, proven bool) {
+func (q *queue) put(r Change, proven bool) {
 	k := r.Member.Key()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -54,8 +54,8 @@ func (q *queue) put(r Rumour, proven bool) {
 	}
 }
 
-// putAll adds rumours about members that are not proven.
-func (q *queue) putAll(list []Rumour) {
+// putAll adds changes of members that are not proven.
+func (q *queue) putAll(list []Change) {
 	for _, r := range list {
 		q.put(r, false)
 	}
@@ -81,7 +81,7 @@ func (q *queue) close() {
 func (q *queue) rouse() {
 	select {
 	case q.wake <- struct{}{}:
-	default: // the reader has been woken already and will see the new rumour
+	default: // the reader has been woken already and will see the new change
 	}
 }
 
@@ -104,11 +104,11 @@ func takeNotices[T any](q *queue, list *[]T) []T {
 	return out
 }
 
-// take returns all rumours, in the order in which their members first had one.
-func (q *queue) take() []Rumour {
+// take returns all changes, in the order in which their members first had one.
+func (q *queue) take() []Change {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	out := make([]Rumour, 0, len(q.order))
+	out := make([]Change, 0, len(q.order))
 	for _, k := range q.order {
 		out = append(out, q.pending[k])
 	}

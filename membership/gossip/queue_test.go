@@ -28,7 +28,7 @@ func TestQueueKeepsTheNewestRumour(t *testing.T) {
 	} {
 		q := newQueue()
 		for i, k := range c.put {
-			q.put(Rumour{k, Member{UUID: uuid(1), Epoch: 1, Meta: Meta{Term: uint64(i)}}}, true)
+			q.put(Change{k, Member{UUID: uuid(1), Epoch: 1, Meta: Meta{Term: uint64(i)}}}, true)
 		}
 		got := q.take()
 		if len(got) != 1 || got[0].Kind != c.want || got[0].Member.Meta.Term != uint64(len(c.put)-1) {
@@ -43,7 +43,7 @@ func TestQueueKeepsTheNewestRumour(t *testing.T) {
 func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
 	q := newQueue()
 	for i := range 100_000 {
-		q.put(Rumour{Updated, Member{UUID: uuid(i % 10), Epoch: 1}}, true)
+		q.put(Change{Updated, Member{UUID: uuid(i % 10), Epoch: 1}}, true)
 	}
 	select {
 	case <-q.wake:
@@ -130,7 +130,7 @@ func TestUnprovenMembersWakeSeldom(t *testing.T) {
 		defer q.close()
 		wakes, taken := 0, 0
 		for i := range 1000 {
-			q.put(Rumour{Seen, Member{UUID: uuid(i % 250), Epoch: uint64(i)}}, false)
+			q.put(Change{Seen, Member{UUID: uuid(i % 250), Epoch: uint64(i)}}, false)
 			time.Sleep(time.Millisecond)
 			select {
 			case <-q.wake:
@@ -144,7 +144,7 @@ func TestUnprovenMembersWakeSeldom(t *testing.T) {
 		if wakes > 12 || wakes < 9 || taken != 1000 {
 			t.Errorf("%d wakes in a second, %d of 1,000 rumours taken", wakes, taken)
 		}
-		q.put(Rumour{Seen, Member{UUID: uuid(1), Epoch: 1}}, true)
+		q.put(Change{Seen, Member{UUID: uuid(1), Epoch: 1}}, true)
 		select {
 		case <-q.wake:
 		default:

@@ -107,9 +107,9 @@ func (g *Gossip) review(now time.Time) {
 			g.members.setProven(r, p)
 		}
 	}
-	rumours := g.members.forget(now)
+	changes := g.members.forget(now)
 	if !g.closed {
-		g.queue.putAll(rumours)
+		g.queue.putAll(changes)
 	}
 }
 
@@ -201,7 +201,7 @@ func (g *Gossip) resolveSeeds() []netip.AddrPort {
 	return out
 }
 
-// joinAll exchanges all rumours with each address, with all at once.
+// joinAll exchanges all changes with each address, with all at once.
 func (g *Gossip) joinAll(addresses []netip.AddrPort) {
 	var wg sync.WaitGroup
 	for _, a := range addresses {

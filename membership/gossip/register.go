@@ -41,12 +41,12 @@ type record struct {
 	member  Member
 	proven  bool      // when it was last looked at
 	trusted bool      // memberlist may believe in it
-	seen    bool      // there was a rumour about it
+	seen    bool      // there was gossip about it
 	gone    bool      // or was never there
 	at      time.Time // of the last change, and of the last hearsay
 }
 
-// A register holds the members that there are rumours about.
+// A register holds the members that there is gossip about.
 //
 // Invariant: len(records) ≤ max; starts counts the records of each UUID; proven,
 // unproven and onTrust count those that are, those that are not, and those that are
@@ -65,11 +65,11 @@ func newRegister(max int) *register {
 func (r *register) len() int { return len(r.records) }
 
 // admit decides whether memberlist may believe that m is alive. It returns the
-// rumours that come of it if it may not.
-func (r *register) admit(m Member, proven bool, now time.Time) (rumours []Rumour, err error) {
+// changes that come of it if it may not.
+func (r *register) admit(m Member, proven bool, now time.Time) (changes []Change, err error) {
 	o := r.records[m.Key()]
 	if o == nil {
-		if rumours, err = r.makeRoom(m, proven, now); err != nil {
+		if changes, err = r.makeRoom(m, proven, now); err != nil {
 			return nil, err
 		}
 		o = &record{member: m, proven: proven, gone: true, at: now}
@@ -80,14 +80,14 @@ func (r *register) admit(m Member, proven bool, now time.Time) (rumours []Rumour
 		r.count(o, -1)
 		o.trusted = true
 		r.count(o, 1)
-		return rumours, nil
+		return changes, nil
 	}
-	return append(rumours, o.hearsay(m, now)...), errUnproven
+	return append(changes, o.hearsay(m, now)...), errUnproven
 }
 
 // makeRoom makes room for a record of m. It never drops one that is proven for one
 // that is not.
-func (r *register) makeRoom(m Member, proven bool, now time.Time) (rumours []Rumour, err error) {
+func (r *register) makeRoom(m Member, proven bool, now time.Time) (changes []Change, err error) {
 	if r.starts[m.UUID] >= maxStarts {
 		gone := r.oldest(now, 0, func(o *record) bool { return o.gone && o.member.UUID == m.UUID })
 		if gone == nil {
@@ -113,9 +113,9 @@ func (r *register) makeRoom(m Member, proven bool, now time.Time) (rumours []Rum
 	}
 	if victim != nil {
 		r.remove(victim)
-		rumours = victim.end()
+		changes = victim.end()
 	}
-	return rumours, nil
+	return changes, nil
 }
 
 // mayTrust reports whether memberlist may believe in o.
@@ -136,8 +136,8 @@ func (r *register) mayTrust(o *record, now time.Time) bool {
 	return true
 }
 
-// hearsay records a rumour about a member that is alive, which memberlist is not to believe.
-func (o *record) hearsay(m Member, now time.Time) []Rumour {
+// hearsay records gossip about a member that is alive, which memberlist is not to believe.
+func (o *record) hearsay(m Member, now time.Time) []Change {
 	if o.trusted {
 		return nil // memberlist finds out its fate
 	}
@@ -150,15 +150,15 @@ func (o *record) hearsay(m Member, now time.Time) []Rumour {
 		return nil
 	}
 	o.member, o.seen, o.gone, o.at = m, true, false, now
-	return []Rumour{{Kind: kind, Member: m}}
+	return []Change{{Kind: kind, Member: m}}
 }
 
-// end returns the last rumour about a record that is dropped.
-func (o *record) end() []Rumour {
+// end returns the last change about a record that is dropped.
+func (o *record) end() []Change {
 	if o.gone {
 		return nil
 	}
-	return []Rumour{{Kind: Gone, Member: o.member}}
+	return []Change{{Kind: Gone, Member: o.member}}
 }
 
 func (m Meta) equal(o Meta) bool {
@@ -167,7 +167,7 @@ func (m Meta) equal(o Meta) bool {
 	return bytes.Equal(x, y)
 }
 
-// saw records a rumour of memberlist's about m. It reports whether m is proven.
+// saw records memberlist's opinion of m. It reports whether m is proven.
 func (r *register) saw(m Member, gone bool, now time.Time) (proven bool) {
 	o := r.records[m.Key()]
 	if o == nil {
@@ -189,7 +189,7 @@ func (r *register) oldest(now time.Time, after time.Duration, match func(*record
 }
 
 // forget drops members that are gone for too long, and hearsay that is not repeated.
-func (r *register) forget(now time.Time) (rumours []Rumour) {
+func (r *register) forget(now time.Time) (changes []Change) {
 	for _, o := range r.records {
 		bound := forgetProven
 		switch {
@@ -202,10 +202,10 @@ func (r *register) forget(now time.Time) (rumours []Rumour) {
 		}
 		if now.Sub(o.at) > bound {
 			r.remove(o)
-			rumours = append(rumours, o.end()...)
+			changes = append(changes, o.end()...)
 		}
 	}
-	return rumours
+	return changes
 }
 
 // setProven records whether o is proven, which changes with the host's table.

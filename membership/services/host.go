@@ -9,22 +9,22 @@ import (
 )
 
 // A Host decides which lists of members enter the host's book, and when it sends them
-// to the others. The zero Host has received no list. It has one told for each incarnation,
+// to the others. The zero Host has received no list. It has one record for each incarnation,
 // and callers remove lives that are over: the number of members bounds it.
 type Host struct {
 	Book
-	told  map[addr.Incarnation]*told
-	count uint64
+	records map[addr.Incarnation]*record
+	count   uint64
 }
 
-// A told is the last list of one incarnation.
-type told struct {
-	order uint64 // of the incarnations, by their first list
-	said  List   // whole
-	list  List   // the part of it that the incarnation may serve
-	pace  pace
-	owing bool // it is not in the book, or was not sent to the members
-	cut   bool // the last list sent was shorter than the incarnation's own
+// A record is the last list of one incarnation.
+type record struct {
+	order   uint64 // of the incarnations, by their first list
+	said    List   // whole
+	list    List   // the part of it that the incarnation may serve
+	pace    pace
+	pending bool // it is not in the book, or was not sent to the members
+	cut     bool // the last list sent was shorter than the incarnation's own
 }
 
 // Bars reports whether an incarnation may not serve a name.
@@ -42,39 +42,39 @@ func (l List) without(bars Bars) List {
 // is sent when Due returns it, unless a later one has come by then. An earlier one is passed
 // over.
 func (h *Host) Take(l List, bars Bars) {
-	t := h.told[l.Incarnation]
+	t := h.records[l.Incarnation]
 	if t == nil {
-		if h.told == nil {
-			h.told = make(map[addr.Incarnation]*told)
+		if h.records == nil {
+			h.records = make(map[addr.Incarnation]*record)
 		}
 		h.count++
-		t = &told{order: h.count}
-		h.told[l.Incarnation] = t
+		t = &record{order: h.count}
+		h.records[l.Incarnation] = t
 	}
 	if l.Seq > t.said.Seq {
-		t.said, t.list, t.owing = l, l.without(bars), true
+		t.said, t.list, t.pending = l, l.without(bars), true
 	}
 }
 
 // Recheck has an incarnation serve the services that bars allows now.
 func (h *Host) Recheck(incarnation addr.Incarnation, bars Bars) {
-	if t := h.told[incarnation]; t != nil {
+	if t := h.records[incarnation]; t != nil {
 		if list := t.said.without(bars); !list.same(t.list) {
-			t.list, t.owing = list, true
+			t.list, t.pending = list, true
 		}
 	}
 }
 
 // RecheckAll is Recheck for all incarnations.
 func (h *Host) RecheckAll(bars Bars) {
-	for incarnation := range h.told {
+	for incarnation := range h.records {
 		h.Recheck(incarnation, bars)
 	}
 }
 
 // Barred returns the names in an incarnation's last list that it may not serve.
 func (h *Host) Barred(incarnation addr.Incarnation) []string {
-	if t := h.told[incarnation]; t != nil {
+	if t := h.records[incarnation]; t != nil {
 		return t.said.missing(t.list)
 	}
 	return nil
@@ -83,16 +83,16 @@ func (h *Host) Barred(incarnation addr.Incarnation) []string {
 // Remove forgets an incarnation. The members learn of its end by itself.
 func (h *Host) Remove(incarnation addr.Incarnation) {
 	h.Book.Remove(incarnation)
-	delete(h.told, incarnation)
-	h.oweCut()
+	delete(h.records, incarnation)
+	h.resendCut()
 }
 
-// oweCut has lists sent again that were cut off: there may be room for more of them. It
+// resendCut has lists sent again that were cut off: there may be room for more of them. It
 // reports whether there are some.
-func (h *Host) oweCut() (some bool) {
-	for _, t := range h.told {
-		if !t.owing && len(h.Of(t.list.Incarnation).Services) < len(t.list.Services) {
-			t.owing, some = true, true
+func (h *Host) resendCut() (some bool) {
+	for _, t := range h.records {
+		if !t.pending && len(h.Of(t.list.Incarnation).Services) < len(t.list.Services) {
+			t.pending, some = true, true
 		}
 	}
 	return some
@@ -101,13 +101,13 @@ func (h *Host) oweCut() (some bool) {
 // Due puts into the book the lists that may be sent now, and returns them, cut to the
 // available room. next is when there will be more; zero: after the next change.
 func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
-	var all []*told
-	for _, t := range h.told {
-		if t.owing {
+	var all []*record
+	for _, t := range h.records {
+		if t.pending {
 			all = append(all, t)
 		}
 	}
-	slices.SortFunc(all, func(a, b *told) int { return cmp.Compare(a.order, b.order) })
+	slices.SortFunc(all, func(a, b *record) int { return cmp.Compare(a.order, b.order) })
 	for _, t := range all {
 		if !t.pace.ready(now) {
 			if next.IsZero() || t.pace.at().Before(next) {
@@ -115,7 +115,7 @@ func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 			}
 			continue
 		}
-		t.owing = false
+		t.pending = false
 		l := t.list
 		room := MaxCluster - h.total + len(h.Of(l.Incarnation).Services)
 		l.Services = l.Services[:min(len(l.Services), room)]
@@ -123,7 +123,7 @@ func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 		put := h.Put(l)
 		cut := len(l.Services) < len(t.said.Services)
 		put, t.cut = put || cut || t.cut, cut // the incarnation itself is to be notified
-		if h.total < before && h.oweCut() {
+		if h.total < before && h.resendCut() {
 			next = now // some may have been looked at before this one
 		}
 		if put {

@@ -62,13 +62,13 @@ func TestDiskFaultsRefuseWritesAndEnd(t *testing.T) {
 			wantError(t, "put secret", s.PutSecret(SecretTokens, []byte("x")), errno, "tokens")
 			_, err = s.NextEpoch()
 			wantError(t, "next epoch", err, errno, "epoch")
-			wantError(t, "tend", s.Tend(), errno)
+			wantError(t, "tend", s.Maintain(), errno)
 			if g, ok := s.Leases().Get(1); !ok || g.Generation != 1 || s.Secret(SecretTokens) != nil {
 				t.Errorf("after failures the state has lease %+v and token %q", g, s.Secret(SecretTokens))
 			}
 
 			must(t, faults.Clear(id))
-			must(t, s.Tend())
+			must(t, s.Maintain())
 			must(t, s.Trouble())
 			must(t, s.Leases().Put(grantOf(1, 3)))
 			must(t, s.PutSecret(SecretTokens, []byte("y")))
@@ -84,13 +84,13 @@ func TestAFullDiskIsSeenWithoutAWrite(t *testing.T) {
 	dir, faults := withFaults(t.TempDir())
 	defer faults.Close()
 	s := initHost(t, dir, faults)
-	must(t, s.Tend())
+	must(t, s.Maintain())
 	_, err := faults.Add(failpoint.Fault{Kind: failpoint.Disk, Disk: failpoint.DiskFull, For: failpoint.Duration(time.Hour)})
 	must(t, err)
-	wantError(t, "tend", s.Tend(), syscall.ENOSPC, "free space")
+	wantError(t, "tend", s.Maintain(), syscall.ENOSPC, "free space")
 	_, err = faults.ClearAll()
 	must(t, err)
-	must(t, s.Tend())
+	must(t, s.Maintain())
 }
 
 // TestCrashAtEveryStepOfAWrite ends the node at each step of a file's and of the
@@ -121,7 +121,7 @@ func TestCrashAtEveryStepOfAWrite(t *testing.T) {
 					t.Errorf("next term %d after %d: %v", term, acked.term, err)
 				}
 				must(t, next.Leases().Put(grantOf(1, addr.Generation(tried.lease+1))))
-				must(t, next.Tend())
+				must(t, next.Maintain())
 			})
 		}
 	}
@@ -172,7 +172,7 @@ func TestAnErrorAtEveryStepOfAWriteLeavesTheOldStateOrTheNew(t *testing.T) {
 		if failed == 0 {
 			t.Errorf("%s: nothing failed", info.Name)
 		}
-		must(t, s.Tend())
+		must(t, s.Maintain())
 		next := again(t, s)
 		if g, _ := next.Leases().Get(1); g.Generation != 4 {
 			t.Errorf("%s: the next start has lease %+v", info.Name, g)
@@ -191,13 +191,13 @@ func TestRealFullFileSystem(t *testing.T) {
 	defer func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) }()
 	s := initHost(t, filepath.Join(dir, "state"), nil)
 	must(t, s.Leases().Put(grantOf(1, 1)))
-	must(t, s.Tend())
+	must(t, s.Maintain())
 
 	hog := filepath.Join(dir, "hog")
 	if err := os.WriteFile(hog, make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("filling: %v", err)
 	}
-	wantError(t, "tend", s.Tend(), syscall.ENOSPC, "free space")
+	wantError(t, "tend", s.Maintain(), syscall.ENOSPC, "free space")
 	wantError(t, "put secret", s.PutSecret(SecretTokens, bytes.Repeat([]byte("x"), 8<<10)), syscall.ENOSPC, "tokens")
 	for i := range 2000 { // until the table needs another page
 		if err := s.Leases().Put(grantOf(addr.NodeID(i+2), 1)); err != nil {
@@ -209,7 +209,7 @@ func TestRealFullFileSystem(t *testing.T) {
 	had := len(s.Leases().All())
 
 	must(t, os.Remove(hog))
-	must(t, s.Tend())
+	must(t, s.Maintain())
 	must(t, s.Leases().Put(grantOf(5000, 1)))
 	next := again(t, s)
 	if got := len(next.Leases().All()); got != had+1 {

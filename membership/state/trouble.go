@@ -34,7 +34,7 @@ func (t *trouble) get() (files, table, look error) {
 }
 
 // Trouble returns why the directory cannot be written now, as far as was seen:
-// the last write failed, or [State.Tend] found no room. It is nil if all is well.
+// the last write failed, or [State.Maintain] found no room. It is nil if all is well.
 func (s *State) Trouble() error {
 	files, table, look := s.trouble.get()
 	for _, err := range []error{table, files, look} {
@@ -45,10 +45,10 @@ func (s *State) Trouble() error {
 	return nil
 }
 
-// Tend checks whether the directory can be written and, after a write that failed,
+// Maintain checks whether the directory can be written and, after a write that failed,
 // tries whether it works again. The owner of a State calls it regularly, about once a
 // second. It returns the result of [State.Trouble].
-func (s *State) Tend() error {
+func (s *State) Maintain() error {
 	err := s.fs.Look(s.dir)
 	if err != nil {
 		err = writeError(s.dir, err)

@@ -30,7 +30,7 @@
 // that only in the second half of a heartbeat. So the shell can move it to a
 // moment at which the process is awake anyway. After a Tick nothing is due at
 // that same moment. A [Pace] steps the machines and says when to tick, and turns
-// what the lifelines between two members show into evidence ([Lifeline], [Sight]).
+// what the lifelines between two members show into evidence ([Lifeline], [DialResult]).
 //
 // The type of each action documents the shell's part. Together:
 //
@@ -156,7 +156,7 @@
 //	unclaimed at the end of the grace period         silent
 //	an operator's command (Expel)                    at once, expelled or banned
 //	a member reports that it announced the end of    partitioned, for that member,
-//	  an incarnation that the table has (EndTold)              unless a line below applies
+//	  an incarnation that the table has (EndAnnounced)              unless a line below applies
 //	two incarnations that announced each other's end in     partitioned, for one of the two
 //	  an outage of the host
 //	more than two incarnations, and most of those that      partitioned, for the incarnation that
@@ -164,7 +164,7 @@
 //	  announced the end of one that lived before it too
 //
 // A report about another incarnation alone removes no node, so that two members that lie
-// together cannot remove a third one. A rumour only starts a check.
+// together cannot remove a third one. Gossip only starts a check.
 // That a member reaches another incarnation counts only with that incarnation's signature of
 // the host's challenge: the shell passes nothing else on, so that no member can hide that
 // an incarnation is over. An outage is the time before this host started, and a time in which
@@ -201,7 +201,7 @@
 // of the host lacks it, and when the host still has an incarnation that the member
 // announced as ended: an end is never taken back, so the member gives up its own
 // incarnation instead. If the incarnation that it announced as ended is another member's, it
-// reports that (EndTold), and begins anew unless the host finds in an outage that the
+// reports that (EndAnnounced), and begins anew unless the host finds in an outage that the
 // other one has to.
 // After an EventReset the view is empty: there is no EventRemoved for the peers
 // that it held, and every live peer is added anew, because to the new incarnation each
@@ -220,7 +220,7 @@
 //
 // Both machines compare each input's time with that of the last Tick. After a
 // gap of more than [Timing].Stall nothing that was heard, or not heard, before
-// counts: silences and rumours are discarded, running checks start over, and
+// counts: silences and gossip are discarded, running checks start over, and
 // every incarnation has a fresh bound. A member has the data path revalidate and
 // reports nothing before the host has answered it. A host that stood still for
 // longer than the silence bound may have been removed by its members; when most of

@@ -159,7 +159,7 @@ func TestReturningNodeHarmsNobody(t *testing.T) {
 			w.heal()
 			for _, o := range w.machines { // its stale rumours are believed
 				for _, l := range sortedIncarnations(o.proc.member) {
-					o.proc.stepMember(Gossip{l, RumouredDead})
+					o.proc.stepMember(Gossip{l, GossipDead})
 				}
 			}
 			w.until(5*time.Second, "everybody is back", w.whole)

@@ -106,8 +106,8 @@ type ending struct {
 	incarnation addr.Incarnation
 	reason      Reason
 	since       time.Time
-	sent        time.Time                       // last delivery to those in owed
-	owed        map[addr.NodeID]addr.Generation // lives that have not acknowledged yet
+	sent        time.Time                       // last delivery to those in pending
+	pending     map[addr.NodeID]addr.Generation // lives that have not acknowledged yet
 }
 
 // NewHost returns the host of a cluster. Leases that were active wait, for the
@@ -445,9 +445,9 @@ func (h *Host) Asked(l addr.Incarnation, nonce uint64) bool {
 // Speaks reports whether an incarnation is bound to the session.
 func (h *Host) Speaks(s SessionID) bool { return h.sessions[s] != nil }
 
-// Owing returns how many members have not said yet that they have dealt with the
+// Pending returns how many members have not said yet that they have dealt with the
 // end of l; while that is being written, one at least.
-func (h *Host) Owing(l addr.Incarnation) int {
+func (h *Host) Pending(l addr.Incarnation) int {
 	if n := h.find(l.Node); n != nil && n.node.Incarnation == l {
 		return 1
 	}
@@ -456,7 +456,7 @@ func (h *Host) Owing(l addr.Incarnation) int {
 		return 0
 	}
 	owing := 0
-	for id := range e.owed {
+	for id := range e.pending {
 		if n := h.find(id); n != nil && n.up {
 			owing++ // one that is away ends all with it before it comes back
 		}

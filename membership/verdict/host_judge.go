@@ -164,11 +164,11 @@ func (h *Host) report(now time.Time, from *hostNode, m Report) {
 		delete(n.complaints, from.id())
 		return
 	}
-	if m.Evidence == EndTold {
+	if m.Evidence == EndAnnounced {
 		h.dispute(now, n, from)
 		return
 	}
-	if m.Evidence != RumourDead {
+	if m.Evidence != DeadInGossip {
 		if n.complaints == nil {
 			n.complaints = make(map[addr.NodeID]time.Time)
 		}
@@ -295,16 +295,16 @@ func (h *Host) removed(now time.Time, n *hostNode) {
 // end puts the incarnation of n into quarantine and notes the incarnations that have to
 // acknowledge: all that may have received it in a table.
 func (h *Host) end(now time.Time, n *hostNode, why Reason) *ending {
-	e := &ending{incarnation: n.node.Incarnation, reason: why, since: now, sent: now, owed: make(map[addr.NodeID]addr.Generation)}
+	e := &ending{incarnation: n.node.Incarnation, reason: why, since: now, sent: now, pending: make(map[addr.NodeID]addr.Generation)}
 	for _, o := range h.nodes {
 		delete(o.complaints, n.id())
 		if o != n && n.shown && (o.phase == live || o.phase == unclaimed) {
-			e.owed[o.id()] = o.node.Incarnation.Generation
+			e.pending[o.id()] = o.node.Incarnation.Generation
 		}
 	}
 	for _, other := range h.ended {
-		if g, ok := other.owed[n.id()]; ok && g == n.node.Incarnation.Generation {
-			delete(other.owed, n.id())
+		if g, ok := other.pending[n.id()]; ok && g == n.node.Incarnation.Generation {
+			delete(other.pending, n.id())
 		}
 	}
 	h.disputes = slices.DeleteFunc(h.disputes, func(d dispute) bool { return d.about == n.node.Incarnation }) // its own reports still count
@@ -315,7 +315,7 @@ func (h *Host) end(now time.Time, n *hostNode, why Reason) *ending {
 // ack removes a member from those that owe an acknowledgement.
 func (h *Host) ack(from *hostNode, m Ack) {
 	if e := h.ended[m.Incarnation.Node]; e != nil && e.incarnation == m.Incarnation {
-		delete(e.owed, from.id())
+		delete(e.pending, from.id())
 	}
 }
 
@@ -324,11 +324,11 @@ func (h *Host) ack(from *hostNode, m Ack) {
 func (h *Host) tickEnded(now time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(h.ended)) {
 		e := h.ended[id]
-		if len(e.owed) > 0 && now.Sub(e.sent) >= h.t.Resend {
+		if len(e.pending) > 0 && now.Sub(e.sent) >= h.t.Resend {
 			e.sent = now
 			h.repeat(e)
 		}
-		if len(e.owed) > 0 || now.Sub(e.since) < h.t.Quarantine {
+		if len(e.pending) > 0 || now.Sub(e.since) < h.t.Quarantine {
 			continue
 		}
 		delete(h.ended, id)
@@ -339,7 +339,7 @@ func (h *Host) tickEnded(now time.Time) {
 }
 
 func (h *Host) repeat(e *ending) {
-	for _, id := range slices.Sorted(maps.Keys(e.owed)) {
+	for _, id := range slices.Sorted(maps.Keys(e.pending)) {
 		if n := h.find(id); n != nil && n.up && n.phase == live {
 			h.send(n.session, RemovedIncarnation{Term: h.term, Incarnation: e.incarnation, Reason: e.reason})
 		}

@@ -55,7 +55,7 @@ func (h *Host) sendChanges(now time.Time) {
 // sendChangesNow sends all announced entries. It comes before the end of any incarnation, so
 // that the beginning of every incarnation is sent, however short the incarnation was.
 func (h *Host) sendChangesNow(now time.Time) {
-	for part := range slices.Chunk(h.changes.nodes, MaxNews) {
+	for part := range slices.Chunk(h.changes.nodes, MaxDelta) {
 		h.version++
 		m := Delta{Term: h.term, Version: h.version}
 		for _, n := range part {

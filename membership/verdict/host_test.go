@@ -242,7 +242,7 @@ func TestHostStepsDownBeforeAHigherTerm(t *testing.T) {
 func TestOneReporterCannotRemoveALivingNode(t *testing.T) {
 	b := newBench(t)
 	victim, _ := b.join(1, 1), b.join(2, 2)
-	for _, e := range []Evidence{LinkSilent, LinkReset, LinkFenced, LinkRefused, RumourDead, EndTold} {
+	for _, e := range []Evidence{LinkSilent, LinkReset, LinkFenced, LinkRefused, DeadInGossip, EndAnnounced} {
 		out := b.in(2, Report{victim, e})
 		if c, ok := sent[Check](out, 1); ok {
 			b.in(1, CheckResult{Nonce: c.Nonce, Target: victim, Reached: true})
@@ -251,7 +251,7 @@ func TestOneReporterCannotRemoveALivingNode(t *testing.T) {
 		if b.h.living(victim) == nil {
 			t.Fatalf("evidence %d of one reporter removed a living node", e)
 		}
-		if e == EndTold && b.h.find(2) != nil {
+		if e == EndAnnounced && b.h.find(2) != nil {
 			t.Error("who alone told another's end keeps its incarnation")
 		}
 	}
@@ -576,8 +576,8 @@ func TestOneOfTwoThatToldEachOthersEndStays(t *testing.T) {
 	b := newBench(t)
 	first, second := b.join(1, 1), b.join(2, 2)
 	b.outage()
-	b.in(1, Report{second, EndTold})
-	b.in(2, Report{first, EndTold})
+	b.in(1, Report{second, EndAnnounced})
+	b.in(2, Report{first, EndAnnounced})
 	b.wait(b.h.t.Silence+moment, 1, 2)
 	if b.h.living(first) == nil || b.h.find(second.Node) != nil {
 		t.Errorf("of %v and %v, %v and %v are left; want the lower ID only", first, second, b.h.living(first), b.h.living(second))
@@ -615,7 +615,7 @@ func TestNobodyIsRemovedByFew(t *testing.T) {
 				b.outage()
 			}
 			for _, s := range x.accusers {
-				b.in(s, Report{incarnations[1], EndTold})
+				b.in(s, Report{incarnations[1], EndAnnounced})
 				b.sync()
 			}
 			b.wait(b.h.t.Silence+moment, all...)

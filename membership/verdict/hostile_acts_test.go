@@ -257,14 +257,14 @@ func (r *hostileRun) hostEpoch() uint64 {
 
 // accuse reports lives to the host.
 func (r *hostileRun) accuse(h *machine, a act, rng *rand.Rand) {
-	incarnations, evidence := r.about(a), []Evidence{EndTold}
+	incarnations, evidence := r.about(a), []Evidence{EndAnnounced}
 	switch a.do {
 	case reportsOne:
-		evidence = []Evidence{LinkSilent, LinkReset, LinkFenced, LinkRefused, RumourDead, LinkAlive, Evidence(rng.IntN(256))}
+		evidence = []Evidence{LinkSilent, LinkReset, LinkFenced, LinkRefused, DeadInGossip, LinkAlive, Evidence(rng.IntN(256))}
 		rng.Shuffle(len(evidence), func(i, j int) { evidence[i], evidence[j] = evidence[j], evidence[i] })
 		evidence = evidence[:1+rng.IntN(len(evidence))]
 	case reportsAll:
-		incarnations, evidence = r.incarnations, []Evidence{Evidence(1 + rng.IntN(int(EndTold)))}
+		incarnations, evidence = r.incarnations, []Evidence{Evidence(1 + rng.IntN(int(EndAnnounced)))}
 	case endsAll:
 		incarnations = append([]addr.Incarnation{{Node: addr.Host, Generation: r.hostGeneration()}}, r.incarnations...)
 	}
@@ -370,10 +370,10 @@ func (r *hostileRun) rumours(a act, rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		incarnations = append([]addr.Incarnation{{Node: addr.Host, Generation: r.hostGeneration()}}, incarnations...)
 	}
-	what := []Rumour{RumouredDead, RumouredDead, RumouredWeak, RumouredAlive}[rng.IntN(4)]
+	what := []GossipState{GossipDead, GossipDead, GossipSuspect, GossipAlive}[rng.IntN(4)]
 	again := time.Duration(0)
 	if a.do == keepsRumouring {
-		what, again = []Rumour{RumouredDead, RumouredAlive}[a.salt%2], 250*time.Millisecond
+		what, again = []GossipState{GossipDead, GossipAlive}[a.salt%2], 250*time.Millisecond
 	}
 	for _, m := range r.w.machines {
 		p := m.proc
@@ -395,6 +395,6 @@ func (r *hostileRun) rumours(a act, rng *rand.Rand) {
 // truth makes p hear true gossip about an incarnation.
 func (r *hostileRun) truth(p *proc, l addr.Incarnation) {
 	if s := r.w.pairs[pair{p, l}]; s != nil {
-		p.stepMember(Gossip{l, s.rumour})
+		p.stepMember(Gossip{l, s.gossip})
 	}
 }

@@ -46,8 +46,8 @@ const (
 	// Acts of hostile members.
 	reportsOne     // all evidence about one
 	reportsAll     // one kind of evidence about all
-	endsOne        // EndTold about one
-	endsAll        // EndTold about all
+	endsOne        // EndAnnounced about one
+	endsAll        // EndAnnounced about all
 	answersChecks  // for long: whatever is checked is reached, or is not
 	acksAll        // removals that were never told
 	leavesOthers   // Leave of another incarnation

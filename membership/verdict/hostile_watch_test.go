@@ -136,7 +136,7 @@ func (r *hostileRun) heard(p *proc, got Received) {
 	case Report:
 		by := from.member.self
 		switch {
-		case m.Evidence == EndTold && r.known[by]:
+		case m.Evidence == EndAnnounced && r.known[by]:
 			if r.accusers[m.About] == nil {
 				r.accusers[m.About] = make(map[addr.Incarnation]bool)
 			}

@@ -10,10 +10,10 @@ import (
 type Lifeline struct {
 	Shown addr.Incarnation // that the peer showed on the last one; the zero Incarnation before the first
 
-	told    time.Time // the sign of life that was last reported
-	silent  time.Time // when silence was last reported; zero: it is not silent
-	doubted time.Time // when the others were last told of a doubt
-	denied  denial    // the first of the last looks in a row that did not find an incarnation
+	reported time.Time // the sign of life that was last reported
+	silent   time.Time // when silence was last reported; zero: it is not silent
+	doubted  time.Time // when the others were last told of a doubt
+	denied   denial    // the first of the last looks in a row that did not find an incarnation
 }
 
 // A denial is when a peer was first found not to be an incarnation.
@@ -24,7 +24,7 @@ type denial struct {
 
 // Raise records that there is a new lifeline, on which the peer shows an incarnation.
 func (l *Lifeline) Raise(shown addr.Incarnation) {
-	l.Shown, l.told, l.silent = shown, time.Time{}, time.Time{}
+	l.Shown, l.reported, l.silent = shown, time.Time{}, time.Time{}
 }
 
 // Silent reports whether the lifeline is silent. One that is may stay so long after the
@@ -32,8 +32,8 @@ func (l *Lifeline) Raise(shown addr.Incarnation) {
 // end has given it up and could not say so.
 func (l *Lifeline) Silent() bool { return !l.silent.IsZero() }
 
-// Excuse takes now for a sign of life, after this process paused.
-func (l *Lifeline) Excuse(now time.Time) { l.told, l.silent = now, time.Time{} }
+// ResetTimers takes now for a sign of life, after this process paused.
+func (l *Lifeline) ResetTimers(now time.Time) { l.reported, l.silent = now, time.Time{} }
 
 // BeginLines begins a look at all lifelines, each of which Heard is asked about.
 func (p *Pace) BeginLines() { p.lines = time.Time{} }
@@ -44,8 +44,8 @@ func (p *Pace) Heard(l *Lifeline, incarnation addr.Incarnation, alive, now time.
 	due, doubtful := alive.Add(p.lineBound()), alive.Add(p.t.Silence/2)
 	doubt = !now.Before(doubtful) && l.Shown == incarnation && p.doubts(l, incarnation, now)
 	switch {
-	case !alive.Equal(l.told) && now.Before(due):
-		l.told, l.silent = alive, time.Time{}
+	case !alive.Equal(l.reported) && now.Before(due):
+		l.reported, l.silent = alive, time.Time{}
 		e = l.speaksFor(incarnation)
 	case !now.Before(due) && now.Sub(l.silent) >= p.t.Silence:
 		l.silent = now
@@ -102,39 +102,39 @@ func (p *Pace) doubts(l *Lifeline, incarnation addr.Incarnation, now time.Time) 
 	return true
 }
 
-// A Sight is the result of a dial of an incarnation, the weaker first: of several addresses the
+// A DialResult is the result of a dial of an incarnation, the weaker first: of several addresses the
 // strongest counts.
-type Sight uint8
+type DialResult uint8
 
-// The sights.
+// The results.
 const (
-	SawNothing           Sight = iota // this node could not dial at all, which says nothing of the other one
-	SawNobody                         // no node answered
-	SawFence                          // it said that our incarnation is over
-	SawNewer                          // another start of it answered
-	SawNoSuchIncarnation              // it answered, and is not that incarnation: it is another one, or none
-	SawAlive                          // it answered
+	DialUntried    DialResult = iota // this node could not dial at all, which says nothing of the other one
+	DialUnanswered                   // no node answered
+	DialFenced                       // it said that our incarnation is over
+	DialNewer                        // another start of it answered
+	DialNotThere                     // it answered, and is not that incarnation: it is another one, or none
+	DialAlive                        // it answered
 )
 
-// Sees compares the node that answered with the one that is meant.
-func (c Contact) Sees(epoch uint64, incarnation addr.Incarnation) Sight {
+// Answer compares the node that answered with the one that is meant.
+func (c Contact) Answer(epoch uint64, incarnation addr.Incarnation) DialResult {
 	switch {
 	case epoch != c.Epoch:
-		return SawNewer
+		return DialNewer
 	case incarnation != c.Incarnation:
-		return SawNoSuchIncarnation
+		return DialNotThere
 	}
-	return SawAlive
+	return DialAlive
 }
 
 // Outcome returns what a sight is to a host that asked for a redial.
-func (s Sight) Outcome() RedialOutcome {
+func (s DialResult) Outcome() RedialOutcome {
 	switch s {
-	case SawNothing:
+	case DialUntried:
 		return RedialUntried
-	case SawAlive, SawNoSuchIncarnation: // the process is there, and asks for an incarnation again
+	case DialAlive, DialNotThere: // the process is there, and asks for an incarnation again
 		return RedialAlive
-	case SawNewer:
+	case DialNewer:
 		return RedialNewer
 	}
 	return RedialFailed
@@ -143,19 +143,19 @@ func (s Sight) Outcome() RedialOutcome {
 // Met turns a sight into evidence about an incarnation, as Heard does. A node that does not show
 // the incarnation may not have its grant yet: it is fenced if it has shown that incarnation before, or
 // does not show it for as long as it might be silent.
-func (p *Pace) Met(l *Lifeline, incarnation addr.Incarnation, met Sight, now time.Time) (e Evidence, doubt bool) {
+func (p *Pace) Met(l *Lifeline, incarnation addr.Incarnation, met DialResult, now time.Time) (e Evidence, doubt bool) {
 	denied := l.denied
 	l.denied = denial{}
 	switch met {
-	case SawAlive:
+	case DialAlive:
 		return LinkAlive, false
-	case SawNewer:
+	case DialNewer:
 		return LinkReset, false
-	case SawFence:
+	case DialFenced:
 		return LinkFenced, false
-	case SawNobody:
+	case DialUnanswered:
 		return LinkRefused, p.doubts(l, incarnation, now)
-	case SawNoSuchIncarnation:
+	case DialNotThere:
 		if denied.incarnation != incarnation {
 			denied = denial{incarnation, now}
 		}

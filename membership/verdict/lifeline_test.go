@@ -69,7 +69,7 @@ func TestALifelineSpeaksForTheIncarnationThatItShows(t *testing.T) {
 func TestADoubtIsToldOnceASecond(t *testing.T) {
 	s := newSeat(t)
 	p, l := paced(s, peerIncarnation)
-	if e, doubt := p.Met(l, peerIncarnation, SawNobody, s.now); e != LinkRefused || doubt {
+	if e, doubt := p.Met(l, peerIncarnation, DialUnanswered, s.now); e != LinkRefused || doubt {
 		t.Errorf("with a host, an incarnation that is not met is evidence %d, doubt %v, want %d and none", e, doubt, LinkRefused)
 	}
 	s, incarnations := newLonelySeat(t)
@@ -82,10 +82,10 @@ func TestADoubtIsToldOnceASecond(t *testing.T) {
 		if _, doubt := p.Heard(l, incarnation, s.now, s.now.Add(quiet)); doubt != s.m.Watches(incarnation) {
 			t.Errorf("%v is doubted: %v, watched: %v", incarnation, doubt, s.m.Watches(incarnation))
 		}
-		if _, doubt := p.Met(l, incarnation, SawNobody, s.now.Add(quiet+doubtEvery-1)); doubt {
+		if _, doubt := p.Met(l, incarnation, DialUnanswered, s.now.Add(quiet+doubtEvery-1)); doubt {
 			t.Errorf("%v is doubted twice in a second", incarnation)
 		}
-		if _, doubt := p.Met(l, incarnation, SawNobody, s.now.Add(quiet+doubtEvery)); doubt != s.m.Watches(incarnation) {
+		if _, doubt := p.Met(l, incarnation, DialUnanswered, s.now.Add(quiet+doubtEvery)); doubt != s.m.Watches(incarnation) {
 			t.Errorf("%v is doubted again: %v, watched: %v", incarnation, doubt, s.m.Watches(incarnation))
 		}
 	}
@@ -96,34 +96,34 @@ func TestADoubtIsToldOnceASecond(t *testing.T) {
 func TestAnIncarnationThatIsNotShownMayStillCome(t *testing.T) {
 	s := newSeat(t)
 	p, l := paced(s, addr.Incarnation{})
-	met := func(after time.Duration, met Sight) Evidence {
+	met := func(after time.Duration, met DialResult) Evidence {
 		e, _ := p.Met(l, peerIncarnation, met, s.now.Add(after))
 		return e
 	}
 	silence := Fast().Silence
-	if e := met(0, SawNoSuchIncarnation); e != 0 {
+	if e := met(0, DialNotThere); e != 0 {
 		t.Errorf("the first look is evidence %d", e)
 	}
-	if e := met(silence-1, SawNoSuchIncarnation); e != 0 {
+	if e := met(silence-1, DialNotThere); e != 0 {
 		t.Errorf("a look within the silence bound is evidence %d", e)
 	}
-	if e := met(silence, SawNoSuchIncarnation); e != LinkFenced {
+	if e := met(silence, DialNotThere); e != LinkFenced {
 		t.Errorf("a look after it is evidence %d, want %d", e, LinkFenced)
 	}
-	if e := met(silence, SawAlive); e != LinkAlive {
+	if e := met(silence, DialAlive); e != LinkAlive {
 		t.Errorf("the incarnation itself is evidence %d, want %d", e, LinkAlive)
 	}
-	if e := met(silence+1, SawNoSuchIncarnation); e != 0 {
+	if e := met(silence+1, DialNotThere); e != 0 {
 		t.Errorf("the first look after that is evidence %d", e)
 	}
 	l.Raise(peerIncarnation)
-	if e := met(silence+1, SawNoSuchIncarnation); e != LinkFenced {
+	if e := met(silence+1, DialNotThere); e != LinkFenced {
 		t.Errorf("an incarnation that was shown and is not any more is evidence %d, want %d", e, LinkFenced)
 	}
 	for _, c := range []struct {
-		met  Sight
+		met  DialResult
 		want Evidence
-	}{{SawNothing, 0}, {SawFence, LinkFenced}, {SawNewer, LinkReset}} {
+	}{{DialUntried, 0}, {DialFenced, LinkFenced}, {DialNewer, LinkReset}} {
 		if e := met(0, c.met); e != c.want {
 			t.Errorf("sight %d is evidence %d, want %d", c.met, e, c.want)
 		}
@@ -136,9 +136,9 @@ func TestSightsOfAnIncarnation(t *testing.T) {
 	for _, x := range []struct {
 		got, want any
 	}{
-		{c.Sees(3, peerIncarnation), SawAlive}, {c.Sees(3, other), SawNoSuchIncarnation}, {c.Sees(4, peerIncarnation), SawNewer},
-		{SawAlive.Outcome(), RedialAlive}, {SawNoSuchIncarnation.Outcome(), RedialAlive}, {SawNewer.Outcome(), RedialNewer},
-		{SawFence.Outcome(), RedialFailed}, {SawNobody.Outcome(), RedialFailed}, {SawNothing.Outcome(), RedialUntried},
+		{c.Answer(3, peerIncarnation), DialAlive}, {c.Answer(3, other), DialNotThere}, {c.Answer(4, peerIncarnation), DialNewer},
+		{DialAlive.Outcome(), RedialAlive}, {DialNotThere.Outcome(), RedialAlive}, {DialNewer.Outcome(), RedialNewer},
+		{DialFenced.Outcome(), RedialFailed}, {DialUnanswered.Outcome(), RedialFailed}, {DialUntried.Outcome(), RedialUntried},
 	} {
 		if x.got != x.want {
 			t.Errorf("got %v, want %v", x.got, x.want)

@@ -41,8 +41,8 @@ type LineShell[L any] interface {
 	// the peer is to dial the one that stays. Looked takes the result.
 	LookLine(*L, Node, time.Duration)
 	CloseLine(*L) // it is not needed any more
-	TellDoubt(*L, Node)
-	TellLink(Link)
+	SendDoubt(*L, Node)
+	ReportLink(Link)
 }
 
 // Lines are the lifelines of a node. They decide which of them are opened, and when one that
@@ -92,11 +92,11 @@ func (x *Lines[L]) Living(k Start) (Node, bool) {
 	return Node{}, false
 }
 
-// Tend opens the lifelines that should be there, closes those that need not, reports to the
+// Maintain opens the lifelines that should be there, closes those that need not, reports to the
 // member which incarnations are alive or silent, and forgets the lines of those that are
 // gone. Without a host it also dials nodes that should dial and do not: a node that has no
 // incarnation any more dials no other.
-func (x *Lines[L]) Tend(now time.Time) {
+func (x *Lines[L]) Maintain(now time.Time) {
 	nodes := x.pace.member.Nodes()
 	living := make(map[Start]bool, len(nodes))
 	x.pace.BeginLines()
@@ -107,7 +107,7 @@ func (x *Lines[L]) Tend(now time.Time) {
 		k := Start{n.UUID, n.Epoch}
 		living[k] = true
 		if wanted := x.shell.Wants(n.Incarnation); wanted || x.at[k] != nil {
-			x.tend(x.At(k), n, wanted, now)
+			x.maintain(x.At(k), n, wanted, now)
 		}
 	}
 	x.all = slices.DeleteFunc(x.all, func(l *L) bool {
@@ -120,7 +120,7 @@ func (x *Lines[L]) Tend(now time.Time) {
 	})
 }
 
-func (x *Lines[L]) tend(l *L, n Node, wanted bool, now time.Time) {
+func (x *Lines[L]) maintain(l *L, n Node, wanted bool, now time.Time) {
 	b := x.line(l)
 	if b.Up {
 		e, doubt := x.pace.Heard(&b.Lifeline, n.Incarnation, x.shell.Alive(l), now)
@@ -152,10 +152,10 @@ func (x *Lines[L]) look(l *L, n Node, limit time.Duration) {
 // tell passes on the evidence about an incarnation, if there is any, and a doubt.
 func (x *Lines[L]) tell(l *L, n Node, e Evidence, doubt bool) {
 	if doubt {
-		x.shell.TellDoubt(l, n)
+		x.shell.SendDoubt(l, n)
 	}
 	if e != 0 {
-		x.shell.TellLink(Link{Incarnation: n.Incarnation, Evidence: e})
+		x.shell.ReportLink(Link{Incarnation: n.Incarnation, Evidence: e})
 	}
 }
 
@@ -186,14 +186,14 @@ func (x *Lines[L]) Dialed(l *L, up, outlived bool, now time.Time) (raise, tell b
 }
 
 // Looked takes the result of a look.
-func (x *Lines[L]) Looked(l *L, n Node, met Sight, now time.Time) {
+func (x *Lines[L]) Looked(l *L, n Node, met DialResult, now time.Time) {
 	b := x.line(l)
 	b.Dialing, b.retryAt = false, now.Add(lineRetry)
 	x.Met(l, n, met, now)
 }
 
 // Met feeds the member what was seen of an incarnation.
-func (x *Lines[L]) Met(l *L, n Node, met Sight, now time.Time) {
+func (x *Lines[L]) Met(l *L, n Node, met DialResult, now time.Time) {
 	e, doubt := x.pace.Met(&x.line(l).Lifeline, n.Incarnation, met, now)
 	x.tell(l, n, e, doubt)
 }

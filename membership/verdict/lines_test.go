@@ -23,8 +23,8 @@ func (n *notes) Alive(*cable) time.Time      { return n.alive }
 func (n *notes) Kept(*cable) bool            { return n.kept }
 func (n *notes) DialLine(*cable, Node)       { n.did = append(n.did, "dial") }
 func (n *notes) CloseLine(*cable)            { n.did = append(n.did, "close") }
-func (n *notes) TellDoubt(*cable, Node)      { n.did = append(n.did, "doubt") }
-func (n *notes) TellLink(x Link)             { n.did = append(n.did, fmt.Sprint("evidence ", x.Evidence)) }
+func (n *notes) SendDoubt(*cable, Node)      { n.did = append(n.did, "doubt") }
+func (n *notes) ReportLink(x Link)           { n.did = append(n.did, fmt.Sprint("evidence ", x.Evidence)) }
 func (n *notes) LookLine(_ *cable, _ Node, d time.Duration) {
 	n.did = append(n.did, fmt.Sprint("look ", d))
 }
@@ -61,17 +61,17 @@ func (n *notes) want(t *testing.T, want ...string) {
 // connection raises it, and its end is dialed at once.
 func TestTheLowerUUIDDials(t *testing.T) {
 	s, shell, lines, k := linesOf(t, true)
-	lines.Tend(s.now)
-	lines.Tend(s.now) // one is under way
+	lines.Maintain(s.now)
+	lines.Maintain(s.now) // one is under way
 	shell.want(t, "dial")
 	l := lines.Find(k)
 	n, ok := lines.Living(k)
 	if raise, tell := lines.Dialed(l, false, false, s.now); raise || !tell || !ok {
 		t.Errorf("a dial that failed: raise %v, tell %v, the peer lives %v", raise, tell, ok)
 	}
-	lines.Tend(s.now.Add(lineRetry - 1))
+	lines.Maintain(s.now.Add(lineRetry - 1))
 	shell.want(t)
-	lines.Tend(s.now.Add(lineRetry))
+	lines.Maintain(s.now.Add(lineRetry))
 	shell.want(t, "dial")
 	if raise, tell := lines.Dialed(l, true, true, s.now); raise || tell {
 		t.Errorf("a connection that shows an earlier incarnation: raise %v, tell %v", raise, tell)
@@ -94,7 +94,7 @@ func TestTheLowerUUIDDials(t *testing.T) {
 // not needed any more is closed by the end that has dialed it.
 func TestTheHigherUUIDAccepts(t *testing.T) {
 	s, shell, lines, k := linesOf(t, false)
-	lines.Tend(s.now)
+	lines.Maintain(s.now)
 	shell.want(t)
 	l := lines.Find(k)
 	if !lines.Accepts(l, peerIncarnation) || lines.Accepts(l, addr.Incarnation{}) {
@@ -105,14 +105,14 @@ func TestTheHigherUUIDAccepts(t *testing.T) {
 	lines.Down(l, false)
 	shell.want(t, fmt.Sprint("look ", Fast().Redial))
 	n, _ := lines.Living(k)
-	lines.Looked(l, n, SawAlive, s.now)
+	lines.Looked(l, n, DialAlive, s.now)
 	shell.want(t, fmt.Sprint("evidence ", LinkAlive))
 	l.Up = true
 	shell.wants = false
-	lines.Tend(s.now)
+	lines.Maintain(s.now)
 	shell.want(t, fmt.Sprint("evidence ", LinkAlive)) // closing it is the peer's part
 	l.Dialed = true
-	lines.Tend(s.now)
+	lines.Maintain(s.now)
 	shell.want(t, "close")
 }
 
@@ -121,12 +121,12 @@ func TestLinesOfStartsThatAreGoneAreForgotten(t *testing.T) {
 	s, shell, lines, _ := linesOf(t, true)
 	gone := lines.At(Start{UUID: addr.UUID{9}, Epoch: 1})
 	shell.kept = true
-	lines.Tend(s.now)
+	lines.Maintain(s.now)
 	if lines.Find(gone.Start) != gone {
 		t.Error("a line with a connection is forgotten")
 	}
 	shell.kept = false
-	lines.Tend(s.now)
+	lines.Maintain(s.now)
 	if lines.Find(gone.Start) != nil || len(lines.All()) != 1 {
 		t.Errorf("%d lines are left, want that of the peer", len(lines.All()))
 	}

@@ -60,7 +60,7 @@ const (
 type peer struct {
 	node   Node
 	link   Evidence // of our own link; 0: none, or nothing bad
-	rumour Rumour
+	gossip GossipState
 
 	reported   Evidence // last sent to the host; 0: nothing bad
 	reportedAt time.Time
@@ -182,7 +182,7 @@ func (m *Member) stoodStill(now time.Time, by time.Duration) {
 // forgetEvidence makes every peer unsuspected, and probes start over.
 func (m *Member) forgetEvidence() {
 	for _, p := range m.sorted() {
-		p.link, p.rumour, p.failed, p.probe, p.doubted = 0, RumourNone, false, 0, false
+		p.link, p.gossip, p.failed, p.probe, p.doubted = 0, GossipUnknown, false, 0, false
 		p.reported = 0
 		m.showState(p)
 	}

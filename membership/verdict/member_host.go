@@ -285,7 +285,7 @@ func (m *Member) tickHost(now time.Time) {
 		m.sendLossReport(now, p)
 		m.startProbe(now, p)
 		m.probeSilent(now)
-	case p.rumour != RumouredAlive || m.cutOff():
+	case p.gossip != GossipAlive || m.cutOff():
 		m.hostEnded(ReasonSilent)
 	case m.session.up:
 		// Gossip reaches it: we have lost only our own ways to it. The table

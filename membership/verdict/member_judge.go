@@ -25,7 +25,7 @@ func (m *Member) linkSays(now time.Time, in Link) {
 	switch in.Evidence {
 	case LinkAlive:
 		p.link, p.failed, p.doubted = 0, false, false
-		if p.reported != 0 && p.reported != RumourDead && m.stage == serving {
+		if p.reported != 0 && p.reported != DeadInGossip && m.stage == serving {
 			m.send(Report{About: in.Incarnation, Evidence: LinkAlive})
 		}
 		p.reported = 0
@@ -41,13 +41,13 @@ func (m *Member) linkSays(now time.Time, in Link) {
 	m.consider(now, p)
 }
 
-// gossipSays takes a rumour.
+// gossipSays takes what gossip says of an incarnation.
 func (m *Member) gossipSays(now time.Time, in Gossip) {
 	p := m.known(in.Incarnation)
-	if p == nil || in.Rumour > RumouredDead {
+	if p == nil || in.State > GossipDead {
 		return
 	}
-	p.rumour = in.Rumour
+	p.gossip = in.State
 	m.showState(p)
 	m.consider(now, p)
 }
@@ -57,8 +57,8 @@ func (p *peer) bad() Evidence {
 	if p.link != 0 {
 		return p.link
 	}
-	if p.rumour == RumouredDead {
-		return RumourDead
+	if p.gossip == GossipDead {
+		return DeadInGossip
 	}
 	return 0
 }
@@ -66,7 +66,7 @@ func (p *peer) bad() Evidence {
 // showState emits an event when a peer becomes suspected or is so no more.
 func (m *Member) showState(p *peer) {
 	s := Alive
-	if p.bad() != 0 || p.rumour == RumouredWeak {
+	if p.bad() != 0 || p.gossip == GossipSuspect {
 		s = Suspect
 	}
 	if p.node.State != s {
@@ -110,11 +110,10 @@ func (m *Member) considerReport(now time.Time, p *peer) {
 	m.send(Report{About: p.node.Incarnation, Evidence: bad})
 }
 
-// considerAlone removes a peer on two independent grounds: a dead link and a
-// rumour, or a dead link and a probe that failed, or a rumour and probes that
-// failed for as long as a link may be silent; a watcher's doubt makes us probe as a
-// rumour does. A peer that only paused for a second answers in time, whatever the
-// rumours.
+// considerAlone removes a peer on two independent grounds: a dead link and gossip that
+// calls it dead, or a dead link and a probe that failed, or such gossip and probes that
+// failed for as long as a link may be silent; a watcher's doubt makes us probe as gossip
+// does. A peer that only paused for a second answers in time, whatever gossip says.
 func (m *Member) considerAlone(now time.Time, p *peer) {
 	if p.bad() == 0 && !p.doubted {
 		p.failed = false
@@ -139,7 +138,7 @@ func (m *Member) considerAlone(now time.Time, p *peer) {
 // deadByTwo reports whether our link to the peer is dead and something else
 // agrees.
 func (p *peer) deadByTwo() bool {
-	return p.link != 0 && (p.failed || p.rumour == RumouredDead)
+	return p.link != 0 && (p.failed || p.gossip == GossipDead)
 }
 
 // startProbe asks the shell for another way to the peer.
@@ -208,7 +207,7 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 	case q.incarnation.Node == addr.Host && reached:
 		m.hostReached(now)
 	case reached && m.host.alone:
-		p.link, p.rumour, p.doubted = 0, RumourNone, false
+		p.link, p.gossip, p.doubted = 0, GossipUnknown, false
 		m.showState(p)
 	case reached: // the host decides, whom we go on telling of the link
 	default:

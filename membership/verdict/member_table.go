@@ -164,7 +164,7 @@ func (m *Member) learn(e Entry) {
 	case l.Generation == 0:
 		return
 	case m.contradicts(e):
-		m.send(Report{About: l, Evidence: EndTold})
+		m.send(Report{About: l, Evidence: EndAnnounced})
 		return
 	}
 	p := m.peers[l.Node]

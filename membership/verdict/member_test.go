@@ -213,7 +213,7 @@ func TestRumourAloneRemovesNobody(t *testing.T) {
 	s := newSeat(t)
 	s.step(Down{1, DownEnded})
 	s.wantEvents(s.step(DialFailed{}), EventHost, EventRemoved)
-	s.wantEvents(s.step(Gossip{peerIncarnation, RumouredDead}), EventUpdated)
+	s.wantEvents(s.step(Gossip{peerIncarnation, GossipDead}), EventUpdated)
 	p, ok := did[Probe](s.out)
 	if !ok {
 		t.Fatal("a rumour is not looked into")
@@ -243,7 +243,7 @@ func TestAloneASilentPeerIsRemovedIfAProbeFailsToo(t *testing.T) {
 
 func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 	s := newSeat(t)
-	s.step(Gossip{hostIncarnation, RumouredAlive})
+	s.step(Gossip{hostIncarnation, GossipAlive})
 	var out []Action
 	for range 200 { // no probe or dial is answered
 		for _, a := range s.wait(s.m.t.Tick) {
@@ -254,7 +254,7 @@ func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 		}
 	}
 	s.wantEvents(out, EventHost)
-	s.step(Gossip{hostIncarnation, RumouredDead})
+	s.step(Gossip{hostIncarnation, GossipDead})
 	s.wantEvents(s.wait(3*time.Second), EventRemoved)
 }
 
@@ -268,9 +268,9 @@ func TestMostLinksSilentNeedNoRumour(t *testing.T) {
 		for i, l := range incarnations[1:] {
 			s.in(Delta{Term: 5, Version: 11 + uint64(i), Entries: []Entry{entry(l)}})
 		}
-		s.step(Gossip{hostIncarnation, RumouredAlive})
+		s.step(Gossip{hostIncarnation, GossipAlive})
 		for i, l := range incarnations {
-			s.step(Gossip{l, RumouredAlive})
+			s.step(Gossip{l, GossipAlive})
 			if i < silent {
 				s.step(Link{l, LinkSilent})
 			}
@@ -295,7 +295,7 @@ func TestMostLinksSilentNeedNoRumour(t *testing.T) {
 
 func TestStallDiscardsRumours(t *testing.T) {
 	s := newSeat(t)
-	s.step(Gossip{peerIncarnation, RumouredDead})
+	s.step(Gossip{peerIncarnation, GossipDead})
 	s.now = s.now.Add(5 * time.Second)
 	out := s.step(Tick{})
 	if _, ok := did[Revalidate](out); !ok {
@@ -354,7 +354,7 @@ func TestRumourAndLostProbesRemoveOnlyAfterTheSilenceBound(t *testing.T) {
 	s := newSeat(t)
 	s.step(Down{1, DownEnded})
 	s.step(DialFailed{})
-	s.step(Gossip{peerIncarnation, RumouredDead})
+	s.step(Gossip{peerIncarnation, GossipDead})
 	s.wantEvents(s.wait(s.m.t.Silence - moment)) // probes run out, one after the other
 	s.wantEvents(s.wait(s.m.t.Check+moment), EventRemoved)
 }

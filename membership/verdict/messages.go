@@ -17,7 +17,7 @@ const (
 	MaxText      = 256          // bytes of a refusal's text
 	MaxReason    = 16           // bytes of a Reason
 	MaxEntries   = 64           // entries of one Table message; a larger table comes in parts
-	MaxNews      = 32           // entries of one Delta; the largest ones fit in a frame
+	MaxDelta     = 32           // entries of one Delta; the largest ones fit in a frame
 
 	MaxLabels    = 8  // per node
 	MaxLabel     = 64 // bytes of one label
@@ -94,7 +94,7 @@ type Leave struct{ Incarnation addr.Incarnation }
 // the sender hears it (LinkSilent, LinkAlive). Member → host.
 type Report struct {
 	About    addr.Incarnation
-	Evidence Evidence // LinkAlive … EndTold
+	Evidence Evidence // LinkAlive … EndAnnounced
 }
 
 // A Check asks a member whether an incarnation can be reached: over a data link if it
@@ -219,7 +219,7 @@ type Table struct {
 type Delta struct {
 	Term    uint64
 	Version uint64  // one more than before
-	Entries []Entry // ≤ MaxNews
+	Entries []Entry // ≤ MaxDelta
 }
 
 // A RemovedIncarnation is a verdict: Incarnation is over, for good. Sent to every live

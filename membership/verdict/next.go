@@ -38,7 +38,7 @@ func (h *Host) Next() time.Time {
 		next.or(h.settle)
 	}
 	for _, e := range h.ended {
-		if len(e.owed) > 0 {
+		if len(e.pending) > 0 {
 			next.or(e.sent.Add(h.t.Resend))
 		} else {
 			next.or(e.since.Add(h.t.Quarantine))
@@ -133,7 +133,7 @@ func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
 		return at, m.host.reachable()
 	case !p.failed:
 		return at, len(m.probes) < maxProbes || m.host.reachable()
-	case p.rumour != RumouredAlive || m.session.up || m.cutOff():
+	case p.gossip != GossipAlive || m.session.up || m.cutOff():
 		return at, true
 	}
 	return later(at, p.tried.Add(m.t.Silence)), len(m.probes) < maxProbes

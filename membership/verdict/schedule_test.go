@@ -170,8 +170,8 @@ func (w *world) rumours(m *machine) {
 		}
 		for _, incarnation := range sortedIncarnations(o.proc.member) {
 			p := o.proc
-			w.to(p, w.delay(), func() { p.stepMember(Gossip{incarnation, RumouredDead}) })
-			w.to(p, time.Duration(300+w.rng.IntN(2500))*time.Millisecond, func() { p.stepMember(Gossip{incarnation, RumouredAlive}) })
+			w.to(p, w.delay(), func() { p.stepMember(Gossip{incarnation, GossipDead}) })
+			w.to(p, time.Duration(300+w.rng.IntN(2500))*time.Millisecond, func() { p.stepMember(Gossip{incarnation, GossipAlive}) })
 		}
 	}
 }

@@ -116,7 +116,7 @@ func (p *proc) sendOn(a Send, side int) {
 		w.record(p, "sends", a)
 	case Ping, Pong, Table:
 	case Report:
-		if m.Evidence == EndTold {
+		if m.Evidence == EndAnnounced {
 			w.check.disputed[p], w.check.disputed[w.check.owner[m.About]] = true, true
 		}
 		w.record(p, "sends", a)
@@ -172,7 +172,7 @@ type pair struct {
 type pairState struct {
 	lost, gone time.Time // since when no link, and no gossip, reaches it; zero: it does
 	link       Evidence
-	rumour     Rumour
+	gossip     GossipState
 }
 
 // scan plays the data links and the gossip of everybody, every 100 ms: links
@@ -236,14 +236,14 @@ func (w *world) scanPair(p *proc, incarnation addr.Incarnation) {
 		s.link = want
 		p.stepMember(Link{incarnation, want})
 	}
-	rumour := s.rumour
+	rumour := s.gossip
 	if gossip {
-		rumour = RumouredAlive
+		rumour = GossipAlive
 	} else if quiet > 2*time.Second {
-		rumour = RumouredDead
+		rumour = GossipDead
 	}
-	if rumour != s.rumour && !p.dead {
-		s.rumour = rumour
+	if rumour != s.gossip && !p.dead {
+		s.gossip = rumour
 		p.stepMember(Gossip{incarnation, rumour})
 	}
 }

@@ -142,10 +142,10 @@ type (
 		Evidence    Evidence // LinkAlive … LinkRefused
 	}
 
-	// Gossip passes on a rumour about an incarnation.
+	// Gossip passes on gossip's state of an incarnation.
 	Gossip struct {
 		Incarnation addr.Incarnation
-		Rumour      Rumour
+		State       GossipState
 	}
 
 	// Doubt passes on that By doubts Incarnation: while there is no host, each watcher of

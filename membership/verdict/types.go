@@ -22,7 +22,7 @@ type State uint8
 
 const (
 	Alive   State = iota + 1
-	Suspect       // rumours or silence; nothing is decided
+	Suspect       // gossip or silence; nothing is decided
 	Leaving       // said that it leaves
 	Removed       // decided, for good
 )
@@ -89,21 +89,21 @@ type Event struct {
 type Evidence uint8
 
 const (
-	LinkAlive   Evidence = iota + 1 // the link answered
-	LinkSilent                      // nothing came for the link's bound
-	LinkReset                       // a stateless reset: the process lost its state
-	LinkFenced                      // the peer says that our incarnation, or the incarnation we asked for, is over
-	LinkRefused                     // it ended, or could not be dialed, and a redial was refused or failed
-	RumourDead                      // gossip says that it is dead; made from a [Gossip] input, never by a link
-	EndTold                         // the sender, while alone, announced its end, and the table has it alive; never by a link
+	LinkAlive    Evidence = iota + 1 // the link answered
+	LinkSilent                       // nothing came for the link's bound
+	LinkReset                        // a stateless reset: the process lost its state
+	LinkFenced                       // the peer says that our incarnation, or the incarnation we asked for, is over
+	LinkRefused                      // it ended, or could not be dialed, and a redial was refused or failed
+	DeadInGossip                     // gossip says that it is dead; made from a [Gossip] input, never by a link
+	EndAnnounced                     // the sender, while alone, announced its end, and the table has it alive; never by a link
 )
 
-// A Rumour is gossip's opinion of an incarnation.
-type Rumour uint8
+// A GossipState is gossip's opinion of an incarnation.
+type GossipState uint8
 
 const (
-	RumourNone    Rumour = iota // nothing was heard, or it was discarded
-	RumouredAlive               // gossip counts it among its members
-	RumouredWeak                // gossip suspects it
-	RumouredDead                // gossip has given it up
+	GossipUnknown GossipState = iota // nothing was heard, or it was discarded
+	GossipAlive                      // gossip counts it among its members
+	GossipSuspect                    // gossip suspects it
+	GossipDead                       // gossip has given it up
 )

@@ -34,7 +34,7 @@ func doubtAtMember(in MemberInput) bool {
 	case Link:
 		return in.Evidence != LinkAlive
 	case Gossip:
-		return in.Rumour != RumouredAlive
+		return in.State != GossipAlive
 	}
 	return false
 }

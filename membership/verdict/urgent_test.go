@@ -10,7 +10,7 @@ func TestWhatIsUrgent(t *testing.T) {
 		t.Error("a lost session and a report make an incarnation doubtful to the host")
 	}
 	if !doubtAtMember(Down{}) || !doubtAtMember(DialFailed{}) || !doubtAtMember(Link{Evidence: LinkSilent}) || doubtAtMember(Link{Evidence: LinkAlive}) ||
-		doubtAtMember(Gossip{Rumour: RumouredAlive}) || doubtAtMember(nil) {
+		doubtAtMember(Gossip{State: GossipAlive}) || doubtAtMember(nil) {
 		t.Error("a lost session, a refused dial, a link that is not alive and a rumour make an incarnation doubtful to a member")
 	}
 	if !urgent(Redial{}) || !urgent(Send{Message: Check{}}) || urgent(Send{Message: Ping{}}) || urgent(Persist{}) {

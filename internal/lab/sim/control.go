@@ -235,34 +235,34 @@ func (w *world) machineAt(addresses []string) *machine {
 }
 
 // reach opens a lifeline to exactly the incarnation that n names, and reports the result.
-func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met verdict.Sight)) {
+func (a *agent) reach(n verdict.Contact, limit time.Duration, done func(up *tcpEnd, met verdict.DialResult)) {
 	m := a.w.machineAt(n.Addresses())
 	if m == nil {
-		done(nil, verdict.SawNobody)
+		done(nil, verdict.DialUnanswered)
 		return
 	}
 	a.open(m, true, verdict.Start{UUID: n.UUID, Epoch: n.Epoch}, limit, func(e *tcpEnd, peer controlEnd, fenced bool) {
 		switch {
 		case fenced:
-			done(nil, verdict.SawFence)
+			done(nil, verdict.DialFenced)
 		case e == nil:
-			done(nil, verdict.SawNobody)
+			done(nil, verdict.DialUnanswered)
 		default:
-			if met := a.sees(n, peer); met != verdict.SawAlive {
+			if met := a.sees(n, peer); met != verdict.DialAlive {
 				a.release(e)
 				done(nil, met)
 				return
 			}
-			done(e, verdict.SawAlive)
+			done(e, verdict.DialAlive)
 		}
 	})
 }
 
 // sees compares the node that answered with the one that was meant.
-func (a *agent) sees(n verdict.Contact, peer controlEnd) verdict.Sight {
-	met := n.Sees(peer.epoch, peer.incarnation)
-	if l, _ := decodeLease(peer.lease); met == verdict.SawAlive && a.outdated(peer, l) {
-		return verdict.SawNobody
+func (a *agent) sees(n verdict.Contact, peer controlEnd) verdict.DialResult {
+	met := n.Answer(peer.epoch, peer.incarnation)
+	if l, _ := decodeLease(peer.lease); met == verdict.DialAlive && a.outdated(peer, l) {
+		return verdict.DialUnanswered
 	}
 	return met
 }
@@ -277,7 +277,7 @@ func (a *agent) release(e *tcpEnd) {
 
 // redial checks for the host whether the process of an incarnation is still there.
 func (a *agent) redial(x verdict.Redial) {
-	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met verdict.Sight) {
+	a.reach(x.Contact, a.w.timing.Redial, func(up *tcpEnd, met verdict.DialResult) {
 		a.release(up)
 		a.feedHost(verdict.Redialed{Incarnation: x.Incarnation, Outcome: met.Outcome()})
 	})

@@ -24,10 +24,10 @@ func (a *agent) lookAt(x verdict.Look) {
 	l.Dialing = true
 	limit := a.w.timing.Check
 	until := a.w.now + limit
-	a.reach(x.Contact, limit, func(up *tcpEnd, met verdict.Sight) {
+	a.reach(x.Contact, limit, func(up *tcpEnd, met verdict.DialResult) {
 		l.Dialing = false
 		a.release(up)
-		if n, ok := a.lines.Living(l.Start); ok && (met != verdict.SawNobody || a.w.now < until) {
+		if n, ok := a.lines.Living(l.Start); ok && (met != verdict.DialUnanswered || a.w.now < until) {
 			a.lines.Met(l, n, met, a.w.time())
 		}
 	})

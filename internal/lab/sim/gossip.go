@@ -37,7 +37,7 @@ type knownPeer struct {
 	reached bool // gossip gets from one to the other
 	changes int  // of reached: a rumour that is on its way may be out of date
 	since   time.Duration
-	rumour  verdict.Rumour
+	rumour  verdict.GossipState
 }
 
 func newGossip(w *world) *gossip {
@@ -74,7 +74,7 @@ func (g *gossip) look() {
 		kept := p.known[:0]
 		for _, a := range p.known {
 			g.compare(p, a, once)
-			if a.subject.dead && a.rumour == verdict.RumouredDead {
+			if a.subject.dead && a.rumour == verdict.GossipDead {
 				delete(p.heard, a.subject)
 				continue
 			}
@@ -128,20 +128,20 @@ func (g *gossip) compare(p *proc, a *knownPeer, once time.Duration) {
 	a.reached, a.since = reached, g.w.now
 	a.changes++
 	if reached {
-		g.rumour(p, a, between(g.rng, 50*time.Millisecond, 300*time.Millisecond), verdict.RumouredAlive, true)
+		g.rumour(p, a, between(g.rng, 50*time.Millisecond, 300*time.Millisecond), verdict.GossipAlive, true)
 		if a.changes > 1 && away > 2*time.Second && g.rng.IntN(4) == 0 {
 			g.stir(a.subject)
 		}
 		return
 	}
 	late := once + between(g.rng, 0, 150*time.Millisecond)
-	g.rumour(p, a, late*2/3, verdict.RumouredWeak, true)
-	g.rumour(p, a, late, verdict.RumouredDead, true)
+	g.rumour(p, a, late*2/3, verdict.GossipSuspect, true)
+	g.rumour(p, a, late, verdict.GossipDead, true)
 }
 
 // rumour reports r to p in d, unless the reach has changed by then, or p has heard it. One
 // that is not true is not noted.
-func (g *gossip) rumour(p *proc, a *knownPeer, d time.Duration, r verdict.Rumour, so bool) {
+func (g *gossip) rumour(p *proc, a *knownPeer, d time.Duration, r verdict.GossipState, so bool) {
 	n := a.changes
 	g.w.after(d, func() {
 		if a.changes != n || so && a.rumour == r {
@@ -163,11 +163,11 @@ func (g *gossip) stir(back *proc) {
 			continue
 		}
 		for _, a := range p.known {
-			if a.subject == back || !a.reached || a.rumour != verdict.RumouredAlive || g.rng.IntN(3) != 0 {
+			if a.subject == back || !a.reached || a.rumour != verdict.GossipAlive || g.rng.IntN(3) != 0 {
 				continue
 			}
-			g.rumour(p, a, between(g.rng, 0, 500*time.Millisecond), verdict.RumouredDead, false)
-			g.rumour(p, a, between(g.rng, 800*time.Millisecond, 2500*time.Millisecond), verdict.RumouredAlive, false)
+			g.rumour(p, a, between(g.rng, 0, 500*time.Millisecond), verdict.GossipDead, false)
+			g.rumour(p, a, between(g.rng, 800*time.Millisecond, 2500*time.Millisecond), verdict.GossipAlive, false)
 		}
 	}
 }
@@ -204,18 +204,18 @@ func (g *gossip) hop(a, b *machine) bool {
 }
 
 // hear takes a rumour about a process.
-func (a *agent) hear(o *proc, r verdict.Rumour) {
+func (a *agent) hear(o *proc, r verdict.GossipState) {
 	k := verdict.Start{UUID: o.agent.self.uuid, Epoch: o.agent.self.epoch}
 	a.rumour[k] = r
 	if n, ok := a.lines.Living(k); ok {
-		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
+		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, State: r})
 	}
 }
 
 // feedGossip feeds the member the rumour about an incarnation, if there is one.
 func (a *agent) feedGossip(n verdict.Node) {
 	if r, ok := a.rumour[verdict.Start{UUID: n.UUID, Epoch: n.Epoch}]; ok {
-		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: r})
+		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, State: r})
 	}
 }
 

@@ -17,7 +17,7 @@ type line struct {
 // maintainLines has the lifelines opened and closed that should be.
 func (a *agent) maintainLines() {
 	if !a.departed && !a.p.dead {
-		a.lines.Tend(a.w.time())
+		a.lines.Maintain(a.w.time())
 	}
 }
 
@@ -35,16 +35,16 @@ func (a *agent) Kept(*line) bool { return false }
 // CloseLine ends a lifeline that is not needed any more.
 func (a *agent) CloseLine(l *line) { l.up.close() }
 
-// TellDoubt notifies the others.
-func (a *agent) TellDoubt(_ *line, n verdict.Node) { a.sendDoubt(n) }
+// SendDoubt notifies the others.
+func (a *agent) SendDoubt(_ *line, n verdict.Node) { a.sendDoubt(n) }
 
-// TellLink passes evidence to the member.
-func (a *agent) TellLink(x verdict.Link) { a.feedMember(x) }
+// ReportLink passes evidence to the member.
+func (a *agent) ReportLink(x verdict.Link) { a.feedMember(x) }
 
 // DialLine opens the lifeline to n.
 func (a *agent) DialLine(l *line, n verdict.Node) {
 	self := a.member.Self().Incarnation
-	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met verdict.Sight) {
+	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met verdict.DialResult) {
 		raise, tell := a.lines.Dialed(l, up != nil, self != a.member.Self().Incarnation, a.w.time())
 		if raise {
 			had := l.up
@@ -64,7 +64,7 @@ func (a *agent) DialLine(l *line, n verdict.Node) {
 // LookLine checks whether the incarnation of n is still there, and closes the lifeline of this
 // check: the peer is to dial the one that stays.
 func (a *agent) LookLine(l *line, n verdict.Node, limit time.Duration) {
-	a.reach(n.Contact(), limit, func(up *tcpEnd, met verdict.Sight) {
+	a.reach(n.Contact(), limit, func(up *tcpEnd, met verdict.DialResult) {
 		a.release(up)
 		a.lines.Looked(l, n, met, a.w.time())
 	})
@@ -83,7 +83,7 @@ func (a *agent) resetLineTimers() {
 	for _, l := range a.lines.All() {
 		if l.up != nil {
 			l.alive = a.w.time()
-			l.Excuse(l.alive)
+			l.ResetTimers(l.alive)
 		}
 	}
 }

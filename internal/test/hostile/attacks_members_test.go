@@ -149,7 +149,7 @@ func attackEndTold(a *arena) error {
 			}
 			s.say(verdict.Report{About: incarnation, Evidence: verdict.Evidence(1 + said%8)})
 			if said%8 == 7 {
-				s.say(verdict.Report{About: incarnation, Evidence: verdict.EndTold})
+				s.say(verdict.Report{About: incarnation, Evidence: verdict.EndAnnounced})
 			}
 		}
 		time.Sleep(100 * time.Millisecond)

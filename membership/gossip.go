@@ -100,8 +100,8 @@ func (a *Agent) gossipSelf() {
 	}
 }
 
-// hearRumours takes the news of gossip.
-func (a *Agent) hearRumours() {
+// takeGossip takes the news of gossip.
+func (a *Agent) takeGossip() {
 	for _, r := range a.gossip.Take() {
 		m, k := r.Member, r.Member.Key()
 		gone := r.Kind == gossip.Gone
@@ -112,7 +112,7 @@ func (a *Agent) hearRumours() {
 			a.cfg.Gossip.Sighted(m.UUID, m.Address)
 		}
 		if n, ok := a.living(k); ok {
-			a.tellRumour(n)
+			a.feedGossip(n)
 		}
 		if a.host != nil {
 			a.lookForHost(k, lookAgain)
@@ -126,18 +126,18 @@ func (a *Agent) hearRumours() {
 	}
 }
 
-// tellRumour passes gossip's opinion of an incarnation, if any, on to the member. The table
+// feedGossip passes gossip's opinion of an incarnation, if any, on to the member. The table
 // identifies the incarnation, not the claim of the gossiping member.
-func (a *Agent) tellRumour(n Node) {
+func (a *Agent) feedGossip(n Node) {
 	k := gossip.Key{UUID: n.UUID, Epoch: n.Epoch}
 	if _, ok := a.gossiped.members[k]; !ok {
 		return
 	}
-	rumour := verdict.RumouredAlive
+	state := verdict.GossipAlive
 	if a.gossiped.gone[k] {
-		rumour = verdict.RumouredDead
+		state = verdict.GossipDead
 	}
-	a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, Rumour: rumour})
+	a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, State: state})
 }
 
 // A memory is what the agent writes down for the next start. Owned by the loop.

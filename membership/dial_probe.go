@@ -25,32 +25,32 @@ func exhausted(err error) bool {
 
 // dialProbe opens a lifeline to exactly the incarnation that n names, within a limit, and has done
 // take the result on a goroutine of its own.
-func (a *Agent) dialProbe(n verdict.Contact, limit time.Duration, done func(context.Context, *control.Lifeline, verdict.Sight)) {
+func (a *Agent) dialProbe(n verdict.Contact, limit time.Duration, done func(context.Context, *control.Lifeline, verdict.DialResult)) {
 	a.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(a.ctx, limit)
 		defer cancel()
-		up, met := a.reach(ctx, n, nil)
+		up, met := a.openLifeline(ctx, n, nil)
 		done(ctx, up, met)
 	})
 }
 
-// reach opens a lifeline to exactly the incarnation that n names. If met is verdict.SawAlive, the
+// openLifeline opens a lifeline to exactly the incarnation that n names. If met is verdict.DialAlive, the
 // lifeline is the caller's to start; else there is none.
 // The incarnation is asked to sign the challenge, if there is one.
-func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) (up *control.Lifeline, met verdict.Sight) {
+func (a *Agent) openLifeline(ctx context.Context, n verdict.Contact, challenge []byte) (up *control.Lifeline, met verdict.DialResult) {
 	if len(n.Addresses()) == 0 {
-		return nil, verdict.SawNobody
+		return nil, verdict.DialUnanswered
 	}
 	type result struct {
 		up  *control.Lifeline
-		met verdict.Sight
+		met verdict.DialResult
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan result, len(n.Addresses()))
 	for _, address := range n.Addresses() {
 		a.wg.Go(func() {
-			up, met := a.reachAt(ctx, address, n, challenge)
+			up, met := a.openLifelineAt(ctx, address, n, challenge)
 			results <- result{up, met}
 		})
 	}
@@ -68,23 +68,23 @@ func (a *Agent) reach(ctx context.Context, n verdict.Contact, challenge []byte) 
 	return up, met
 }
 
-func (a *Agent) reachAt(ctx context.Context, address string, n verdict.Contact, challenge []byte) (*control.Lifeline, verdict.Sight) {
+func (a *Agent) openLifelineAt(ctx context.Context, address string, n verdict.Contact, challenge []byte) (*control.Lifeline, verdict.DialResult) {
 	up, err := a.dialer.Lifeline(ctx, address, control.Target{UUID: n.UUID, Epoch: n.Epoch, Incarnation: n.Incarnation}, challenge)
 	var refused *control.RefusedError
 	switch {
 	case errors.As(err, &refused) && refused.Remote && refused.Code == control.CodeFenced:
-		return nil, verdict.SawFence
+		return nil, verdict.DialFenced
 	case exhausted(err):
-		return nil, verdict.SawNothing
+		return nil, verdict.DialUntried
 	case err != nil:
-		return nil, verdict.SawNobody
+		return nil, verdict.DialUnanswered
 	}
 	p := up.Peer()
-	met, why := n.Sees(p.Epoch, p.Incarnation), errSeen
-	if met == verdict.SawAlive {
+	met, why := n.Answer(p.Epoch, p.Incarnation), errSeen
+	if met == verdict.DialAlive {
 		if why = a.outdated(p, up.Lease()); why != nil {
 			a.log.Warn().Err(why).Str("address", address).Msg("lifeline refused")
-			met = verdict.SawNobody
+			met = verdict.DialUnanswered
 		}
 	}
 	if why != nil {
@@ -119,7 +119,7 @@ func (a *Agent) reject(up *control.Lifeline, why error) {
 
 // redial sees for the host whether the process of an incarnation is still there.
 func (a *Agent) redial(x verdict.Redial) {
-	a.dialProbe(x.Contact, a.timing.Redial, func(_ context.Context, up *control.Lifeline, met verdict.Sight) {
+	a.dialProbe(x.Contact, a.timing.Redial, func(_ context.Context, up *control.Lifeline, met verdict.DialResult) {
 		a.post(func() { a.feedHost(verdict.Redialed{Incarnation: x.Incarnation, Outcome: met.Outcome()}) })
 		a.release(up)
 	})
@@ -140,10 +140,10 @@ func (a *Agent) probeOnce(ctx context.Context, n verdict.Contact, challenge []by
 	if a.cfg.Probe != nil && len(challenge) == 0 {
 		return a.cfg.Probe(ctx, n.Incarnation) == nil, nil
 	}
-	up, met := a.reach(ctx, n, challenge)
-	if met == verdict.SawAlive {
+	up, met := a.openLifeline(ctx, n, challenge)
+	if met == verdict.DialAlive {
 		proof = up.Proof()
 	}
 	a.release(up)
-	return met == verdict.SawAlive, proof
+	return met == verdict.DialAlive, proof
 }
