@@ -39,10 +39,10 @@ type channel struct {
 	// closed. It is set before the doorbells are stopped.
 	cut atomic.Bool
 	// The watched flags are set when poll has armed a doorbell at which no call waits. changed makes
-	// pollers poll again. watchers is set once the doorbells are watched; guarded by the endpoint's mu.
+	// pollers poll again. watchers is which of the doorbells are watched; guarded by the endpoint's mu.
 	roomWatched, dataWatched atomic.Bool
 	changed                  func()
-	watchers                 bool
+	watchers                 struct{ room, data bool }
 	// switched is set, under sending, once out carries the messages; reading, under receiving, once
 	// in does.
 	switched, reading atomic.Bool
@@ -165,9 +165,7 @@ func (e *endpoint) install(ch *channel) bool {
 	if e.ends.reported.Load() || e.c.isLost() {
 		ch.stop()
 	}
-	if len(e.polled.listeners) > 0 {
-		e.watchDoorbells(ch)
-	}
+	e.watchAll()
 	return true
 }
 
@@ -234,27 +232,6 @@ func (e *endpoint) giveUp(ch *channel) {
 	if !gone {
 		e.ask(context.Background(), proto.OpJoined, &proto.JoinedBody{Why: proto.OtherGaveUp}, nil)
 	}
-}
-
-// watchDoorbells reports changes of the rings to pollers until Close. It waits on duplicated
-// descriptors, so that blocked calls are not disturbed. The caller holds mu.
-func (e *endpoint) watchDoorbells(ch *channel) {
-	if ch.watchers {
-		return
-	}
-	room, err := ch.room.Watcher()
-	if err != nil {
-		return // out of descriptors: Ready still works, without notification
-	}
-	data, err := ch.data.Watcher()
-	if err != nil {
-		room.Close()
-		return
-	}
-	e.polled.by = append(e.polled.by, room, data)
-	e.wg.Go(func() { shm.WatchRead(room, e.notify) })
-	e.wg.Go(func() { shm.WatchRead(data, e.notify) })
-	ch.watchers = true
 }
 
 // heard is called when a call consumes rings of a doorbell, or does not need them. If poll has armed

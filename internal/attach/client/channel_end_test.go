@@ -215,8 +215,8 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 		e.mu.Lock()
 		watchers := e.ch.Load().watchers
 		e.mu.Unlock()
-		if !watchers {
-			t.Error("nobody watches the doorbells")
+		if !watchers.room || !watchers.data {
+			t.Error("no goroutine watches the doorbells")
 		}
 		if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: "enough"}, nil, nil); h.Code != status.OK {
 			t.Fatal("JOINED: ", h.Code)

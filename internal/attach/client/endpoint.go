@@ -238,9 +238,7 @@ func (e *endpoint) establish(m proto.Connected, f *os.File) error {
 	e.data, e.local, e.remote = data, m.Local, m.Remote
 	e.far.is.Store(m.Local.Node != m.Remote.Node)
 	e.live.Store(&liveStream{data})
-	if len(e.polled.listeners) > 0 {
-		e.watchData()
-	}
+	e.watchAll()
 	e.mu.Unlock()
 	e.notify()
 	if e.upgrades.offered.Load() {

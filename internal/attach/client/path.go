@@ -144,9 +144,7 @@ func (e *endpoint) installPath(p *messagePath) bool {
 	case e.ends.reported.Load():
 		p.conn.Stop()
 	}
-	if len(e.polled.listeners) > 0 {
-		e.watchPath(p)
-	}
+	e.watchAll()
 	return true
 }
 

@@ -93,15 +93,7 @@ func (e *endpoint) Notify(ch chan<- struct{}) (stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.polled.listeners[key] = ch
-	if e.data != nil && !e.closed {
-		e.watchData()
-		if ch := e.ch.Load(); ch != nil {
-			e.watchDoorbells(ch)
-		}
-		if p := e.path.Load(); p != nil {
-			e.watchPath(p)
-		}
-	}
+	e.watchAll()
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -121,30 +113,48 @@ func (e *endpoint) notify() {
 	}
 }
 
-// watchData starts to report the data socket's readiness, until Close. The caller holds mu.
-func (e *endpoint) watchData() {
-	if e.polled.data {
+// watchAll starts to report, until Close, the changes of all that carries the messages, if there are
+// listeners. The caller holds mu.
+func (e *endpoint) watchAll() {
+	if len(e.polled.listeners) == 0 || e.data == nil || e.closed {
 		return
 	}
-	w, err := e.data.watch(e.wg.Go, e.notify)
-	if err != nil {
-		return // out of descriptors: Ready still works, without notification
+	e.watch(&e.polled.data, func() (io.Closer, error) { return e.data.watch(e.wg.Go, e.notify) })
+	if ch := e.ch.Load(); ch != nil {
+		e.watch(&ch.watchers.room, func() (io.Closer, error) { return e.watchDoorbell(ch.room) })
+		e.watch(&ch.watchers.data, func() (io.Closer, error) { return e.watchDoorbell(ch.data) })
 	}
-	e.polled.data = true
-	e.polled.by = append(e.polled.by, w)
+	if p := e.path.Load(); p != nil {
+		e.watch(&e.polled.path, func() (io.Closer, error) { return e.watchPath(p) })
+	}
 }
 
-// watchPath starts to report the path's readiness, until Close. The caller holds mu.
-func (e *endpoint) watchPath(p *messagePath) {
-	if e.polled.path {
+// watch begins one watch, unless it has begun. Without a descriptor for it Ready still works, without
+// notification.
+func (e *endpoint) watch(begun *bool, begin func() (io.Closer, error)) {
+	if *begun {
 		return
 	}
-	w, err := p.conn.Watcher()
-	if err != nil {
-		return // out of descriptors: Ready still works, without notification
+	if w, err := begin(); err == nil {
+		*begun = true
+		e.polled.by = append(e.polled.by, w)
 	}
-	e.polled.path = true
-	e.polled.by = append(e.polled.by, w)
-	e.wg.Go(func() { shm.WatchRead(w, e.notify) })
-	e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
+}
+
+// watchDoorbell waits on a duplicated descriptor, so that blocked calls are not disturbed.
+func (e *endpoint) watchDoorbell(b *shm.Doorbell) (io.Closer, error) {
+	w, err := b.Watcher()
+	if err == nil {
+		e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+	}
+	return w, err
+}
+
+func (e *endpoint) watchPath(p *messagePath) (io.Closer, error) {
+	w, err := p.conn.Watcher()
+	if err == nil {
+		e.wg.Go(func() { shm.WatchRead(w, e.notify) })
+		e.wg.Go(func() { shm.WatchWrite(w, e.notify) })
+	}
+	return w, err
 }

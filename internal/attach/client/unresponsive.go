@@ -23,7 +23,7 @@ const (
 	withdrawal = time.Second
 )
 
-// errStill is the cause of the end of a patient context.
+// errUnresponsive is the cause of the end of a patient context.
 var errUnresponsive = fmt.Errorf("the node does not answer: %w", status.TimedOut)
 
 // ended is the error of a call that the end of ctx has ended.

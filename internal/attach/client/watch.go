@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// maxTold bounds the events queued for slow watchers. Events must not be lost: one more ends the
+// maxQueuedEvents bounds the events queued for slow watchers. Events must not be lost: one more ends the
 // session.
 const maxQueuedEvents = 1 << 14
 
