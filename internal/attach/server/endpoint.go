@@ -93,22 +93,10 @@ func (e *endpoint) follow() {
 	if e.closing || e.mover != nil || e.following != nil {
 		return
 	}
-	changed := make(chan struct{}, 1)
-	quit := make(chan struct{})
-	stop := e.ep.Notify(changed)
-	e.following = sync.OnceFunc(func() { stop(); close(quit) })
-	e.s.wg.Go(e.s.guarded(func() {
-		for {
-			e.state()
-			select {
-			case <-changed:
-			case <-quit:
-				return
-			case <-e.s.ctx.Done():
-				return
-			}
-		}
-	}))
+	e.following = e.s.follow(func(changed chan<- struct{}) (stop func()) {
+		changed <- struct{}{} // the current events are sent first
+		return e.ep.Notify(changed)
+	}, e.state)
 }
 
 // state sends the endpoint's poll events. It blocks while the application does not read: changes

@@ -47,19 +47,27 @@ func doWatchServices(_ context.Context, s *session, r *request) (reply, error) {
 
 // followServices notifies the application of changes until end is called or the session ends.
 func (s *session) followServices() (end func()) {
+	return s.follow(s.node.NotifyServices, func() {
+		s.out.Wait(proto.MaxRequests)
+		s.sendNotice(proto.Header{Op: proto.OpServicesAnew}, nil)
+	})
+}
+
+// follow calls send after each change that begin reports, one call at a time, until end is called or
+// the session ends.
+func (s *session) follow(begin func(chan<- struct{}) (stop func()), send func()) (end func()) {
 	changed, quit := make(chan struct{}, 1), make(chan struct{})
-	stop := s.node.NotifyServices(changed)
+	stop := begin(changed)
 	s.wg.Go(s.guarded(func() {
 		for {
 			select {
 			case <-changed:
+				send()
 			case <-quit:
 				return
 			case <-s.ctx.Done():
 				return
 			}
-			s.out.Wait(proto.MaxRequests)
-			s.sendNotice(proto.Header{Op: proto.OpServicesAnew}, nil)
 		}
 	}))
 	return sync.OnceFunc(func() { stop(); close(quit) })
