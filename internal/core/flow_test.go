@@ -124,18 +124,18 @@ func TestRefusesDialed(t *testing.T) {
 }
 
 func TestDoubtNeedsAFreshAnswer(t *testing.T) {
-	times := PulseTimes{Heartbeat: 250 * time.Millisecond, Fence: time.Second, Silence: 1200 * time.Millisecond, Dead: 2400 * time.Millisecond}
-	p := NewPulse(times, 10*time.Second, 10*time.Second)
+	times := KeepaliveTimes{Heartbeat: 250 * time.Millisecond, Fence: time.Second, Silence: 1200 * time.Millisecond, Dead: 2400 * time.Millisecond}
+	p := NewLiveness(times, 10*time.Second, 10*time.Second)
 	p.Doubt(10 * time.Second)
-	if p.Serving(10 * time.Second) {
+	if p.Fresh(10 * time.Second) {
 		t.Error("serving in doubt")
 	}
 	p.Confirm(8*time.Second, 10*time.Second)
-	if p.Serving(10 * time.Second) {
+	if p.Fresh(10 * time.Second) {
 		t.Error("an old answer ends the doubt")
 	}
 	p.Confirm(10*time.Second, 10*time.Second+time.Millisecond)
-	if !p.Serving(11*time.Second) || p.Serving(11*time.Second+1) {
-		t.Errorf("serving until %v", p.ServingUntil())
+	if !p.Fresh(11*time.Second) || p.Fresh(11*time.Second+1) {
+		t.Errorf("serving until %v", p.FreshUntil())
 	}
 }

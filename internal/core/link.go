@@ -101,23 +101,23 @@ func RefusesDialed(self, peer addr.UUID, linked, dialed, dialing bool) bool {
 	return ours && KeepsDialed(self, peer)
 }
 
-// PulseTimes are the intervals and bounds of a link's heartbeats. All are positive.
-type PulseTimes struct {
+// KeepaliveTimes are the intervals and bounds of a link's heartbeats. All are positive.
+type KeepaliveTimes struct {
 	Heartbeat time.Duration // between two heartbeats
 	Fence     time.Duration // how long a confirmation of both incarnations lasts
 	Silence   time.Duration // after which silence is reported as evidence
 	Dead      time.Duration // after which the link is given up; > Silence
 }
 
-// A Pulse judges one link by its heartbeats. Times are readings of one
+// A Liveness judges one link by its heartbeats. Times are readings of one
 // monotonic clock. It serves two questions: is the peer silent, and may we
 // serve it, that is: was it confirmed less than Fence ago that both ends are
 // still the incarnations that the link joined?
-type Pulse struct {
-	times     PulseTimes
+type Liveness struct {
+	times     KeepaliveTimes
 	heard     time.Duration // the last arrival of anything
 	confirmed time.Duration // sending time of the last heartbeat that was answered
-	beat      time.Duration // the last heartbeat sent
+	sent      time.Duration // the last heartbeat sent
 	due       time.Duration // by when the next tick has to come
 	extra     time.Duration // when to send one beside the regular ones; 0: none
 	extras    int           // of those, so far
@@ -125,46 +125,46 @@ type Pulse struct {
 	alive     bool          // an answer has come, and no silence was reported since
 }
 
-// NewPulse returns the pulse of a link that was established at now by a HELLO
+// NewLiveness returns the liveness of a link that was established at now by a HELLO
 // round trip begun at begun.
-func NewPulse(times PulseTimes, begun, now time.Duration) Pulse {
-	return Pulse{times: times, heard: now, confirmed: begun, beat: begun, due: now + times.Heartbeat}
+func NewLiveness(times KeepaliveTimes, begun, now time.Duration) Liveness {
+	return Liveness{times: times, heard: now, confirmed: begun, sent: begun, due: now + times.Heartbeat}
 }
 
 // Hear records that something arrived.
-func (p *Pulse) Hear(now time.Duration) {
+func (p *Liveness) Hear(now time.Duration) {
 	p.heard = max(p.heard, now)
 	p.reported = false
 }
 
 // Confirm records the answer to a heartbeat or probe that was sent at sent. An
 // answer that claims a future sending time is not believed. It reports whether
-// that is news, and to be reported as evidence: it is the first answer on the link,
+// that is to be reported as evidence: it is the first answer on the link,
 // or the first since its silence was reported.
-func (p *Pulse) Confirm(sent, now time.Duration) (news bool) {
+func (p *Liveness) Confirm(sent, now time.Duration) (report bool) {
 	if sent <= now {
 		p.confirmed = max(p.confirmed, sent)
 	}
 	p.Hear(now)
-	news, p.alive = !p.alive, true
-	return news
+	report, p.alive = !p.alive, true
+	return report
 }
 
-// Serving reports whether operations of the peer may be applied at now.
-func (p *Pulse) Serving(now time.Duration) bool { return now <= p.ServingUntil() }
+// Fresh reports whether operations of the peer may be applied at now.
+func (p *Liveness) Fresh(now time.Duration) bool { return now <= p.FreshUntil() }
 
-// ServingUntil returns until when operations of the peer may be applied.
-func (p *Pulse) ServingUntil() time.Duration { return p.confirmed + p.times.Fence }
+// FreshUntil returns until when operations of the peer may be applied.
+func (p *Liveness) FreshUntil() time.Duration { return p.confirmed + p.times.Fence }
 
 // Doubt takes back every confirmation: this process noticed that it stood
 // still. Only the answer to something sent less than Fence ago restores one.
-func (p *Pulse) Doubt(now time.Duration) { p.confirmed = min(p.confirmed, now-p.times.Fence-1) }
+func (p *Liveness) Doubt(now time.Duration) { p.confirmed = min(p.confirmed, now-p.times.Fence-1) }
 
 // Silent returns the time since the last arrival.
-func (p *Pulse) Silent(now time.Duration) time.Duration { return now - p.heard }
+func (p *Liveness) Silent(now time.Duration) time.Duration { return now - p.heard }
 
-// A Beat is the action of a link at a tick.
-type Beat struct {
+// A TickAction is the action of a link at a tick.
+type TickAction struct {
 	Send   bool // a heartbeat
 	Report bool // silence, as evidence
 	Dead   bool // give the link up
@@ -174,16 +174,16 @@ type Beat struct {
 }
 
 // Tick returns the action due at now. It is called at least once a heartbeat, and when
-// [Beat.Again] asks for it: by as much as it is late, this process stood still,
+// [TickAction.Again] asks for it: by as much as it is late, this process stood still,
 // and that is no evidence about the peer. Of a peer that is silent it asks once more
 // between two heartbeats, at another part of the interval each time: a network
 // that comes and goes at the pace of the heartbeats would lose them all.
-func (p *Pulse) Tick(now time.Duration) (b Beat) {
+func (p *Liveness) Tick(now time.Duration) (b TickAction) {
 	p.forgive(now)
 	silent := p.Silent(now)
 	switch {
-	case now-p.beat >= p.times.Heartbeat:
-		p.beat, b.Send = now, true
+	case now-p.sent >= p.times.Heartbeat:
+		p.sent, b.Send = now, true
 		if silent > p.times.Heartbeat*5/4 { // and not just a tick that is late
 			p.extra = now + p.times.Heartbeat*between[p.extras%len(between)]/8
 			p.extras++
@@ -212,7 +212,7 @@ var between = [...]time.Duration{4, 2, 6, 1, 5, 3, 7}
 // forgive takes a standstill of this process off the silence: frames that came meanwhile
 // have not been read yet, and the peer's answers were never asked for. A
 // tick that is a little late is not one. Confirmations are not renewed.
-func (p *Pulse) forgive(now time.Duration) {
+func (p *Liveness) forgive(now time.Duration) {
 	if late := now - p.due; late > p.times.Heartbeat/2 {
 		p.heard = min(p.heard+late, now)
 	}
@@ -220,17 +220,17 @@ func (p *Pulse) forgive(now time.Duration) {
 
 // expect sets by when the next tick has to come: the one of the next heartbeat, or
 // one that b asks for before that.
-func (p *Pulse) expect(now time.Duration, b Beat) {
+func (p *Liveness) expect(now time.Duration, b TickAction) {
 	p.due = now + p.times.Heartbeat
 	if b.Again > 0 {
 		p.due = min(p.due, now+b.Again)
 	}
 }
 
-// A Keepalive is the pulse of a link between two incarnations, with the frames that keep it, which the
+// A Keepalive is the liveness of a link between two incarnations, with the frames that keep it, which the
 // caller sends. A frame of the peer that names other incarnations has no effect.
 type Keepalive struct {
-	Pulse
+	Liveness
 	Self, Peer addr.Incarnation
 	nonce      uint64        // of the last probe
 	asked      time.Duration // when it was sent
@@ -257,7 +257,7 @@ func (k *Keepalive) Ask(now time.Duration) []byte {
 type Heard struct {
 	Reply     []byte        // to send the way that the frame came, if there is one
 	Confirmed bool          // the peer has confirmed both incarnations
-	News      bool          // and that is to be reported as evidence
+	Report    bool          // and that is to be reported as evidence
 	Resume    bool          // operations that wait for a confirmation ask again
 	Seq       uint64        // of the heartbeat that was answered; 0: none
 	Sent      time.Duration // when that was sent
@@ -271,7 +271,7 @@ func (k *Keepalive) Datagram(p []byte, now time.Duration) (h Heard) {
 		h.Reply = wire.HeartbeatAck{Seq: f.Seq, Sent: f.Sent, From: f.To, To: f.From}.AppendTo(make([]byte, 0, wire.HeartbeatLen))
 	} else if f, err := wire.ParseHeartbeatAck(p); err == nil && k.names(f.From, f.To) {
 		sent := time.Duration(f.Sent)
-		h = Heard{Confirmed: true, News: k.Confirm(sent, now), Resume: k.Serving(now), Seq: f.Seq, Sent: sent}
+		h = Heard{Confirmed: true, Report: k.Confirm(sent, now), Resume: k.Fresh(now), Seq: f.Seq, Sent: sent}
 	}
 	return h
 }
@@ -285,7 +285,7 @@ func (k *Keepalive) Control(head wire.Header, body []byte, now time.Duration) (h
 		h.Reply = wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil)
 	case k.asking && f.Nonce == k.nonce:
 		k.asking = false
-		h = Heard{Confirmed: true, News: k.Confirm(k.asked, now), Resume: true} // also where the answer itself was late
+		h = Heard{Confirmed: true, Report: k.Confirm(k.asked, now), Resume: true} // also where the answer itself was late
 	}
 	return h, err
 }

@@ -100,10 +100,10 @@ func TestBothEndsKeepTheSameSession(t *testing.T) {
 
 const ms = time.Millisecond
 
-var times = PulseTimes{Heartbeat: 100 * ms, Fence: 1000 * ms, Silence: 500 * ms, Dead: 800 * ms}
+var times = KeepaliveTimes{Heartbeat: 100 * ms, Fence: 1000 * ms, Silence: 500 * ms, Dead: 800 * ms}
 
 func TestPulseBeatsAtItsInterval(t *testing.T) {
-	p := NewPulse(times, 0, 0)
+	p := NewLiveness(times, 0, 0)
 	var sent []time.Duration
 	for now := time.Duration(0); now <= 300*ms; now += 10 * ms {
 		p.Hear(now)
@@ -117,7 +117,7 @@ func TestPulseBeatsAtItsInterval(t *testing.T) {
 }
 
 func TestSilenceIsReportedOnceUntilSomethingComes(t *testing.T) {
-	p := NewPulse(times, 0, 0)
+	p := NewLiveness(times, 0, 0)
 	last := time.Duration(0)
 	for _, step := range []struct {
 		now          time.Duration
@@ -149,28 +149,28 @@ func TestSilenceIsReportedOnceUntilSomethingComes(t *testing.T) {
 }
 
 func TestServingEndsWhenTheConfirmationIsOld(t *testing.T) {
-	p := NewPulse(times, 0, 50*ms) // a round trip that took 50 ms
-	if !p.Serving(1000*ms) || p.Serving(1001*ms) {
+	p := NewLiveness(times, 0, 50*ms) // a round trip that took 50 ms
+	if !p.Fresh(1000*ms) || p.Fresh(1001*ms) {
 		t.Error("a confirmation does not count from the time at which it was asked for")
 	}
 	p.Hear(1100 * ms)
-	if p.Serving(1100 * ms) {
+	if p.Fresh(1100 * ms) {
 		t.Error("a sign of life confirms the incarnations")
 	}
 	p.Confirm(1200*ms, 1300*ms)
-	if !p.Serving(2200*ms) || p.Serving(2201*ms) {
+	if !p.Fresh(2200*ms) || p.Fresh(2201*ms) {
 		t.Error("an answer does not renew the confirmation")
 	}
 	p.Confirm(900*ms, 1400*ms)
-	if !p.Serving(2200 * ms) {
+	if !p.Fresh(2200 * ms) {
 		t.Error("a late answer takes a confirmation back")
 	}
 }
 
 func TestAnAnswerFromTheFutureConfirmsNothing(t *testing.T) {
-	p := NewPulse(times, 0, 0)
+	p := NewLiveness(times, 0, 0)
 	p.Confirm(5000*ms, 900*ms)
-	if p.Serving(1001 * ms) {
+	if p.Fresh(1001 * ms) {
 		t.Error("a sending time in the future was believed")
 	}
 	if p.Silent(900*ms) != 0 {
@@ -179,14 +179,14 @@ func TestAnAnswerFromTheFutureConfirmsNothing(t *testing.T) {
 }
 
 func TestAStandstillOfOurOwnIsNoSilenceAndStillFences(t *testing.T) {
-	p := NewPulse(times, 0, 0)
+	p := NewLiveness(times, 0, 0)
 	if b := p.Tick(5000 * ms); b.Report || b.Dead || !b.Send {
 		t.Errorf("after a stall of our own: %+v, want a heartbeat and no evidence", b)
 	}
-	if p.Serving(5000 * ms) {
+	if p.Fresh(5000 * ms) {
 		t.Error("the peer is served after a stall without a fresh confirmation")
 	}
-	for now := nextTick(times, 5000*ms, Beat{}); ; {
+	for now := nextTick(times, 5000*ms, TickAction{}); ; {
 		b := p.Tick(now)
 		if b.Report != (now >= 5400*ms) { // 100 ms of the silence are from before the stall
 			t.Errorf("%v after the stall: %+v", now-5000*ms, b)
@@ -202,12 +202,12 @@ func TestAStandstillOfOurOwnIsNoSilenceAndStillFences(t *testing.T) {
 // for as long as it likes, gives a silent link up when the time without that makes up
 // Dead, neither before nor later; and ticks that are a little late are no standstills.
 func TestStandstillsAreTakenOffTheSilence(t *testing.T) {
-	times := PulseTimes{Heartbeat: 200 * ms, Fence: time.Second, Silence: 1300 * ms, Dead: 1800 * ms}
+	times := KeepaliveTimes{Heartbeat: 200 * ms, Fence: time.Second, Silence: 1300 * ms, Dead: 1800 * ms}
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		p := NewPulse(times, 0, 0)
+		p := NewLiveness(times, 0, 0)
 		now, ran := time.Duration(0), time.Duration(0)
-		for b := (Beat{}); !b.Dead; {
+		for b := (TickAction{}); !b.Dead; {
 			due := times.Heartbeat // at the latest, after the tick before
 			if b.Again > 0 {
 				due = min(due, b.Again)
@@ -233,12 +233,12 @@ func TestStandstillsAreTakenOffTheSilence(t *testing.T) {
 }
 
 func TestTimeThatStandsStillOrGoesBack(t *testing.T) {
-	p := NewPulse(times, 1000*ms, 1000*ms)
+	p := NewLiveness(times, 1000*ms, 1000*ms)
 	p.Hear(900 * ms)
 	if p.Silent(1000*ms) != 0 {
 		t.Error("an older reading of the clock moved the last sign of life back")
 	}
-	if b := p.Tick(900 * ms); b != (Beat{}) {
+	if b := p.Tick(900 * ms); b != (TickAction{}) {
 		t.Errorf("an older reading of the clock: %+v", b)
 	}
 }
@@ -246,14 +246,14 @@ func TestTimeThatStandsStillOrGoesBack(t *testing.T) {
 // TestPulseTellsOfIncarnationOnce: evidence against a peer is taken back by the first
 // answer on a link, and by the first after a silence that was reported.
 func TestPulseTellsOfIncarnationOnce(t *testing.T) {
-	times := PulseTimes{Heartbeat: 250 * time.Millisecond, Fence: time.Second, Silence: 1200 * time.Millisecond, Dead: 2400 * time.Millisecond}
-	p := NewPulse(times, 0, 0)
+	times := KeepaliveTimes{Heartbeat: 250 * time.Millisecond, Fence: time.Second, Silence: 1200 * time.Millisecond, Dead: 2400 * time.Millisecond}
+	p := NewLiveness(times, 0, 0)
 	for i, want := range []bool{true, false, false} {
 		if got := p.Confirm(0, time.Duration(i)); got != want {
 			t.Errorf("answer %d is news: %v", i+1, got)
 		}
 	}
-	for now := nextTick(times, 0, Beat{}); now < 1300*time.Millisecond; {
+	for now := nextTick(times, 0, TickAction{}); now < 1300*time.Millisecond; {
 		now = nextTick(times, now, p.Tick(now))
 	}
 	p.Hear(1400 * time.Millisecond)
@@ -268,8 +268,8 @@ func TestPulseTellsOfIncarnationOnce(t *testing.T) {
 // TestPulseAsksForATickWhenTheLinkIsDue: ticks are a heartbeat apart, and a link
 // is given up when it is due.
 func TestPulseAsksForATickWhenTheLinkIsDue(t *testing.T) {
-	times := PulseTimes{Heartbeat: 400 * time.Millisecond, Fence: time.Second, Silence: 1800 * time.Millisecond, Dead: 2700 * time.Millisecond}
-	p := NewPulse(times, 0, 0)
+	times := KeepaliveTimes{Heartbeat: 400 * time.Millisecond, Fence: time.Second, Silence: 1800 * time.Millisecond, Dead: 2700 * time.Millisecond}
+	p := NewLiveness(times, 0, 0)
 	for now := time.Duration(0); ; {
 		b := p.Tick(now)
 		if b.Dead {
@@ -286,7 +286,7 @@ func TestPulseAsksForATickWhenTheLinkIsDue(t *testing.T) {
 }
 
 // nextTick returns the time of the next tick: a heartbeat's, or one asked for.
-func nextTick(times PulseTimes, now time.Duration, b Beat) time.Duration {
+func nextTick(times KeepaliveTimes, now time.Duration, b TickAction) time.Duration {
 	next := now + times.Heartbeat - now%times.Heartbeat
 	if b.Again > 0 {
 		next = min(next, now+b.Again)
@@ -298,9 +298,9 @@ func nextTick(times PulseTimes, now time.Duration, b Beat) time.Duration {
 // an interval, and that as often as heartbeats are sent, lets one through before
 // the link is given up.
 func TestPulseFindsGapsAtItsOwnPace(t *testing.T) {
-	times := PulseTimes{Heartbeat: 200 * ms, Fence: time.Second, Silence: 1300 * ms, Dead: 1800 * ms}
+	times := KeepaliveTimes{Heartbeat: 200 * ms, Fence: time.Second, Silence: 1300 * ms, Dead: 1800 * ms}
 	for from := time.Duration(0); from < times.Heartbeat; from += 5 * ms {
-		p := NewPulse(times, 0, 0)
+		p := NewLiveness(times, 0, 0)
 		through := false
 		for now := time.Duration(0); now < times.Dead; {
 			b := p.Tick(now)
@@ -317,7 +317,7 @@ func TestPulseFindsGapsAtItsOwnPace(t *testing.T) {
 // keepalives returns the two ends of a link that was established at 0.
 func keepalives() (a, b *Keepalive) {
 	x, y := addr.Incarnation{Node: 1, Generation: 1}, addr.Incarnation{Node: 2, Generation: 1}
-	return &Keepalive{Pulse: NewPulse(times, 0, 0), Self: x, Peer: y}, &Keepalive{Pulse: NewPulse(times, 0, 0), Self: y, Peer: x}
+	return &Keepalive{Liveness: NewLiveness(times, 0, 0), Self: x, Peer: y}, &Keepalive{Liveness: NewLiveness(times, 0, 0), Self: y, Peer: x}
 }
 
 func TestAHeartbeatIsAnsweredAndConfirms(t *testing.T) {
@@ -328,10 +328,10 @@ func TestAHeartbeatIsAnsweredAndConfirms(t *testing.T) {
 		t.Errorf("a heartbeat has the effect %+v and leaves a silence of %v, want a reply, no confirmation, 0", asked, b.Silent(now))
 	}
 	h := a.Datagram(asked.Reply, now)
-	if want := (Heard{Confirmed: true, News: true, Resume: true, Seq: 7, Sent: sent}); !reflect.DeepEqual(h, want) {
+	if want := (Heard{Confirmed: true, Report: true, Resume: true, Seq: 7, Sent: sent}); !reflect.DeepEqual(h, want) {
 		t.Errorf("the first answer has the effect %+v, want %+v", h, want)
 	}
-	if h = a.Datagram(asked.Reply, now+2*time.Second); h.News || h.Resume {
+	if h = a.Datagram(asked.Reply, now+2*time.Second); h.Report || h.Resume {
 		t.Errorf("a late copy of the answer has the effect %+v, want neither news nor a fresh confirmation", h)
 	}
 }
@@ -356,11 +356,11 @@ func TestOneProbeIsUnderWay(t *testing.T) {
 		return h
 	}
 	stale := wire.ProbeAck{Nonce: 9, From: a.Peer, To: a.Self}.AppendTo(nil)
-	if h := control(a, stale); h.Confirmed || a.Serving(now) {
+	if h := control(a, stale); h.Confirmed || a.Fresh(now) {
 		t.Error("the answer to another probe confirms")
 	}
 	answer := control(b, ask).Reply
-	if h := control(a, answer); !h.Confirmed || !h.Resume || !a.Serving(now) {
+	if h := control(a, answer); !h.Confirmed || !h.Resume || !a.Fresh(now) {
 		t.Errorf("the answer has the effect %+v, want a confirmation", h)
 	}
 	if h := control(a, answer); h.Confirmed {

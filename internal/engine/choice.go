@@ -124,9 +124,9 @@ func why(weighed []Considered) string {
 	return ""
 }
 
-// tellFallback logs that a link does not have the provider that this node
+// logFallback logs that a link does not have the provider that this node
 // prefers, although the peer offers it.
-func (n *Node) tellFallback(l *link) {
+func (n *Node) logFallback(l *link) {
 	for _, p := range l.weighed {
 		if p.Chosen {
 			return

@@ -239,7 +239,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 	case wire.TypeWrite, wire.TypeRead, wire.TypeSignal, wire.TypeAtomic:
 		// The peer's operations are applied only while it is certain that
 		// both ends are still the incarnations that the link joined.
-		if err := c.link.awaitServing(); err != nil {
+		if err := c.link.awaitFresh(); err != nil {
 			return err
 		}
 	}

@@ -282,7 +282,7 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 		l := newLink(n, provider.Name(), self.Incarnation, peer, sess, begun)
 		l.dialed, l.beside, l.weighed, l.version = true, c.beside(), c.chose(provider.Name()), o.version
 		if err = n.adopt(p, l); err == nil {
-			n.tellFallback(l)
+			n.logFallback(l)
 			l.start(ctrl, o.r)
 			return true, nil
 		}
@@ -313,7 +313,7 @@ func (n *Node) adopt(p *peerState, l *link) error {
 	n.counters.count(func(c *Counters) { c.LinksBegun++ })
 	select {
 	case n.linked <- struct{}{}:
-	default: // beat will look anyway
+	default: // keepAlive will look anyway
 	}
 	return nil
 }

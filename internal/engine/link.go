@@ -46,19 +46,19 @@ type link struct {
 	end     linkEnd
 	work    group
 
-	servingUntil atomic.Int64 // Node.now until which the peer's operations are applied
-	silence      atomic.Int32 // heard, silent or silentTold
+	freshUntil atomic.Int64 // Node.now until which the peer's operations are applied
+	silence    atomic.Int32 // heard, silent or silentReported
 
 	requests linkRequests
 
-	mu      sync.Mutex // guards the fields below
-	conns   linkConns
-	used    time.Duration // Node.now when a connection last began or ended
-	pulse   core.Keepalive
-	quality quality
-	confirm chan struct{} // closed by the next confirmation; nil while no call waits for one
-	parting parting
-	shown   perMinute // answers to AskLinks
+	mu        sync.Mutex // guards the fields below
+	conns     linkConns
+	used      time.Duration // Node.now when a connection last began or ended
+	keepalive core.Keepalive
+	quality   quality
+	confirm   chan struct{} // closed by the next confirmation; nil while no call waits for one
+	parting   parting
+	shown     perMinute // answers to AskLinks
 }
 
 // linkRequests are the pending requests of a link, by their kind. Each has its own lock.
@@ -99,8 +99,8 @@ func newLink(n *Node, provider string, self addr.Incarnation, peer Peer, sess tr
 	}
 	now := n.now()
 	l.used, l.quality.arrived.at = now, now
-	l.pulse = core.Keepalive{Pulse: core.NewPulse(n.pulseTimes(), begun, now), Self: self, Peer: peer.Incarnation}
-	l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+	l.keepalive = core.Keepalive{Liveness: core.NewLiveness(n.keepaliveTimes(), begun, now), Self: self, Peer: peer.Incarnation}
+	l.freshUntil.Store(int64(l.keepalive.FreshUntil()))
 	return l
 }
 
@@ -467,7 +467,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeLinks:
 		return wire.Apply(h, body, wire.ParseLinks, func(f wire.Links) error { return l.requests.rows.answer(f.Request, f) })
 	case wire.TypeProbe, wire.TypeProbeAck:
-		reply, err := l.take(func(now time.Duration) (core.Heard, error) { return l.pulse.Control(h, body, now) })
+		reply, err := l.take(func(now time.Duration) (core.Heard, error) { return l.keepalive.Control(h, body, now) })
 		if reply != nil {
 			l.say(reply)
 		}

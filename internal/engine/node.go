@@ -205,7 +205,7 @@ type Node struct {
 
 	reports nodeReports
 
-	linked chan struct{} // capacity 1: there is a link with a pulse to be kept
+	linked chan struct{} // capacity 1: there is a link to keep alive
 
 	// Waiters to use again. They hold channels: a pool of the package would
 	// carry those from one synctest bubble to another.
@@ -271,7 +271,7 @@ func Start(cfg Config) *Node {
 		counters:  newCounters(),
 	}
 	n.access.set(cfg.Access)
-	n.work.run(n.beat)
+	n.work.run(n.keepAlive)
 	for _, p := range cfg.Providers {
 		n.work.run(func() { n.acceptLinks(p) })
 	}

@@ -20,7 +20,7 @@ import (
 // nodePaths are a node's paths: how many there are, and the sockets that are awaited.
 // The zero value is ready to use.
 type nodePaths struct {
-	looked time.Duration // Node.now, when watchPaths looked last; of the pulse
+	looked time.Duration // Node.now, when watchPaths looked last; of keepAlive
 
 	mu      sync.Mutex                             // guards the fields below; innermost
 	count   int                                    // paths that are made or being made, or drained

@@ -57,7 +57,7 @@ func (l *link) countEnd(conns int) {
 		return
 	}
 	l.mu.Lock()
-	silent := l.pulse.Silent(l.n.now())
+	silent := l.keepalive.Silent(l.n.now())
 	l.mu.Unlock()
 	kind := resetKind(l.why())
 	l.n.counters.count(func(c *Counters) {

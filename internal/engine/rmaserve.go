@@ -76,7 +76,7 @@ func (s *rmaServer) run() error {
 	for {
 		r, err := s.e.Next()
 		if err == nil {
-			err = s.c.link.awaitServing() // as in conn.apply
+			err = s.c.link.awaitFresh() // as in conn.apply
 		}
 		if err != nil {
 			return err
@@ -182,7 +182,7 @@ func (s *rmaServer) write(r *path.RMARequest) (status.Code, error) {
 		if code != status.OK {
 			continue
 		}
-		if err := s.c.link.awaitServing(); err != nil {
+		if err := s.c.link.awaitFresh(); err != nil {
 			return code, err
 		}
 		code = s.store(off, stage[:n], r.Flags&path.RMAOrdered != 0 && rest == 0)
@@ -270,7 +270,7 @@ func (s *rmaServer) read(r *path.RMARequest) (status.Code, error) {
 	off := int64(r.Offset)
 	for rest := r.Length; rest > 0 && code == status.OK; {
 		n := int(min(rest, stageLen))
-		if err := s.c.link.awaitServing(); err != nil {
+		if err := s.c.link.awaitFresh(); err != nil {
 			return code, err
 		}
 		if code = s.load(off, stage[:n]); code != status.OK {

@@ -256,7 +256,7 @@ func (n *Node) Links() []LinkInfo {
 		out = append(out, LinkInfo{Node: l.peer.Incarnation.Node, Generation: l.peer.Incarnation.Generation, Name: l.peer.Name,
 			Local: l.sess.LocalAddr(), Remote: l.sess.RemoteAddr(), Dialed: l.dialed, Provider: l.provider, Why: why(l.weighed), Considered: l.weighed,
 			Conns: len(l.conns.all),
-			Since: l.since, SilentMS: l.pulse.Silent(now).Milliseconds(), Serving: int64(now) <= l.servingUntil.Load(),
+			Since: l.since, SilentMS: l.keepalive.Silent(now).Milliseconds(), Serving: int64(now) <= l.freshUntil.Load(),
 			SentBytes: t.Sent, ReceivedBytes: t.Received, Packets: t.Packets, Lost: t.Lost, LossPercent: l.quality.loss.percent(t),
 			RoundTripUS: trips.smoothed.Microseconds(), DeviationUS: trips.deviation.Microseconds(), ShortestUS: trips.shortest.Microseconds()})
 		l.mu.Unlock()

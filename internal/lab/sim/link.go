@@ -34,7 +34,7 @@ type link struct {
 
 func newLink(n *node, self addr.Incarnation, peer core.Party, e *quicEnd, begun time.Duration) *link {
 	return &link{n: n, self: self, peer: peer, sess: e, conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]func()),
-		keepalive: core.Keepalive{Pulse: core.NewPulse(n.times, begun, n.w.now), Self: self, Peer: peer.Incarnation}}
+		keepalive: core.Keepalive{Liveness: core.NewLiveness(n.times, begun, n.w.now), Self: self, Peer: peer.Incarnation}}
 }
 
 // start puts the link in use. ctrl and in are the two control streams after
@@ -214,7 +214,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 
 // heard performs the effects of a frame of the peer, but for the reply.
 func (l *link) heard(x core.Heard) {
-	if x.News {
+	if x.Report {
 		l.n.report(l.peer.Incarnation, verdict.LinkAlive)
 	}
 	if f := l.pings[x.Seq]; f != nil {
@@ -270,7 +270,7 @@ func (l *link) onDatagram(p []byte) {
 // fresh reports whether both incarnations were confirmed freshly, so that an
 // operation of the peer may be applied. If not, c goes on when they are.
 func (l *link) fresh(c *conn) bool {
-	if l.keepalive.Serving(l.n.w.now) {
+	if l.keepalive.Fresh(l.n.w.now) {
 		return true
 	}
 	l.stalled = append(l.stalled, c)

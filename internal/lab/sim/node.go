@@ -28,7 +28,7 @@ type node struct {
 	p *proc
 
 	self      core.Party // Incarnation.Generation 0 while it has none
-	times     core.PulseTimes
+	times     core.KeepaliveTimes
 	ports     *portmap.Table
 	listeners map[addr.Port]*endpoint
 	peers     map[addr.NodeID]*peerState
@@ -54,7 +54,7 @@ func newNode(p *proc) *node {
 	t := p.w.timing
 	n := &node{w: p.w, p: p,
 		self:      core.Party{Cluster: p.w.cluster, UUID: p.at.disk.uuid, Epoch: p.epoch},
-		times:     core.PulseTimes{Heartbeat: min(t.Heartbeat, 2*fenceTime/5), Fence: fenceTime, Silence: t.Silence, Dead: t.Silence + t.Check},
+		times:     core.KeepaliveTimes{Heartbeat: min(t.Heartbeat, 2*fenceTime/5), Fence: fenceTime, Silence: t.Silence, Dead: t.Silence + t.Check},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
 		peers:     make(map[addr.NodeID]*peerState),

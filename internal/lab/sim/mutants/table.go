@@ -100,7 +100,7 @@ var All = []Mutant{
 	{
 		Name: "serves-unconfirmed", What: "operations are applied without a fresh confirmation of both incarnations",
 		File: "internal/core/link.go", By: Simulation, Run: "^TestZombies$",
-		Old: "{ return now <= p.ServingUntil() }", New: "{ return true }",
+		Old: "{ return now <= p.FreshUntil() }", New: "{ return true }",
 	},
 	{
 		Name: "hello-epoch", What: "a HELLO of an older start of the process is accepted",
@@ -115,7 +115,7 @@ var All = []Mutant{
 	{
 		Name: "evidence-sticks", What: "a link that answers again does not take its silence back",
 		File: "internal/core/link.go", By: "./internal/core",
-		Old: "	news, p.alive = !p.alive, true\n", New: "	news, p.alive = false, true\n",
+		Old: "	report, p.alive = !p.alive, true\n", New: "	report, p.alive = false, true\n",
 	},
 	{
 		Name: "beats-in-step", What: "a silent peer is asked at the pace of the heartbeats only",
@@ -270,8 +270,8 @@ var All = []Mutant{
 	},
 	{
 		Name: "serving-not-awaited", What: "the engine applies operations without asking whether it may",
-		File: "internal/engine/serving.go", By: "./internal/engine",
-		Old: "	for l.otherEnd == nil && int64(l.n.now()) > l.servingUntil.Load() {\n", New: "	for false {\n",
+		File: "internal/engine/fresh.go", By: "./internal/engine",
+		Old: "	for l.otherEnd == nil && int64(l.n.now()) > l.freshUntil.Load() {\n", New: "	for false {\n",
 	},
 	{
 		Name: "ordered-broken", What: "an ordered write does not leave its last line for the end",

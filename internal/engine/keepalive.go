@@ -12,26 +12,26 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-func (n *Node) pulseTimes() core.PulseTimes {
-	return core.PulseTimes{Heartbeat: n.cfg.Heartbeat, Fence: n.cfg.Fence,
+func (n *Node) keepaliveTimes() core.KeepaliveTimes {
+	return core.KeepaliveTimes{Heartbeat: n.cfg.Heartbeat, Fence: n.cfg.Fence,
 		Silence: n.cfg.SilenceBound, Dead: n.cfg.GiveUp}
 }
 
-// beat is the goroutine that keeps the pulse of every link. Without links it
+// keepAlive is the goroutine that keeps every link alive. Without links it
 // sleeps.
-func (n *Node) beat() {
+func (n *Node) keepAlive() {
 	for {
 		select {
 		case <-n.linked:
-			n.beatLinks()
+			n.keepLinksAlive()
 		case <-n.done:
 			return
 		}
 	}
 }
 
-// beatLinks keeps the pulse until there is no link to another node.
-func (n *Node) beatLinks() {
+// keepLinksAlive sends heartbeats until there is no link to another node.
+func (n *Node) keepLinksAlive() {
 	t := time.NewTicker(n.cfg.Heartbeat)
 	defer t.Stop()
 	for n.ties() {
@@ -86,7 +86,7 @@ func (n *Node) ties() bool {
 	return false
 }
 
-// tick performs the actions that the link's pulse asks for.
+// tick performs the actions that the link's keepalive asks for.
 func (l *link) tick(now time.Duration) {
 	if l.otherEnd != nil {
 		return
@@ -98,18 +98,18 @@ func (l *link) tick(now time.Duration) {
 		return
 	}
 	l.hearBytes(came, now)
-	b, quiet := l.pulse.Tick(now), l.pulse.Silent(now)
+	b, quiet := l.keepalive.Tick(now), l.keepalive.Silent(now)
 	if l.quality.loss.due(now) {
 		l.quality.loss.look(l.sess.Traffic(), now)
 	}
 	l.mu.Unlock()
 	if b.Send {
-		l.sendBeat(l.requests.pings.next())
+		l.sendHeartbeat(l.requests.pings.next())
 	}
 	if b.Report {
 		l.silence.Store(silent)
 	}
-	l.tellSilence()
+	l.reportSilence()
 	if b.Again > 0 {
 		l.spawn(func() { l.tickIn(b.Again) })
 	}
@@ -120,16 +120,16 @@ func (l *link) tick(now time.Duration) {
 
 // States of a link's silence.
 const (
-	heard      = iota // the peer is
-	silent            // nothing has come for the silence bound
-	silentTold        // and that was reported as evidence
+	heard          = iota // the peer is
+	silent                // nothing has come for the silence bound
+	silentReported        // and that was reported as evidence
 )
 
-// tellSilence reports a silent link as evidence, once, unless the peer is heard over
+// reportSilence reports a silent link as evidence, once, unless the peer is heard over
 // another one: the silence of one of two links is not the node's. It is
 // reported later, when the other one is silent too or has ended.
-func (l *link) tellSilence() {
-	if l.silence.Load() == silent && !l.n.hears(l.peer.Incarnation) && l.silence.CompareAndSwap(silent, silentTold) {
+func (l *link) reportSilence() {
+	if l.silence.Load() == silent && !l.n.hears(l.peer.Incarnation) && l.silence.CompareAndSwap(silent, silentReported) {
 		l.n.report(l.peer.Incarnation, LinkSilent)
 	}
 }
@@ -150,7 +150,7 @@ func silentFor(d time.Duration) error { return fmt.Errorf("link silent %.1f s", 
 // no silence is found to be shorter than it is. The caller holds mu.
 func (l *link) hearBytes(came uint64, now time.Duration) {
 	if came != l.quality.arrived.bytes {
-		l.pulse.Hear(l.quality.arrived.at)
+		l.keepalive.Hear(l.quality.arrived.at)
 		l.silence.Store(heard)
 	}
 	l.quality.arrived.bytes, l.quality.arrived.at = came, now
@@ -167,17 +167,17 @@ func (l *link) tickIn(d time.Duration) {
 	}
 }
 
-// sendBeat sends a heartbeat.
-func (l *link) sendBeat(seq uint64) {
+// sendHeartbeat sends a heartbeat.
+func (l *link) sendHeartbeat(seq uint64) {
 	// The silence bound covers a lost heartbeat; an ended session is
 	// reported by its own watcher.
-	_ = l.sess.SendDatagram(l.pulse.Heartbeat(seq, l.n.now()))
+	_ = l.sess.SendDatagram(l.keepalive.Heartbeat(seq, l.n.now()))
 }
 
 func (l *link) heard() {
 	now := l.n.now()
 	l.mu.Lock()
-	l.pulse.Hear(now)
+	l.keepalive.Hear(now)
 	l.silence.Store(heard)
 	l.mu.Unlock()
 }
@@ -190,7 +190,7 @@ func (l *link) readDatagrams() {
 		if err != nil {
 			return // the session's end, which others report
 		}
-		reply, _ := l.take(func(now time.Duration) (core.Heard, error) { return l.pulse.Datagram(p, now), nil })
+		reply, _ := l.take(func(now time.Duration) (core.Heard, error) { return l.keepalive.Datagram(p, now), nil })
 		if reply != nil {
 			_ = l.sess.SendDatagram(reply)
 		}
@@ -205,7 +205,7 @@ func (l *link) take(frame func(now time.Duration) (core.Heard, error)) (reply []
 		l.requests.pings.answer(h.Seq, now-h.Sent)
 		l.n.measured(l.peer.Incarnation, smoothed)
 	}
-	if h.News { // earlier evidence about the link, or the one before it, is void
+	if h.Report { // earlier evidence about the link, or the one before it, is void
 		l.n.report(l.peer.Incarnation, LinkAlive)
 	}
 	return h.Reply, err
@@ -218,7 +218,7 @@ func (l *link) took(frame func(time.Duration) (core.Heard, error), now time.Dura
 	h, err = frame(now)
 	if h.Reply != nil || h.Confirmed {
 		l.silence.Store(heard)
-		l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+		l.freshUntil.Store(int64(l.keepalive.FreshUntil()))
 	}
 	if h.Resume {
 		l.settle()
@@ -256,7 +256,7 @@ func (l *link) ping(ctx context.Context) (time.Duration, error) {
 	l.use()
 	seq, reply := l.requests.pings.ask()
 	defer l.requests.pings.forget(seq)
-	l.sendBeat(seq)
+	l.sendHeartbeat(seq)
 	select {
 	case rtt := <-reply:
 		return rtt, nil

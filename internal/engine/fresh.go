@@ -15,17 +15,17 @@ func (l *link) settle() {
 func (n *Node) Revalidate() {
 	for _, l := range n.allLinks() {
 		l.mu.Lock()
-		l.pulse.Doubt(n.now())
-		l.servingUntil.Store(int64(l.pulse.ServingUntil()))
+		l.keepalive.Doubt(n.now())
+		l.freshUntil.Store(int64(l.keepalive.FreshUntil()))
 		l.mu.Unlock()
 	}
 }
 
-// awaitServing waits until both incarnations have been confirmed freshly. After a
+// awaitFresh waits until both incarnations have been confirmed freshly. After a
 // pause of this process or of the peer, nothing that arrives is applied before
 // a round trip has shown that neither was replaced.
-func (l *link) awaitServing() error {
-	for l.otherEnd == nil && int64(l.n.now()) > l.servingUntil.Load() {
+func (l *link) awaitFresh() error {
+	for l.otherEnd == nil && int64(l.n.now()) > l.freshUntil.Load() {
 		select {
 		case <-l.startProbe():
 		case <-l.end.down:
@@ -45,7 +45,7 @@ func (l *link) startProbe() <-chan struct{} {
 	if l.confirm == nil {
 		l.confirm = make(chan struct{})
 	}
-	confirm, ask := l.confirm, l.pulse.Ask(l.n.now())
+	confirm, ask := l.confirm, l.keepalive.Ask(l.n.now())
 	l.mu.Unlock()
 	if ask != nil {
 		l.say(ask)
