@@ -143,9 +143,9 @@ func (c *Conn[M]) Windows() []*rma.Window[M] {
 	return out
 }
 
-// Lend finds [off, off+n) in one window of this end for the peer to map and
-// adds a reference, which GiveBack drops (scif_mmap).
-func (c *Conn[M]) Lend(off, n int64, need rma.Prot) (rma.Span[M], error) {
+// Export finds [off, off+n) in one window of this end for the peer to map and
+// adds a reference, which EndExport drops (scif_mmap).
+func (c *Conn[M]) Export(off, n int64, need rma.Prot) (rma.Span[M], error) {
 	switch {
 	case c.failed != status.OK:
 		return rma.Span[M]{}, c.failed
@@ -159,8 +159,8 @@ func (c *Conn[M]) Lend(off, n int64, need rma.Prot) (rma.Span[M], error) {
 	return sp, err
 }
 
-// GiveBack drops a reference that Lend added.
-func (c *Conn[M]) GiveBack(sp rma.Span[M]) { c.release(sp.Window) }
+// EndExport drops a reference that Export added.
+func (c *Conn[M]) EndExport(sp rma.Span[M]) { c.release(sp.Window) }
 
 func (c *Conn[M]) release(w *rma.Window[M]) {
 	if c.own.Release(w) {

@@ -82,7 +82,7 @@ func TestNothingBeginsAfterFail(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"Register":   func() error { _, err := a.conn.Register(&memory{}, page, page, both, rma.MapFixed, w); return err },
 		"Unregister": func() error { _, err := a.conn.Unregister(0, page, w); return err },
-		"Lend":       func() error { _, err := a.conn.Lend(0, page, both); return err },
+		"Export":     func() error { _, err := a.conn.Export(0, page, both); return err },
 		"Write":      func() error { _, err := a.conn.Write(local, 0, 0, w); return err },
 		"Read":       func() error { _, err := a.conn.Read(local, 0, 0, w); return err },
 		"Atomic":     func() error { return a.conn.Atomic(rma.Atomic{Op: rma.AtomicAdd, Width: 8}, w) },
@@ -216,11 +216,11 @@ func TestMemoryIsFreedWhenTheLastUseOfItEnds(t *testing.T) {
 			return b.finish
 		},
 		"a mapping": func(a, b *end) func() {
-			sp, err := b.conn.Lend(0, page, both)
+			sp, err := b.conn.Export(0, page, both)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return func() { b.conn.GiveBack(sp) }
+			return func() { b.conn.EndExport(sp) }
 		},
 	} {
 		for _, closes := range []bool{false, true} {

@@ -87,7 +87,7 @@ func refusal(code status.Code, format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{code}, args...)...)
 }
 
-// KeepsDialed reports which of two sessions between the same lives stays: the
+// KeepsDialed reports which of two sessions between the same incarnations stays: the
 // one that the node with the lower UUID dialed. It is true if that is a's.
 func KeepsDialed(a, b addr.UUID) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
@@ -110,9 +110,9 @@ type KeepaliveTimes struct {
 }
 
 // A Liveness judges one link by its heartbeats. Times are readings of one
-// monotonic clock. It serves two questions: is the peer silent, and may we
-// serve it, that is: was it confirmed less than Fence ago that both ends are
-// still the incarnations that the link joined?
+// monotonic clock. It reports whether the peer is silent, and whether the peer's
+// operations may be applied: while it was confirmed less than Fence ago that both ends
+// are still the incarnations that the link joined.
 type Liveness struct {
 	times     KeepaliveTimes
 	heard     time.Duration // the last arrival of anything

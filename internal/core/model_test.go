@@ -21,13 +21,13 @@ type place struct{ pool, off, n int64 }
 
 // A modelWindow is a window that has not been freed.
 type modelWindow struct {
-	off, n    int64
-	prot      rma.Prot
-	pool, at  int64
-	mem       *memory
-	withdrawn bool // takes no operation of its side
-	retired   bool // nor of the peer
-	lent      []rma.Span[*memory]
+	off, n         int64
+	prot           rma.Prot
+	pool, at       int64
+	mem            *memory
+	withdrawn      bool // takes no operation of its side
+	retired        bool // nor of the peer
+	exportedWindow []rma.Span[*memory]
 }
 
 // A modelOp is one that a side began.
@@ -727,18 +727,18 @@ func (w *world) signalByPeer(t *rapid.T, s *side) {
 func (w *world) lend(t *rapid.T, s *side) {
 	off, n := pickOffset(t, "offset", s.windows, page), pages(t, "length", 1, 2)
 	_, code := within(s.windows, live, off, n, rma.ProtRead)
-	sp, err := s.conn.Lend(off, n, rma.ProtRead)
+	sp, err := s.conn.Export(off, n, rma.ProtRead)
 	if w.want(s, "lend", err, code, nil) {
 		i := slices.IndexFunc(s.windows, func(x *modelWindow) bool { return x.mem == sp.Window.Mem })
-		s.windows[i].lent = append(s.windows[i].lent, sp)
+		s.windows[i].exportedWindow = append(s.windows[i].exportedWindow, sp)
 	}
 }
 
 func (w *world) giveBack(_ *rapid.T, s *side) {
 	for _, x := range s.windows {
-		if len(x.lent) > 0 {
-			s.conn.GiveBack(x.lent[0])
-			x.lent = x.lent[1:]
+		if len(x.exportedWindow) > 0 {
+			s.conn.EndExport(x.exportedWindow[0])
+			x.exportedWindow = x.exportedWindow[1:]
 			return
 		}
 	}
@@ -1020,11 +1020,11 @@ func (w *world) end(t *rapid.T) {
 			t.Fatalf("%s: %d waiters are left after the end", s.name, len(s.pending))
 		}
 		for _, x := range held[i] {
-			if freed := x.mem.freed > 0; freed != (len(x.lent) == 0) {
-				t.Fatalf("%s: window %#x freed: %v, lent %d times", s.name, x.off, freed, len(x.lent))
+			if freed := x.mem.freed > 0; freed != (len(x.exportedWindow) == 0) {
+				t.Fatalf("%s: window %#x freed: %v, exportedWindow %d times", s.name, x.off, freed, len(x.exportedWindow))
 			}
-			for _, sp := range x.lent {
-				s.conn.GiveBack(sp)
+			for _, sp := range x.exportedWindow {
+				s.conn.EndExport(sp)
 			}
 			s.perform()
 			if x.mem.freed != 1 {
@@ -1042,7 +1042,7 @@ func (w *world) wantAllDone(t *rapid.T) {
 			t.Fatalf("%s: %d waiters left, %d of %d operations ended", s.name, len(s.pending), s.conn.ops.Done(), s.begun)
 		}
 		for _, x := range s.windows {
-			if x.withdrawn && len(x.lent) == 0 {
+			if x.withdrawn && len(x.exportedWindow) == 0 {
 				t.Fatalf("%s: window %#x is not freed although nothing uses it", s.name, x.off)
 			}
 		}

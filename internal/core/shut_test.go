@@ -48,8 +48,8 @@ func TestClosedWindowsStayAsTheyAre(t *testing.T) {
 		if _, err := a.conn.Register(&memory{bytes: make([]byte, page)}, page, page, both, rma.MapFixed, new(Waiter)); !errors.Is(err, status.Reset) {
 			t.Fatalf("Register after CloseWindows: %v", err)
 		}
-		if _, err := a.conn.Lend(0, page, rma.ProtRead); !errors.Is(err, status.Reset) {
-			t.Fatalf("Lend after CloseWindows: %v", err)
+		if _, err := a.conn.Export(0, page, rma.ProtRead); !errors.Is(err, status.Reset) {
+			t.Fatalf("Export after CloseWindows: %v", err)
 		}
 		if !bytes.Equal(busy[0].window.bytes, window) || !bytes.Equal(busy[0].buf, buf) {
 			t.Fatal("memory has changed after CloseWindows")

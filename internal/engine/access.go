@@ -304,7 +304,7 @@ func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, er
 	}
 }
 
-// asked answers the peer's question.
+// asked answers the peer's Ask.
 func (l *link) asked(f wire.Ask) error {
 	l.use()
 	p := l.n.preview(l, f.To, f.UID)

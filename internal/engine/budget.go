@@ -95,8 +95,8 @@ func scarce(most, least int, free, of int64) int {
 }
 
 // take promises a window of at most most bytes to a new connection of s. The error is
-// status.NoMemory; news is that it was not reported lately. now is the node's clock.
-func (b *budget) take(s *session, most int, now time.Duration) (window int, news bool, err error) {
+// status.NoMemory; report is that it was not lately. now is the node's clock.
+func (b *budget) take(s *session, most int, now time.Duration) (window int, report bool, err error) {
 	if b.limit == nil {
 		return most, false, nil
 	}

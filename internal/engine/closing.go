@@ -26,7 +26,7 @@ func (c *conn) handshaken() bool {
 
 // onClose handles the peer's Close: a new one, or the answer to ours.
 func (c *conn) onClose(f wire.Close) error {
-	c.withdrawals.end()
+	c.invalidation.end()
 	lost := error(status.Reset)
 	var behind error // the error after the last byte, if not a good end
 	if f.Reset {

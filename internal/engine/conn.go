@@ -33,9 +33,9 @@ type conn struct {
 	released atomic.Bool          // release was called
 	moved    atomic.Uint64        // large pieces that a stream has taken or brought
 
-	withdrawals withdrawals // of the peer's windows, for applications that use them directly
-	path        connPath
-	rma         connRMA
+	invalidation invalidation // of the peer's windows, for applications that use them directly
+	path         connPath
+	rma          connRMA
 
 	mu   connLock // guards core and ops; taken after endpoint.mu, never before
 	core *core.Conn[memory]
@@ -250,7 +250,7 @@ func (c *conn) apply(r *wire.Reader, h wire.Header, body []byte) error {
 		c.mu.Lock()
 		c.rma.withdrawing = true
 		c.mu.Unlock()
-		c.withdrawals.happened() // before the peer can have the answer
+		c.invalidation.notify() // before the peer can have the answer
 	}
 	p, err := c.handle(h, body)
 	if err != nil {
@@ -300,7 +300,7 @@ func (c *conn) isFailed() bool {
 // operation of the peer that came through its RMA path uses memory any more. After an orderly end it
 // changes nothing that an application sees.
 func (c *conn) fail(cause string) {
-	c.withdrawals.end()
+	c.invalidation.end()
 	c.endPath()
 	c.endRMAPaths()
 	c.awaitApplied()

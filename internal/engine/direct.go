@@ -11,9 +11,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// withdrawals notifies an application that uses the peer's windows directly when
+// An invalidation notifies an application that uses the peer's windows directly when
 // its knowledge of them is invalid.
-type withdrawals struct {
+type invalidation struct {
 	once sync.Once // guards end
 
 	mu   sync.Mutex // guards the fields below; not held over fn
@@ -23,8 +23,8 @@ type withdrawals struct {
 	why  string     // why windows are not handed out; "" while they are
 }
 
-// happened notifies of windows that the peer has withdrawn.
-func (w *withdrawals) happened() {
+// notify notifies of windows that the peer has withdrawn.
+func (w *invalidation) notify() {
 	w.mu.Lock()
 	fn := w.fn
 	w.mu.Unlock()
@@ -35,23 +35,23 @@ func (w *withdrawals) happened() {
 
 // end notifies of the end of the connection, once, and returns after that.
 // Afterwards no window is found; earlier users of one have been notified.
-func (w *withdrawals) end() {
+func (w *invalidation) end() {
 	w.once.Do(func() {
 		w.mu.Lock()
 		w.over = true
 		w.mu.Unlock()
-		w.happened()
+		w.notify()
 	})
 }
 
-func (w *withdrawals) ended() bool {
+func (w *invalidation) ended() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.over
 }
 
 // found records the result of a request for a window.
-func (w *withdrawals) found(err error) {
+func (w *invalidation) found(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -65,7 +65,7 @@ func (w *withdrawals) found(err error) {
 // rmaPath returns how this end reaches the peer's windows: "direct", by the RMA "path" that
 // it has, or through the "node", and why the node.
 func (c *conn) rmaPath(hasPath bool) (path, why string) {
-	w := &c.withdrawals
+	w := &c.invalidation
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -94,7 +94,7 @@ func (e *endpoint) OnInvalidation(fn func()) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &c.withdrawals
+	w := &c.invalidation
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fn = fn
@@ -112,14 +112,14 @@ func (e *endpoint) PeerWindow(roff int64) (attach.PeerWindow, error) {
 	}
 	w, err := c.peerWindow(roff)
 	if status.Of(err) == status.NotSupp {
-		c.withdrawals.found(err)
+		c.invalidation.found(err)
 	}
 	return w, err
 }
 
 func (e *endpoint) FoundWindow(why error) {
 	if c, err := e.connection(core.CallMemory); err == nil {
-		c.withdrawals.found(why)
+		c.invalidation.found(why)
 	}
 }
 
@@ -132,7 +132,7 @@ func (c *conn) peerWindow(roff int64) (attach.PeerWindow, error) {
 	defer owner.mu.Unlock()
 	// The order counts: an application that asked before the end, and gets a window all
 	// the same, is notified of the end afterwards.
-	if c.withdrawals.ended() {
+	if c.invalidation.ended() {
 		return attach.PeerWindow{}, status.Reset
 	}
 	w, err := owner.core.Holding(roff)

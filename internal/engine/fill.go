@@ -52,7 +52,7 @@ func (c *conn) closeWindows() {
 	filled := c.fill.wait()
 	c.mu.Unlock()
 	if otherEnd := c.otherEnd.Load(); otherEnd != nil { // one that comes later finds no window
-		otherEnd.withdrawals.end()
+		otherEnd.invalidation.end()
 	}
 	c.awaitApplied()
 	if filled == nil {

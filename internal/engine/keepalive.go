@@ -46,7 +46,7 @@ func (n *Node) keepLinksAlive() {
 		}
 		n.watchPaths(now)
 		n.endExpired(n.cfg.Now())
-		n.tend(now)
+		n.maintain(now)
 	}
 }
 

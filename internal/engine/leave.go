@@ -21,16 +21,16 @@ func (n *Node) Leave(ctx context.Context) error {
 	defer cancel()
 	n.closeSessions(most)
 	n.awaitArrival(most)
-	var told group
+	var notified group
 	for _, l := range n.allLinks() {
 		if l.otherEnd == nil {
-			told.run(func() {
+			notified.run(func() {
 				defer guard.Recover(l.panicked)
 				l.bye(ctx, "leaving")
 			})
 		}
 	}
-	told.wait()
+	notified.wait()
 	return ctx.Err()
 }
 

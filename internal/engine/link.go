@@ -63,9 +63,9 @@ type link struct {
 
 // linkRequests are the pending requests of a link, by their kind. Each has its own lock.
 type linkRequests struct {
-	pings questions[time.Duration] // by heartbeat sequence number
-	asks  questions[wire.Answer]   // by request number
-	rows  questions[wire.Links]    // as asks
+	pings requestTable[time.Duration] // by heartbeat sequence number
+	asks  requestTable[wire.Answer]   // by request number
+	rows  requestTable[wire.Links]    // as asks
 }
 
 // A linkEnd is the end of a link.
@@ -265,8 +265,8 @@ func anotherLinkMayDo(cause error) bool {
 // add registers a new connection under a fresh ID. Its caller, or the endpoint when
 // it holds it, releases its memory.
 func (l *link) add(ep *endpoint) (*conn, error) {
-	window, news, err := l.n.budget.take(ep.s, l.n.cfg.MessageWindow, l.n.now())
-	if news {
+	window, report, err := l.n.budget.take(ep.s, l.n.cfg.MessageWindow, l.n.now())
+	if report {
 		l.n.log.Warn().Err(err).Msg("no memory for another connection")
 	}
 	if err != nil {

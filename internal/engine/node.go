@@ -6,7 +6,7 @@
 //
 // Locks are taken in this order: endpoint.mu (a listener's before that of an
 // endpoint it accepts), conn.mu, link.mu, Node.mu; those of inbox, outbox, nodePaths,
-// questions, eventQueue, attach.Notes and group are innermost. None is held across I/O that
+// requestTable, eventQueue, attach.Notes and group are innermost. None is held across I/O that
 // blocks or a callback.
 package engine
 
@@ -113,7 +113,7 @@ type Config struct {
 	// Now is the wall clock, for the ends of certificates. Nil: the machine's.
 	Now func() time.Time
 
-	// Report gets evidence about lives. It must not block.
+	// Report gets evidence about incarnations. It must not block.
 	Report func(addr.Incarnation, Evidence)
 
 	// ServesAnew is called after each change of [Node.Serves]. It must not block, nor
@@ -223,7 +223,7 @@ type Node struct {
 	loop        *link              // to itself, the connectors' end; nil if there is none
 	links       map[*link]struct{} // also those that have failed and are not quiet yet
 	measurement measurement
-	removing    map[addr.NodeID]chan struct{} // lives being removed; closed when that is done
+	removing    map[addr.NodeID]chan struct{} // incarnations being removed; closed when that is done
 	sessions    map[*session]struct{}
 	changed     chan struct{} // closed and replaced when the node table changes
 }

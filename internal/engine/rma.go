@@ -275,39 +275,39 @@ func (e *endpoint) MapRegion(roff, n int64, prot rma.Prot) (attach.WindowRegion,
 	}
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
-	sp, err := owner.core.Lend(roff, n, prot)
+	sp, err := owner.core.Export(roff, n, prot)
 	if err != nil {
 		return nil, 0, err
 	}
 	if sp.Window.Prot&rma.ProtRead == 0 { // a mapping can be read, whatever it was asked for
-		owner.core.GiveBack(sp)
+		owner.core.EndExport(sp)
 		return nil, 0, fmt.Errorf("a window that may not be read cannot be mapped: %w", status.NotSupp)
 	}
-	r := &lent{Region: sp.Window.Mem.region, span: sp, owner: owner}
+	r := &exportedWindow{Region: sp.Window.Mem.region, span: sp, owner: owner}
 	r.refs.Store(1)
 	return r, at(sp), nil
 }
 
-// A lent region is the memory of a window of owner that another application maps: the
+// An exportedWindow is the memory of a window of owner that another application maps: the
 // window stays until the last reference to it is released.
-type lent struct {
+type exportedWindow struct {
 	attach.Region
 	span
 	owner *conn
 	refs  atomic.Int64
 }
 
-func (r *lent) Window() (behind attach.Region, off, n int64, prot rma.Prot) {
+func (r *exportedWindow) Window() (behind attach.Region, off, n int64, prot rma.Prot) {
 	w := r.span.Window
 	return r.Region, w.Mem.off, w.Length, w.Prot
 }
 
-func (r *lent) Retain() { r.refs.Add(1) }
+func (r *exportedWindow) Retain() { r.refs.Add(1) }
 
-func (r *lent) Release() {
+func (r *exportedWindow) Release() {
 	if r.refs.Add(-1) == 0 {
 		r.owner.mu.Lock()
 		defer r.owner.mu.Unlock()
-		r.owner.core.GiveBack(r.span)
+		r.owner.core.EndExport(r.span)
 	}
 }

@@ -39,13 +39,13 @@ type connRMA struct {
 // One that is over for a passing reason may be asked for again: by out's node once the peer's
 // NoRMAPath has come, of which there is one in each such attempt. ours tells attempts apart.
 type rmaPath struct {
-	anyPath               // its mu is innermost
-	again   bool          // over, and another attempt may follow
-	told    bool          // of out: the peer's NoRMAPath has come
-	written *path.Written // of out
-	taken   uint64        // of in: bytes of the socket whose operations have been applied
-	moved   chan struct{} // closed when taken rises or may soon; nil while no goroutine waits
-	gone    chan struct{} // of in: closed when it is over
+	anyPath                // its mu is innermost
+	again    bool          // over, and another attempt may follow
+	answered bool          // of out: the peer's NoRMAPath has come
+	written  *path.Written // of out
+	taken    uint64        // of in: bytes of the socket whose operations have been applied
+	moved    chan struct{} // closed when taken rises or may soon; nil while no goroutine waits
+	gone     chan struct{} // of in: closed when it is over
 }
 
 // rmaKey is the key of this process's ends of RMA paths that it serves.
@@ -99,7 +99,7 @@ func (e *endpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.withdrawals.ended() { // as in peerWindow
+	if c.invalidation.ended() { // as in peerWindow
 		return attach.PeerWindow{}, status.Reset
 	}
 	if c.rma.withdrawing { // subscribers were notified already, and would not be again
@@ -112,7 +112,7 @@ func (e *endpoint) FarWindow(roff int64) (attach.PeerWindow, error) {
 // renew begins another attempt. The caller holds mu.
 func (p *rmaPath) renew() {
 	p.ours, p.peer, p.why, p.silence = nil, nil, nil, path.Silence{}
-	p.over, p.again, p.told, p.taken = false, false, false, 0
+	p.over, p.again, p.answered, p.taken = false, false, false, 0
 }
 
 // askRMA asks the peer's node to serve an RMA path, and returns a channel that is closed
@@ -123,7 +123,7 @@ func (c *conn) askRMA(key path.Hash, freed func()) (<-chan struct{}, error) {
 	p.mu.Lock()
 	var err error
 	switch {
-	case p.again && p.told && !p.tooSoon():
+	case p.again && p.answered && !p.tooSoon():
 		p.renew()
 	case p.again:
 		err = fmt.Errorf("the attempt before has just ended: %w", status.Again)
@@ -333,7 +333,7 @@ func (c *conn) onNoRMAPath(f wire.NoRMAPath) error {
 	p := &c.rma.out
 	c.endRMA(p, nil, why)
 	p.mu.Lock()
-	p.told, p.failed = true, time.Now() // the peer's is before
+	p.answered, p.failed = true, time.Now() // the peer's is before
 	p.mu.Unlock()
 	return nil
 }

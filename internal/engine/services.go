@@ -136,7 +136,7 @@ func (n *Node) servesLocked() []Named {
 }
 
 // portOfLocked returns the port at which e listens. The caller holds mu, and e.mu does not
-// have to be held: a listener keeps its port for incarnation.
+// have to be held: a listener keeps its port until it is closed.
 func (n *Node) portOfLocked(e *endpoint) (addr.Port, bool) {
 	return e.listening.port, e.listening.port != 0 && n.listeners[e.listening.port] == e
 }

@@ -71,12 +71,12 @@ type streamQueue struct {
 
 // streamPlaces bound the streams that are open at once, each way.
 type streamPlaces struct {
-	over   uint64        // streams of the peer that have ended
-	told   uint64        // the part of over that was reported to the peer
-	opened uint64        // streams opened by this side
-	most   uint64        // limit of opened: the ended ones plus atPeer
-	atPeer uint64        // limit on streams open at the peer
-	free   chan struct{} // closed and replaced when most grows
+	over     uint64        // streams of the peer that have ended
+	reported uint64        // the part of over that was reported to the peer
+	opened   uint64        // streams opened by this side
+	most     uint64        // limit of opened: the ended ones plus atPeer
+	atPeer   uint64        // limit on streams open at the peer
+	free     chan struct{} // closed and replaced when most grows
 }
 
 // newSession returns a session over inner, whose ends have exchanged hellos.
@@ -166,8 +166,8 @@ func (s *session) takeControl(rest []byte) []byte {
 	defer s.mu.Unlock()
 	rest = append(rest, s.out.frames...)
 	s.out.frames, s.out.count = s.out.frames[:0], 0
-	if s.places.over > s.places.told {
-		s.places.told = s.places.over
+	if s.places.over > s.places.reported {
+		s.places.reported = s.places.over
 		rest = appendFrame(rest, typeOver, number(s.places.over))
 	}
 	return rest

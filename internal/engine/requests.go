@@ -2,15 +2,15 @@ package engine
 
 import "sync"
 
-// questions are the pending requests of this end to the peer of a link, by number.
-type questions[T any] struct {
+// A requestTable is the pending requests of this end to the peer of a link, by number.
+type requestTable[T any] struct {
 	mu      sync.Mutex // guards the fields below; innermost
 	waiting map[uint64]chan<- T
 	last    uint64
 }
 
 // next returns the number of a request without a waiter.
-func (q *questions[T]) next() uint64 {
+func (q *requestTable[T]) next() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.last++
@@ -18,7 +18,7 @@ func (q *questions[T]) next() uint64 {
 }
 
 // ask returns the number of a request and the channel of its answer. The caller calls forget.
-func (q *questions[T]) ask() (number uint64, answer <-chan T) {
+func (q *requestTable[T]) ask() (number uint64, answer <-chan T) {
 	c := make(chan T, 1) // for the only one
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -30,14 +30,14 @@ func (q *questions[T]) ask() (number uint64, answer <-chan T) {
 	return q.last, c
 }
 
-func (q *questions[T]) forget(number uint64) {
+func (q *requestTable[T]) forget(number uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.waiting, number)
 }
 
-// answer delivers an answer of the peer, if the question still waits for it. The error is nil.
-func (q *questions[T]) answer(number uint64, v T) error {
+// answer delivers an answer of the peer, if the request still waits for it. The error is nil.
+func (q *requestTable[T]) answer(number uint64, v T) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if to := q.waiting[number]; to != nil {

@@ -45,8 +45,8 @@ func (p *peerState) link() *link {
 	return p.links[len(p.links)-1]
 }
 
-// tend closes links that are not used, and begins to dial where a link fell back.
-func (n *Node) tend(now time.Duration) {
+// maintain closes links that are not used, and begins to dial where a link fell back.
+func (n *Node) maintain(now time.Duration) {
 	limits := make(map[*link]time.Duration)
 	n.mu.Lock()
 	for _, p := range n.peers {
