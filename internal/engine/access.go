@@ -290,18 +290,10 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 
 // ask asks the peer for the expected result of a connect there.
 func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, error) {
-	l.use()
-	id, answer := l.requests.asks.ask()
-	defer l.requests.asks.forget(id)
-	l.sayInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
-	select {
-	case f := <-answer:
-		return Preview{Allowed: f.Allowed, By: f.By, Listening: f.Listening, Waiting: int(f.Waiting), Backlog: int(f.Backlog)}, nil
-	case <-l.end.down:
-		return Preview{}, status.NoDevice
-	case <-ctx.Done():
-		return Preview{}, context.Cause(ctx)
-	}
+	f, err := exchange(ctx, l, &l.requests.asks, func(id uint64) {
+		l.sayInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
+	})
+	return Preview{Allowed: f.Allowed, By: f.By, Listening: f.Listening, Waiting: int(f.Waiting), Backlog: int(f.Backlog)}, err
 }
 
 // asked answers the peer's Ask.

@@ -32,22 +32,15 @@ func (n *Node) LinksOf(ctx context.Context, node addr.NodeID) ([]LinkInfo, error
 	if l.otherEnd != nil || l.version < linksVersion {
 		return nil, status.NotSupp
 	}
-	l.use()
-	id, answer := l.requests.rows.ask()
-	defer l.requests.rows.forget(id)
-	l.sayInTurn(wire.AskLinks{Request: id}.AppendTo(nil))
-	select {
-	case f := <-answer:
-		rows := make([]LinkInfo, 0, len(f.Rows))
-		for _, r := range f.Rows {
-			rows = append(rows, infoOf(r))
-		}
-		return rows, nil
-	case <-l.end.down:
-		return nil, status.NoDevice
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	f, err := exchange(ctx, l, &l.requests.rows, func(id uint64) { l.sayInTurn(wire.AskLinks{Request: id}.AppendTo(nil)) })
+	if err != nil {
+		return nil, err
 	}
+	rows := make([]LinkInfo, 0, len(f.Rows))
+	for _, r := range f.Rows {
+		rows = append(rows, infoOf(r))
+	}
+	return rows, nil
 }
 
 var carriers = map[string]uint8{"quic": wire.CarrierQUIC, "tcp": wire.CarrierTCP}

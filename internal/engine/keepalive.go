@@ -253,16 +253,5 @@ func (n *Node) mayPass(l *link) bool {
 
 // ping measures a round trip. The error is errLinkDown if the link ends first.
 func (l *link) ping(ctx context.Context) (time.Duration, error) {
-	l.use()
-	seq, reply := l.requests.pings.ask()
-	defer l.requests.pings.forget(seq)
-	l.sendHeartbeat(seq)
-	select {
-	case rtt := <-reply:
-		return rtt, nil
-	case <-l.end.down:
-		return 0, errLinkDown
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	}
+	return exchange(ctx, l, &l.requests.pings, l.sendHeartbeat)
 }

@@ -1,6 +1,9 @@
 package engine
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // A requestTable is the pending requests of this end to the peer of a link, by number.
 type requestTable[T any] struct {
@@ -28,6 +31,23 @@ func (q *requestTable[T]) ask() (number uint64, answer <-chan T) {
 	q.last++
 	q.waiting[q.last] = c
 	return q.last, c
+}
+
+// exchange sends a request by its number and waits for the peer's answer. The error is errLinkDown
+// if the link ends first.
+func exchange[T any](ctx context.Context, l *link, q *requestTable[T], send func(number uint64)) (answer T, err error) {
+	l.use()
+	number, answers := q.ask()
+	defer q.forget(number)
+	send(number)
+	select {
+	case answer = <-answers:
+		return answer, nil
+	case <-l.end.down:
+		return answer, errLinkDown
+	case <-ctx.Done():
+		return answer, context.Cause(ctx)
+	}
 }
 
 func (q *requestTable[T]) forget(number uint64) {
