@@ -196,34 +196,19 @@ func (a *agent) send(x verdict.Send, fromHost bool) {
 	}
 }
 
-// dialHost looks for the host at every place where it may be, at once.
+// dialHost opens a session to the host.
 func (a *agent) dialHost() {
 	if a.host != nil {
 		a.feedMember(verdict.Connected{Session: verdict.LocalSession})
 		return
 	}
-	var places []*machine
-	for _, m := range a.w.machines {
-		if m.host && m != a.at {
-			places = append(places, m)
+	a.open(a.w.machines[0], false, verdict.Start{}, hostTimeout, func(e *tcpEnd, peer controlEnd, _ bool) {
+		if e == nil {
+			a.feedMember(verdict.DialFailed{Text: "no host"})
+			return
 		}
-	}
-	waiting, found := len(places), false
-	for _, m := range places {
-		a.open(m, false, verdict.Start{}, hostTimeout, func(e *tcpEnd, peer controlEnd, _ bool) {
-			waiting--
-			switch {
-			case e != nil && found:
-				e.abort()
-			case e != nil:
-				found = true
-				id := a.attach(e, peer, false)
-				a.feedMember(verdict.Connected{Session: id})
-			case waiting == 0 && !found:
-				a.feedMember(verdict.DialFailed{Text: "no host"})
-			}
-		})
-	}
+		a.feedMember(verdict.Connected{Session: a.attach(e, peer, false)})
+	})
 }
 
 // machineAt returns the machine of an address.

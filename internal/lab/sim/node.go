@@ -120,16 +120,9 @@ func (n *node) setSelf(e verdict.Event) {
 	n.publish(e)
 }
 
-// up makes an incarnation live.
+// up makes an incarnation live. The ledger holds that no other one of its ID is.
 func (n *node) up(e verdict.Event) {
 	v := e.Node
-	if old := n.peers[v.Incarnation.Node]; old != nil {
-		if old.party.Incarnation == v.Incarnation {
-			return
-		}
-		was := verdict.Node{Identity: verdict.Identity{UUID: old.party.UUID}, Incarnation: old.party.Incarnation}
-		n.lost(verdict.Event{Kind: verdict.EventRemoved, Node: was, Reason: "restarted"})
-	}
 	n.peers[v.Incarnation.Node] = &peerState{at: n.w.machineAt(v.Addresses()),
 		party: core.Party{Cluster: n.self.Cluster, Incarnation: v.Incarnation, UUID: v.UUID, Epoch: v.Epoch}}
 	n.changes.wake(n.p)

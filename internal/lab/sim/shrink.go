@@ -45,27 +45,28 @@ func (k *shrinker) try(c *scenario.Scenario) bool {
 	return true
 }
 
-// actions leaves out as many steps as it can, large parts first.
+// actions leaves out as many steps as it can, large parts first, and single ones until each
+// is needed.
 func (k *shrinker) actions() {
-	for part := (len(k.best.Timeline) + 1) / 2; part > 0 && k.left > 0; {
-		gone := false
-		for from := 0; from < len(k.best.Timeline) && k.left > 0; {
-			c := *k.best
-			c.Timeline = slices.Delete(slices.Clone(c.Timeline), from, min(from+part, len(c.Timeline)))
-			if k.try(&c) {
-				gone = true
-				continue
-			}
-			from += part
-		}
-		if part == 1 && !gone {
-			return
-		}
-		part = max(part/2, 1)
-		if part == 1 && gone && len(k.best.Timeline) == 0 {
-			return
+	for part := (len(k.best.Timeline) + 1) / 2; part > 0; part /= 2 {
+		for again := true; again; {
+			again = k.leaveOut(part) && part == 1
 		}
 	}
+}
+
+// leaveOut leaves out parts of so many steps, and reports whether it could.
+func (k *shrinker) leaveOut(part int) (gone bool) {
+	for from := 0; from < len(k.best.Timeline) && k.left > 0; {
+		c := *k.best
+		c.Timeline = slices.Delete(slices.Clone(c.Timeline), from, min(from+part, len(c.Timeline)))
+		if k.try(&c) {
+			gone = true
+		} else {
+			from += part
+		}
+	}
+	return gone
 }
 
 // workload leaves out parts of the workload.

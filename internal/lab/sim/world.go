@@ -46,7 +46,6 @@ type machine struct {
 	// appRuns counts the starts of the application.
 	appRuns int
 	armed   []*trap
-	down    bool // it is not to be started by itself
 }
 
 // A trap is a fault at a named step, armed on one machine.
@@ -103,7 +102,7 @@ func (w *world) wipe(m *machine) {
 
 // boot starts a fabricd on m.
 func (w *world) boot(m *machine) {
-	if m.proc != nil || m.down {
+	if m.proc != nil {
 		return
 	}
 	m.starts++
