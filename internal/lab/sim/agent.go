@@ -43,7 +43,7 @@ type agent struct {
 	writes   []verdict.Persist // of the host, not on disk yet
 	events   []verdict.Event
 	handling bool   // an event's handler runs
-	sent     uint64 // messages on control sessions, signs of life included
+	sent     uint64 // messages on control sessions, keepalives included
 	reported ledger
 }
 

@@ -72,7 +72,7 @@ func (s *scaleRun) alone(p *AlonePoint) (err error) {
 	}
 	w.until(w.now + 35*time.Second)
 	if s.removed[s.expect] != nodes(w)-3 {
-		return errors.New("the end of the stopped node is told more than once")
+		return errors.New("the end of the stopped node is reported more than once")
 	}
 	victim.proc.proceed()
 	w.gossip.changed()

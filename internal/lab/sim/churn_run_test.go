@@ -13,7 +13,7 @@ import (
 // A Churned is the result of a [Churn].
 type Churned struct {
 	Incarnations uint64        // that began
-	Events       uint64        // beginnings and ends of incarnations that were told, at all nodes
+	Events       uint64        // beginnings and ends of incarnations that were reported, at all nodes
 	Bugs         []string      // broken promises, at most 20
 	Virtual      time.Duration // that passed
 }

@@ -24,9 +24,9 @@ func TestHoursOfComingAndGoingLeaveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d lives in %d hours; the host and a member keep %v", out.Incarnations, span, out.Sizes)
+	t.Logf("%d incarnations in %d hours; the host and a member keep %v", out.Incarnations, span, out.Sizes)
 	if out.Incarnations < uint64(20*span) {
-		t.Errorf("only %d lives began: the run shows nothing", out.Incarnations)
+		t.Errorf("only %d incarnations began: the run shows nothing", out.Incarnations)
 	}
 	for hour, size := range out.Sizes {
 		if most := out.Sizes[0] + out.Sizes[0]/10; size > most || size == 0 {
@@ -80,5 +80,5 @@ func TestChurn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d changes told of %d lives in %v of virtual time", total.Events, total.Incarnations, total.Virtual)
+	t.Logf("%d changes of %d incarnations reported in %v of virtual time", total.Events, total.Incarnations, total.Virtual)
 }

@@ -119,7 +119,7 @@ func (c *conn) perform() {
 func (c *conn) wake(w *core.Waiter) {
 	i := slices.IndexFunc(c.calls, func(x *pending) bool { return &x.Waiter == w })
 	if i < 0 {
-		c.link.n.w.watch.bug("a waiter is woken that nobody waits for")
+		c.link.n.w.watch.bug("a waiter is woken without a call")
 		return
 	}
 	x := c.calls[i]

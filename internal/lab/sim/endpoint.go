@@ -65,7 +65,7 @@ type endpoint struct {
 	remote addr.Addr
 	conn   *conn
 	trying *attempt
-	stored func() // a word of a window was stored; nil: nobody looks
+	stored func() // a word of a window was stored; nil: not watched
 
 	listener core.Listener[*request, *endpoint]
 	accepts  []func(*endpoint, error) // calls that wait

@@ -27,7 +27,7 @@ func (l *ledger) check(a *agent, e verdict.Event) {
 			bad("a second incarnation without a reset")
 		}
 		if incarnation.Node != addr.Host && x.owner[incarnation] != (verdict.Start{UUID: a.self.uuid, Epoch: a.self.epoch}) {
-			bad("somebody else's incarnation")
+			bad("the incarnation of another start")
 		}
 		*l = ledger{self: incarnation, in: make(map[addr.NodeID]addr.Generation), out: make(map[addr.NodeID]addr.Generation)}
 	case verdict.EventReset:

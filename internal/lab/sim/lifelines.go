@@ -11,7 +11,7 @@ import (
 type line struct {
 	verdict.Line
 	up    *tcpEnd   // nil: none
-	alive time.Time // when up last gave a sign of life
+	alive time.Time // of the last keepalive or message on up
 }
 
 // maintainLines has the lifelines opened and closed that should be.
@@ -26,7 +26,7 @@ func (a *agent) maintainLines() {
 // Wants reports whether this node watches an incarnation.
 func (a *agent) Wants(l addr.Incarnation) bool { return a.member.Watches(l) }
 
-// Alive returns when a line gave its last sign of life.
+// Alive returns the time of the last keepalive or message on a line.
 func (a *agent) Alive(l *line) time.Time { return l.alive }
 
 // Kept reports that a line has no other connections.
@@ -70,7 +70,7 @@ func (a *agent) LookLine(l *line, n verdict.Node, limit time.Duration) {
 	})
 }
 
-// keepLinesAlive gives a sign of life on every lifeline that this node has dialed.
+// keepLinesAlive sends a keepalive on every lifeline that this node has dialed.
 func (a *agent) keepLinesAlive() {
 	for _, l := range a.lines.Beats(a.w.time()) {
 		a.sent++

@@ -106,17 +106,17 @@ func TestTailFindsAWayThatIsOpenAgain(t *testing.T) {
 // TestEndIsRepeated loses the packet that tells of a session's end.
 func TestEndIsRepeated(t *testing.T) {
 	w, a, b, cut := twoEnds(t)
-	var told []transport.CloseError
-	b.ended = func(how transport.CloseError) { told = append(told, how) }
+	var ends []transport.CloseError
+	b.ended = func(how transport.CloseError) { ends = append(ends, how) }
 	open := cut()
 	a.close(transport.CodeFenced, "over")
 	w.until(w.now + 200*time.Millisecond)
 	open()
-	if len(told) > 0 {
-		t.Fatalf("the peer is told %v through a cut", told)
+	if len(ends) > 0 {
+		t.Fatalf("the peer is notified of %v through a cut", ends)
 	}
 	w.until(w.now + time.Second)
-	if len(told) != 1 || !told[0].Remote || told[0].Code != transport.CodeFenced {
-		t.Errorf("the peer is told %v, want once that it was fenced", told)
+	if len(ends) != 1 || !ends[0].Remote || ends[0].Code != transport.CodeFenced {
+		t.Errorf("the peer is notified of %v, want once that it was fenced", ends)
 	}
 }

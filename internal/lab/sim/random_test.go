@@ -82,9 +82,9 @@ func (g *generator) long() scenario.Span {
 	return scenario.At(scenario.Duration(d.Truncate(time.Millisecond)))
 }
 
-func (g *generator) slot() int { return g.rng.IntN(g.nodes) }
+func (g *generator) index() int { return g.rng.IntN(g.nodes) }
 
-// some returns a random set of slots that is neither empty nor all.
+// some returns a random set of nodes that is neither empty nor all.
 func (g *generator) some() []int {
 	all := g.rng.Perm(g.nodes)
 	return all[:1+g.rng.IntN(g.nodes-1)]
@@ -105,7 +105,7 @@ func (g *generator) fault() {
 	case 4:
 		g.node(at, scenario.Terminate)
 	case 5:
-		if id := g.slot(); id != 0 {
+		if id := g.index(); id != 0 {
 			g.add(at, scenario.Do{Node: &scenario.Node{ID: scenario.Slots(id), Do: scenario.Replace, For: g.long()}})
 		}
 	case 6:
@@ -115,7 +115,7 @@ func (g *generator) fault() {
 	case 9:
 		g.partition(at)
 	case 10:
-		g.add(at, scenario.Do{Network: &scenario.Network{Node: scenario.Slots(g.slot()), Do: scenario.Disconnect, For: g.long()}})
+		g.add(at, scenario.Do{Network: &scenario.Network{Node: scenario.Slots(g.index()), Do: scenario.Disconnect, For: g.long()}})
 	case 11:
 		g.swizzle(at)
 	case 12:
@@ -126,7 +126,7 @@ func (g *generator) fault() {
 }
 
 func (g *generator) node(at scenario.Span, do scenario.NodeDo) {
-	ids := []int{g.slot()}
+	ids := []int{g.index()}
 	if g.rng.IntN(8) == 0 {
 		ids = g.some()
 	}
@@ -141,7 +141,7 @@ func (g *generator) node(at scenario.Span, do scenario.NodeDo) {
 }
 
 func (g *generator) app(at scenario.Span) {
-	x := &scenario.App{Node: scenario.Slots(g.slot()), For: g.long()}
+	x := &scenario.App{Node: scenario.Slots(g.index()), For: g.long()}
 	switch g.rng.IntN(4) {
 	case 0:
 		x.Do = scenario.AppKill
@@ -155,7 +155,7 @@ func (g *generator) app(at scenario.Span) {
 	g.add(at, scenario.Do{App: x})
 }
 
-// link generates a fault on the traffic from some slots to others.
+// link generates a fault on the traffic from some nodes to others.
 func (g *generator) link(at scenario.Span) {
 	from := g.some()
 	var to []int
@@ -205,7 +205,7 @@ func (g *generator) partition(at scenario.Span) {
 	g.add(at, scenario.Do{Partition: p})
 }
 
-// swizzle clogs random slots one by one and lets them go in another order.
+// swizzle clogs random nodes one by one and lets them go in another order.
 func (g *generator) swizzle(at scenario.Span) {
 	begin := at.From
 	ids := g.some()
@@ -227,7 +227,7 @@ func (g *generator) crash(at scenario.Span) {
 		}
 		return false
 	})
-	g.add(at, scenario.Do{Fault: &scenario.Fault{Node: scenario.Slots(g.slot()), Kind: scenario.FaultCrash,
+	g.add(at, scenario.Do{Fault: &scenario.Fault{Node: scenario.Slots(g.index()), Kind: scenario.FaultCrash,
 		Step: scenario.StepName(steps[g.rng.IntN(len(steps))].Name), Nth: 1 + g.rng.IntN(20),
 		Within: scenario.Duration(3 * time.Second), Restart: g.long().From}})
 }
@@ -256,9 +256,9 @@ func Zombies(seed uint64) *scenario.Scenario {
 		at := scenario.Duration(time.Second + time.Duration(i)*4*time.Second)
 		moment := scenario.Duration(between(g.rng, 0, time.Second).Truncate(time.Microsecond))
 		long := scenario.At(scenario.Duration(between(g.rng, 1800*time.Millisecond, 2800*time.Millisecond).Truncate(time.Millisecond)))
-		zombie := g.slot()
+		zombie := g.index()
 		g.add(scenario.At(at+moment), scenario.Do{Node: &scenario.Node{ID: scenario.Slots(zombie), Do: scenario.Stop, For: long}})
-		if other := g.slot(); other != zombie {
+		if other := g.index(); other != zombie {
 			g.add(scenario.At(at+moment+scenario.Duration(between(g.rng, 0, 2*time.Second).Truncate(time.Millisecond))),
 				scenario.Do{Node: &scenario.Node{ID: scenario.Slots(other), Do: scenario.Kill, For: scenario.At(scenario.Duration(50 * time.Millisecond))}})
 		}

@@ -29,7 +29,7 @@ type ScalePoint struct {
 	// Return is from the start of the killed node to NODE_ADDED at every node.
 	Return Spread `json:"return"`
 
-	// Messages on control sessions and lifelines, signs of life included: per
+	// Messages on control sessions and lifelines, keepalives included: per
 	// node and second in a cluster where nothing happens, at the host the same,
 	// and per node in the whole join storm. Gossip is not among them: package gossip counts its own.
 	Idle     float64 `json:"idle"`

@@ -122,7 +122,7 @@ a membership agent and disks of its own, in which time and the network are virtu
 what is wrong in "internal/engine", in "internal/transport" or in the agent of
 "membership" is not in it: no run of it can go wrong by that, and the tests of these
 packages, over real providers and files, have to find it. Two bugs of its own shell,
-"told-before-failed" and "tail-not-sent", stand for their like there. Nor does it have
+"reported-before-failed" and "tail-not-sent", stand for their like there. Nor does it have
 peers that lie, or applications that ask for every order of events: tests do that too.
 
 | bug | what it does | caught by | how |

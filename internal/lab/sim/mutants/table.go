@@ -118,7 +118,7 @@ var All = []Mutant{
 		Old: "	report, p.alive = !p.alive, true\n", New: "	report, p.alive = false, true\n",
 	},
 	{
-		Name: "beats-in-step", What: "a silent peer is asked at the pace of the heartbeats only",
+		Name: "keepalives-in-step", What: "a silent peer is asked at the pace of the heartbeats only",
 		File: "internal/core/link.go", By: "./internal/core",
 		Old: "		if silent > p.times.Heartbeat*5/4 {", New: "		if false {",
 	},
@@ -168,7 +168,7 @@ var All = []Mutant{
 		Old: "Generation: last + 1,", New: "Generation: max(last, 1),",
 	},
 	{
-		Name: "removal-not-on-disk", What: "a removal is told before it is written",
+		Name: "removal-not-on-disk", What: "a removal is sent before it is written",
 		File: "membership/verdict/host_judge.go", By: Simulation, Hint: "node-killed",
 		Old: "	h.persist(write{node: n}, *n.lease)\n", New: "	h.removed(now, n)\n",
 	},
@@ -178,12 +178,12 @@ var All = []Mutant{
 		Old: "	h.persist(write{node: n}, *l)\n", New: "	h.granted(now, n)\n",
 	},
 	{
-		Name: "removed-twice", What: "the end of an incarnation is told twice",
+		Name: "removed-twice", What: "the end of an incarnation is reported twice",
 		File: "membership/verdict/member_table.go", By: Simulation, Hint: "node-killed",
 		Old: "	m.emit(Event{Kind: EventRemoved, Node: n, Reason: why})\n", New: "	m.emit(Event{Kind: EventRemoved, Node: n, Reason: why})\n	m.emit(Event{Kind: EventRemoved, Node: n, Reason: why})\n",
 	},
 	{
-		Name: "removal-not-told", What: "the host tells a removal to nobody at once",
+		Name: "removal-not-sent", What: "the host sends a removal to no node at once",
 		File: "membership/verdict/host_judge.go", By: Simulation, Hint: "node-killed",
 		Old: "		h.broadcast(n, verdict)\n", New: "",
 	},
@@ -213,7 +213,7 @@ var All = []Mutant{
 		Old: "	if p.deadByTwo() || (p.failed", New: "	if p.bad() != 0 || (p.failed",
 	},
 	{
-		Name: "end-taken-back", What: "an incarnation whose end was told is told again as alive",
+		Name: "end-taken-back", What: "an incarnation whose end was reported is reported again as alive",
 		File: "membership/verdict/member_table.go", By: "./membership/verdict",
 		Old: "	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]\n", New: "	_ = l\n	return false\n",
 	},
@@ -238,7 +238,7 @@ var All = []Mutant{
 		Old: "		h.hears(now, from, m.Evidence)\n", New: "",
 	},
 	{
-		Name: "any-life", What: "a process that answers is a sign of each of its incarnations",
+		Name: "any-incarnation", What: "a process that answers is a sign of each of its incarnations",
 		File: "membership/verdict/lifeline.go", By: "./membership/verdict",
 		Old: "	case incarnation != c.Incarnation:\n", New: "	case false:\n",
 	},
@@ -250,7 +250,7 @@ var All = []Mutant{
 
 	// What the simulation has of the engine and of the provider.
 	{
-		Name: "told-before-failed", What: "NODE_REMOVED is told, and operations to the incarnation fail 5 ms later",
+		Name: "reported-before-failed", What: "NODE_REMOVED is reported, and operations to the incarnation fail 5 ms later",
 		File: "internal/lab/sim/node.go", By: Simulation, Hint: "node-killed",
 		Old: "	n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Incarnation == incarnation })\n	if !n.p.step(failpoint.LostFenced) {\n		return\n	}\n",
 		New: "	n.p.after(5*time.Millisecond, func() { n.failLinks(transport.CodeFenced, func(l *link) bool { return l.peer.Incarnation == incarnation }) })\n",
@@ -263,7 +263,7 @@ var All = []Mutant{
 
 	// The shells, which the simulation does not run.
 	{
-		Name: "removed-before-failed", What: "NODE_REMOVED is told while operations to the incarnation are under way",
+		Name: "removed-before-failed", What: "NODE_REMOVED is reported while operations to the incarnation are under way",
 		File: "internal/engine/node.go", By: "./internal/engine",
 		Old: "	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
 		New: "	n.mu.Lock()\n	n.publishLocked(attach.Event{Kind: attach.NodeRemoved, Incarnation: incarnation, Name: p.Name, Reason: reason})\n	n.mu.Unlock()\n	_ = n.cfg.Faults.Hit(failpoint.LostBeforeFence)\n",
