@@ -107,6 +107,9 @@ func newCluster(tb reporter, n int, opts []Option) *Cluster {
 	for _, o := range opts {
 		o(&c.opts)
 	}
+	if c.opts.delays() {
+		c.breaks()
+	}
 	c.network = memory{mem.NewHub(mem.Config{})}
 	if c.opts.quic || c.opts.tcp {
 		c.network = newLoopback(c.opts)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -186,6 +187,16 @@ func TestPartitionResetsWithoutRemoving(t *testing.T) {
 	})
 }
 
+func TestAnUnbrokenClusterHasNoDelay(t *testing.T) {
+	notes := &failures{TB: t}
+	defer func() {
+		if recover() == nil || len(notes.said) != 1 || !strings.Contains(notes.said[0], "Unbroken") {
+			t.Errorf("a Delay of an Unbroken cluster: %q", notes.said)
+		}
+	}()
+	fabrictest.NewCluster(notes, 2, fabrictest.Unbroken(), fabrictest.Delay(time.Millisecond, 0, 1))
+}
+
 func TestDelayTakesTime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := fabrictest.NewCluster(t, 2, fabrictest.Delay(100*time.Millisecond, 0, 1))
@@ -198,7 +209,7 @@ func TestDelayTakesTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Faults of links keep pieces apart by nanoseconds that are sent at one instant.
-		if got := time.Since(start); got.Truncate(time.Millisecond) != 100*time.Millisecond {
+		if got := time.Since(start); got < 100*time.Millisecond || got >= 100*time.Millisecond+time.Microsecond {
 			t.Errorf("a message took %v with a delay of 100ms", got)
 		}
 	})

@@ -83,7 +83,7 @@ const distance = "distance"
 // delay makes the traffic that the node of p sends take the time of [Delay].
 func (c *Cluster) delay(p *faults.Plane) {
 	c.tb.Helper()
-	if c.opts.delay == 0 && c.opts.jitter == 0 {
+	if !c.opts.delays() {
 		return
 	}
 	if _, err := p.Add(faults.Rule{Name: distance, On: faults.Link, At: faults.AtFrom, Seed: c.opts.seed,

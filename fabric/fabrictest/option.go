@@ -54,7 +54,7 @@ func Unbroken() Option { return func(o *options) { o.unbroken = true } }
 func Paths() Option { return func(o *options) { o.paths = true } }
 
 // Delay makes all traffic take d to arrive, and up to jitter longer, drawn from
-// seed. It has no effect on Unbroken nodes.
+// seed. It fails the test of an Unbroken cluster, whose links nothing delays.
 func Delay(d, jitter time.Duration, seed uint64) Option {
 	return func(o *options) { o.delay, o.jitter, o.seed = d, jitter, seed }
 }
@@ -80,6 +80,8 @@ func Labels(i int, labels ...string) Option {
 // Log makes the engines log to l, with the address of a node's links in the field "node": with the
 // network in memory "node-" and the ID in hexadecimal.
 func Log(l zerolog.Logger) Option { return func(o *options) { o.log = l } }
+
+func (o options) delays() bool { return o.delay != 0 || o.jitter != 0 }
 
 func (o options) engine(all []transport.Provider, faults *failpoint.Node) engine.Config {
 	if o.unbroken {
