@@ -27,7 +27,8 @@ type watcher struct {
 	more  gate // queue or stop has changed
 }
 
-// watch registers fn. After cancel has returned no call of fn begins.
+// watch registers fn. After cancel has returned no further call of fn begins; it does not wait for
+// one that is under way.
 func (q *eventQueue) watch(fn func(attach.Event)) (cancel func()) {
 	w := &watcher{fn: fn, more: newGate()}
 	q.mu.Lock()

@@ -19,9 +19,9 @@
 // packets sent again while a heartbeat finds no answer. A dead process is silent, a
 // running process retransmits unacknowledged packets, and a process that does not know
 // a session resets it. A write is one packet whatever its length, acknowledgements are
-// not held back, nothing is paced, and only later packets or a probe find a loss. Rules are those of package faults, which decides
-// about each packet as it does in a node. Gossip is no
-// protocol here but a source of rumours, with the delays that were measured of it, and
+// not held back, nothing is paced, and only later packets or a probe find a loss. Rules are
+// those of package faults, which decides about each packet as it does in a node. Gossip is
+// no protocol here but a source of reports, with the delays that were measured of it, and
 // false ones when a node comes back.
 //
 // # Where it is not the product
