@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"html/template"
 	"io"
 	"path/filepath"
 	"slices"
@@ -53,67 +52,83 @@ func (s *Saved) name(other *Saved) string {
 	return name
 }
 
-// A comparePage is the data of the page of two runs.
-type comparePage struct {
-	Title   string
-	Runs    [2]comparedRun
-	Graph   template.HTML
-	Figures figureTable
-	Same    int // judgements
-	Others  []comparedJudgement
-}
-
-// A comparedRun is one of two runs, with the class of its colour.
-type comparedRun struct {
-	*Saved
-	Name, Class string
-}
-
-// A comparedJudgement is a judgement on two runs; empty: it was not judged.
-type comparedJudgement struct {
-	Name, Claim string
-	Verdicts    [2]check.Verdict
-}
-
 // Compare writes the page of two runs: their curves in one picture by the scenario's own
 // clock, and their figures and verdicts beside each other.
 func Compare(w io.Writer, a, b *Saved) error {
-	p := comparePage{Title: a.Result.Begin.Scenario, Runs: [2]comparedRun{{a, a.name(b), "s1"}, {b, b.name(a), "s2"}}}
-	if other := b.Result.Begin.Scenario; other != p.Title {
-		p.Title += " and " + other
+	names := [2]string{a.name(b), b.name(a)}
+	p := &page{}
+	title := a.Result.Begin.Scenario
+	if other := b.Result.Begin.Scenario; other != title {
+		title += " and " + other
 	}
-	p.Title += ": two runs"
-	g := &graph{}
-	var sets []named
-	for _, r := range p.Runs {
-		g.runs = append(g.runs, graphRun{r.Name, r.Class, r.Curves, shades(r.Faults, r.Result.Zero, r.Result.End, r.Class)})
-		sets = append(sets, named{r.Name, r.Result.Figures})
+	p.head(title + ": two runs")
+	p.f("<h1>%s: two runs</h1>\n", title)
+	var runs []graphRun
+	for i, s := range []*Saved{a, b} {
+		class := []string{"s1", "s2"}[i]
+		p.f("<p><b class=\"%s\"><i class=\"k box\"></i>%s</b> ", class, names[i])
+		p.verdict(string(s.Verdict))
+		p.f("<small>%s</small></p>\n<pre>%s</pre>\n", facts(s.Result, nil), command(s.Result))
+		runs = append(runs, graphRun{names[i], class, s.Curves, shades(s.Faults, s.Result.Zero, s.Result.End, class)})
 	}
 	from, to := a.Curves.span()
 	from2, to2 := b.Curves.span()
-	g.x, g.marks = newAxis(min(from, from2), max(to, to2))
-	p.Graph, p.Figures = drawGraph(g), newFigureTable(sets, true)
-	p.Same, p.Others = differences(a.Result, b.Result)
-	return writePage(w, "compare", p)
+	x, marks := newAxis(min(from, from2), max(to, to2))
+	p.f("<h2>What happened<small>all times are by the scenario's own clock; the faults of each run are shaded in its colour</small></h2>\n<div class=\"wide\">\n")
+	p.graph(&graph{x, marks, runs})
+	p.f("</div>\n")
+	p.figureTable([]named{{names[0], a.Result.Figures}, {names[1], b.Result.Figures}}, true)
+	p.differences(names, a.Result, b.Result)
+	p.foot()
+	_, err := io.WriteString(w, p.String())
+	return err
 }
 
-// differences returns how many judgements are the same in both runs, and those that are not or are
-// violated.
-func differences(a, b *check.Result) (same int, others []comparedJudgement) {
+// differences lists the judgements that are not the same in both runs, and those that are
+// violated in either.
+func (p *page) differences(names [2]string, a, b *check.Result) {
+	type pair struct{ of [2]*check.Judgement }
+	var all []pair
 	for i, r := range []*check.Result{a, b} {
 		for _, j := range slices.Concat(r.Expectations, r.Invariants) {
-			at := slices.IndexFunc(others, func(x comparedJudgement) bool {
-				return i == 1 && x.Verdicts[1] == "" && x.Name == j.Name && x.Claim == j.Claim
+			at := slices.IndexFunc(all, func(x pair) bool {
+				o := x.of[0]
+				return o != nil && x.of[i] == nil && o.Name == j.Name && o.Claim == j.Claim
 			})
 			if at < 0 {
-				others, at = append(others, comparedJudgement{Name: j.Name, Claim: j.Claim}), len(others)
+				all, at = append(all, pair{}), len(all)
 			}
-			others[at].Verdicts[i] = j.Verdict
+			all[at].of[i] = &j
 		}
 	}
-	all := len(others)
-	others = slices.DeleteFunc(others, func(x comparedJudgement) bool {
-		return x.Verdicts[0] == x.Verdicts[1] && x.Verdicts[0] != check.Violated
+	same := 0
+	rows := slices.DeleteFunc(all, func(x pair) bool {
+		alike := x.of[0] != nil && x.of[1] != nil && x.of[0].Verdict == x.of[1].Verdict && x.of[0].Verdict != check.Violated
+		if alike {
+			same++
+		}
+		return alike
 	})
-	return all - len(others), others
+	p.f("<h2>Verdicts<small>%d are the same in both runs</small></h2>\n", same)
+	if len(rows) == 0 {
+		p.f("<p class=\"mute\">No other.</p>\n")
+		return
+	}
+	p.f("<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">%s</th><th scope=\"col\">%s</th><th scope=\"col\">name</th><th scope=\"col\">claim</th></tr></thead>\n<tbody>\n", names[0], names[1])
+	for _, x := range rows {
+		var one *check.Judgement
+		p.f("<tr>")
+		for _, j := range x.of {
+			p.f("<td>")
+			if j == nil {
+				p.f("<span class=\"mute\">not judged</span>")
+			} else {
+				one = j
+				p.verdict(string(j.Verdict))
+			}
+			p.f("</td>")
+		}
+		p.f("<td>%s</td><td>%s</td></tr>\n", one.Name, one.Claim)
+	}
+	p.f("</tbody>\n</table></div>\n")
 }

@@ -1,9 +1,7 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
-	"html/template"
 	"math"
 	"slices"
 	"strings"
@@ -63,12 +61,11 @@ func shades(faults []faultEntry, zero, end int64, class string) []chart.Shade {
 	return all
 }
 
-// drawGraph shows throughput, latency and errors over time.
-func drawGraph(g *graph) template.HTML {
-	p := &picture{}
-	p.panel(g, "Throughput", "a second: bytes received in messages, and bytes of RMA operations that succeeded", "no application received a byte", []quantity{
-		{name: "messages", of: func(c *Curves, i int) float64 { return float64(c.Messages[i]) }},
-		{name: "RMA", of: func(c *Curves, i int) float64 { return float64(c.RMA[i]) }},
+// graph shows throughput, latency and errors over time.
+func (p *page) graph(g *graph) {
+	p.panel(g, "Throughput", "a second: bytes received in messages, and bytes of RMA operations that succeeded", []quantity{
+		{"messages", "no application received a byte", func(c *Curves, i int) float64 { return float64(c.Messages[i]) }},
+		{"RMA", "no RMA operation succeeded", func(c *Curves, i int) float64 { return float64(c.RMA[i]) }},
 	}, &chart.Panel{Height: 130, Label: amountOf})
 	for _, name := range latencies {
 		of := func(c *Curves, i int) Spread {
@@ -77,22 +74,20 @@ func drawGraph(g *graph) template.HTML {
 			}
 			return Spread{}
 		}
-		p.panel(g, "Latency: "+name, "of calls that succeeded, when they began; logarithmic scale", "no such call succeeded", []quantity{
-			{name: "median", of: func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).P50) }},
-			{name: "slowest", of: func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).Max) }},
+		why := "no such call succeeded"
+		p.panel(g, "Latency: "+name, "of calls that succeeded, when they began; logarithmic scale", []quantity{
+			{"median", why, func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).P50) }},
+			{"slowest", "", func(c *Curves, i int) float64 { return timeOf(of(c, i).Count, of(c, i).Max) }},
 		}, &chart.Panel{Height: 100, Label: durOf, Log: true})
 	}
-	about := fmt.Sprintf("calls that failed and connections that were reset, in each %s", dur(g.runs[0].curves.Step))
-	p.panel(g, "Errors", about, "no call failed and no connection was reset", g.errors(), &chart.Panel{Height: 90, Label: countOf, Stack: len(g.runs) == 1})
-	return p.html()
+	p.errors(g)
 }
 
-// A quantity is one value of each step of the curves, NaN: none.
+// A quantity is one value of each step of the curves, NaN: none. Why says why there is
+// none at all.
 type quantity struct {
-	name  string
-	of    func(*Curves, int) float64
-	class string // of its colour; empty: the run's
-	total string // in the legend
+	name, why string
+	of        func(*Curves, int) float64
 }
 
 // timeOf is a time on a logarithmic scale, where 0, which virtual time knows, has no place.
@@ -105,46 +100,53 @@ func timeOf(count int, ns int64) float64 {
 
 func amountOf(v float64) string { return amount(int64(v)) }
 func durOf(v float64) string    { return dur(int64(v)) }
-func countOf(v float64) string  { return fmt.Sprintf("%.4g", v) }
 
-// panel shows quantities of all runs, or why there is nothing to draw. The colour is the run's and a
-// dashed curve the second quantity, unless each quantity has a colour.
-func (p *picture) panel(g *graph, title, about, why string, all []quantity, c *chart.Panel) {
+// panel shows quantities of all runs: the colour is the run's, a dashed curve the second
+// quantity.
+func (p *page) panel(g *graph, title, about string, all []quantity, c *chart.Panel) {
 	some := false
 	for _, run := range g.runs {
-		c.Shades = append(c.Shades, run.faults...)
-		x := run.curves.places(c.Stack)
+		x := run.curves.middles()
 		for k, q := range all {
 			y := make([]float64, len(x))
 			for i := range y {
 				y[i] = q.of(run.curves, i)
 				some = some || y[i] > 0
-				if c.Stack && math.IsNaN(y[i]) {
-					y[i] = 0
-				}
 			}
-			c.Series = append(c.Series, chart.Series{Class: cmp.Or(q.class, run.class), Dash: k > 0, X: x, Y: y})
+			c.Series = append(c.Series, chart.Series{Class: run.class, Dash: k > 0, X: x, Y: y})
 		}
 	}
+	p.caption(g, title, about)
+	for k, q := range all {
+		p.f("<span><i class=\"k%s\"></i>%s</span>", raw(map[bool]string{true: " dash"}[k > 0]), q.name)
+	}
+	c.Hits = g.hits(all, c.Label)
+	p.picture(g, c, some, all[0].why)
+}
+
+// caption begins a figure, with the names of the runs if there are several.
+func (p *page) caption(g *graph, title, about string) {
 	p.f("<figure><figcaption>%s<span class=\"about\">%s</span>", title, about)
 	if len(g.runs) > 1 {
 		for _, run := range g.runs {
 			p.f("<span class=\"%s\"><i class=\"k box\"></i>%s</span>", run.class, run.name)
 		}
 	}
-	for k, q := range all {
-		if q.class != "" {
-			p.f("<span class=\"%s\"><i class=\"k box\"></i>%s%s</span>", q.class, q.name, q.total)
-		} else {
-			p.f("<span><i class=\"k%s\"></i>%s</span>", map[bool]string{true: " dash"}[k > 0], q.name)
-		}
-	}
-	c.X, c.Marks, c.Hits = g.x, g.marks, g.hits(all, c.Label)
+}
+
+// picture ends a figure: the panel, or why there is nothing to draw.
+func (p *page) picture(g *graph, c *chart.Panel, some bool, why string) {
+	p.f("</figcaption>")
 	if some {
-		p.f("</figcaption>\n%s</figure>\n", template.HTML(c.SVG()))
+		c.X, c.Marks = g.x, g.marks
+		for _, run := range g.runs {
+			c.Shades = append(c.Shades, run.faults...)
+		}
+		p.f("\n%s", raw(c.SVG()))
 	} else {
-		p.f("</figcaption><p class=\"mute\">Nothing to show: %s.</p></figure>\n", why)
+		p.f("<p class=\"mute\">Nothing to show: %s.</p>", why)
 	}
+	p.f("</figure>\n")
 }
 
 // hits are the values of each step as text; of several runs, of the first one's steps.
@@ -173,15 +175,11 @@ func (g *graph) hits(all []quantity, label func(float64) string) []chart.Shade {
 	return hits
 }
 
-// places returns the place of each step on the axis: its begin, or its middle.
-func (c *Curves) places(begins bool) []float64 {
-	within := 0.5
-	if begins {
-		within = 0
-	}
+// middles returns the middle of each step.
+func (c *Curves) middles() []float64 {
 	x := make([]float64, len(c.Messages))
 	for i := range x {
-		x[i] = float64(c.From) + (float64(i)+within)*float64(c.Step)
+		x[i] = float64(c.From) + (float64(i)+0.5)*float64(c.Step)
 	}
 	return x
 }
@@ -189,23 +187,41 @@ func (c *Curves) places(begins bool) []float64 {
 // maxSeries is how many errnos have a colour of their own; the rest are one.
 const maxSeries = 4
 
-// errors are how many calls failed: of one run by errno, of two in all.
-func (g *graph) errors() (all []quantity) {
+// errors shows how many calls failed: of one run by errno, of two in all.
+func (p *page) errors(g *graph) {
+	const title, why = "Errors", "no call failed and no connection was reset"
+	about := fmt.Sprintf("calls that failed and connections that were reset, in each %s", dur(g.runs[0].curves.Step))
 	if len(g.runs) > 1 {
-		return []quantity{{name: "in all", of: func(c *Curves, i int) (sum float64) {
+		q := quantity{"in all", why, func(c *Curves, i int) (sum float64) {
 			for _, all := range c.Errors {
 				sum += float64(all[i])
 			}
 			return sum
-		}}}
+		}}
+		p.panel(g, title, about, []quantity{q}, &chart.Panel{Height: 90, Label: countOf})
+		return
 	}
-	curves := g.runs[0].curves
-	for k, status := range curves.statuses() {
-		counts := curves.Errors[status]
-		all = append(all, quantity{name: status, class: fmt.Sprintf("s%d", min(k, maxSeries-1)+2), total: fmt.Sprintf(": %d", total(counts)),
-			of: func(_ *Curves, i int) float64 { return none(float64(counts[i])) }})
+	run := g.runs[0]
+	c := &chart.Panel{Height: 90, Label: countOf, Stack: true}
+	x := run.curves.middles()
+	for i := range x {
+		x[i] -= float64(run.curves.Step) / 2
 	}
-	return all
+	var all []quantity
+	p.caption(g, title, about)
+	for k, status := range run.curves.statuses() {
+		counts := run.curves.Errors[status]
+		class := fmt.Sprintf("s%d", min(k, maxSeries-1)+2)
+		p.f("<span class=\"%s\"><i class=\"k box\"></i>%s: %d</span>", class, status, total(counts))
+		all = append(all, quantity{status, "", func(c *Curves, i int) float64 { return none(float64(counts[i])) }})
+		y := make([]float64, len(x))
+		for i := range y {
+			y[i] = float64(counts[i])
+		}
+		c.Series = append(c.Series, chart.Series{Class: class, X: x, Y: y})
+	}
+	c.Hits = g.hits(all, countOf)
+	p.picture(g, c, len(all) > 0, why)
 }
 
 // none is NaN for 0, which is not worth a line of text.
@@ -215,3 +231,5 @@ func none(v float64) float64 {
 	}
 	return v
 }
+
+func countOf(v float64) string { return fmt.Sprintf("%.4g", v) }

@@ -1,14 +1,10 @@
 package report
 
 import (
-	_ "embed"
 	"fmt"
-	"html"
-	"html/template"
 	"io"
 	"strings"
 
-	"github.com/fabricd/fabricd/internal/chart"
 	"github.com/fabricd/fabricd/internal/lab/check"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
@@ -20,119 +16,65 @@ const (
 	maxShown  = 5   // violations of one judgement, with their proof
 )
 
-//go:embed pages.html
-var pagesHTML string
-
-// pages are the templates of all pages.
-var pages = template.Must(template.New("pages").Funcs(template.FuncMap{
-	"style": func() template.CSS { return chart.Style }, "verdict": verdict, "dur": dur,
-	"facts": facts, "command": command, "paths": Paths, "seeds": Seeds, "rows": rowsText, "lines": shortLines,
-	"source":  func(s *scenario.Scenario) string { return string(scenario.Encode(s)) },
-	"shown":   func() int { return maxShown },
-	"left":    func(all []string) int { return max(len(all)-maxShown, 0) },
-	"unshown": func(j check.Judgement) int { return j.Count - min(len(j.Violations), maxShown) },
-}).Parse(pagesHTML))
-
-// writePage writes a page by one of the templates.
-func writePage(w io.Writer, name string, data any) error {
-	var b strings.Builder
-	if err := pages.ExecuteTemplate(&b, name, data); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, clean(b.String()))
-	return err
-}
-
-// clean takes out characters that XML does not allow.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r == 0xFFFE || r == 0xFFFF {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-}
-
-// verdict shows a word with a sign, so that it does not need its colour.
-func verdict(word any) template.HTML {
-	text := fmt.Sprint(word)
-	v := map[string]struct{ sign, class string }{
-		"green": {"✓", "good"}, "held": {"✓", "good"}, "met": {"✓", "good"},
-		"broken": {"✗", "bad"}, "violated": {"✗", "bad"}, "missed": {"✗", "bad"}, "harness": {"!", "warn"},
-		"not exercised": {"–", "mute"}, "no sample": {"–", "mute"},
-	}[text]
-	return template.HTML(fmt.Sprintf("<span class=\"v %s\">%s %s</span>", v.class, v.sign, html.EscapeString(text)))
-}
-
-// A runPage is the data of a run's page.
-type runPage struct {
-	*Run
-	Title      string
-	Timeline   template.HTML
-	LeftOut    string // of the timeline
-	Graph      template.HTML
-	Figures    figureTable
-	Faults     []faultRow
-	MoreFaults int
-	zero       int64
-}
-
-// A faultRow is a row of the table of faults.
-type faultRow struct{ From, To, What, Touches, May, Did string }
-
 // HTML writes the page of a run. It is one file that needs nothing else. All times are
 // by the scenario's own clock.
 func HTML(w io.Writer, r *Run) error {
 	r = r.whole()
+	p := &page{}
+	s := newScene(&r.Result.Begin, r.Records, r.Result.Zero)
 	b := r.Result.Begin
-	s := newScene(&b, r.Records, r.Result.Zero)
-	p := runPage{Run: r, Title: fmt.Sprintf("%s on %s, seed %d", b.Scenario, b.Lab, b.Seed), Timeline: drawTimeline(s), LeftOut: s.leftOut(),
-		Figures: newFigureTable([]named{{"", r.Result.Figures}}, false), MoreFaults: max(len(s.faults)-maxListed, 0), zero: s.zero}
+	p.head(b.Scenario + " on " + b.Lab + ", seed " + fmt.Sprint(b.Seed))
+	p.f("<h1>%s ", b.Scenario)
+	p.verdict(string(r.Verdict()))
+	p.f("</h1>\n")
+	if r.Scenario != nil && r.Scenario.About != "" {
+		p.f("<p>%s</p>\n", string(r.Scenario.About))
+	}
+	if r.Problem != "" {
+		p.f("<p class=\"warn\">The lab failed, so nothing is said of the fabric: %s</p>\n", r.Problem)
+	}
+	p.problems(r.Result)
+	p.facts(r)
+	p.f("<h2>What happened<small>all times are by the scenario's own clock; faults are shaded</small></h2>\n<div class=\"wide\">\n<figure>%s</figure>\n", raw(drawTimeline(s)))
+	p.legend(s)
 	if c := newCurves(r.Records, r.Result.Zero, r.Result.End); c != nil {
 		x, marks := newAxis(-s.zero, s.end)
-		p.Graph = drawGraph(&graph{x, marks, []graphRun{{"", "s1", c, shades(s.entries(), s.zero, s.end+s.zero, "")}}})
+		p.graph(&graph{x, marks, []graphRun{{"", "s1", c, shades(s.entries(), s.zero, s.end+s.zero, "")}}})
 	}
-	for _, f := range s.faults[:min(len(s.faults), maxListed)] {
-		p.Faults = append(p.Faults, s.row(f))
+	p.f("</div>\n")
+	p.figureTable([]named{{"", r.Result.Figures}}, false)
+	p.judgements("Expectations", r.Result.Expectations, s.zero)
+	p.judgements("Invariants", r.Result.Invariants, s.zero)
+	p.faultTable(s)
+	if r.Scenario != nil {
+		p.f("<h2>Scenario</h2>\n<pre>%s</pre>\n", string(scenario.Encode(r.Scenario)))
 	}
-	return writePage(w, "run", p)
+	p.foot()
+	_, err := io.WriteString(w, p.String())
+	return err
 }
 
-// row describes a fault.
-func (s *scene) row(f *sceneFault) faultRow {
-	to := "–"
-	if f.ended {
-		to = dur(f.to)
+// problems lists first the violations.
+func (p *page) problems(r *check.Result) {
+	all := r.Problems()
+	if len(all) == 0 {
+		return
 	}
-	may := map[history.Harm]string{history.HarmNone: "slow down", history.HarmReset: "reset", history.HarmRemove: "remove"}[f.Harm]
-	return faultRow{From: dur(f.from), To: to, What: f.What, Touches: s.touches(f), May: may, Did: f.outcome()}
-}
-
-// leftOut says what the timeline does not show, if there is too much of it.
-func (s *scene) leftOut() (text string) {
-	if len(s.streams) > maxStreams {
-		text += fmt.Sprintf(" %d of %d slots are shown.", maxStreams, len(s.streams))
+	p.f("<ul class=\"bad\">\n")
+	for i, text := range all {
+		if i == maxShown {
+			p.f("<li>and %d more, below</li>\n", len(all)-i)
+			break
+		}
+		p.f("<li>%s</li>\n", text)
 	}
-	if len(s.faults) > maxFaults {
-		text += fmt.Sprintf(" The first %d of %d faults are shown.", maxFaults, len(s.faults))
-	}
-	return text
+	p.f("</ul>\n")
 }
 
-// A judgements is the data of a table of verdicts with the proofs of the bad ones.
-type judgements struct {
-	Title string
-	All   []check.Judgement
-	zero  int64
+// facts describes the run, and how to repeat it.
+func (p *page) facts(r *Run) {
+	p.f("<p class=\"mute\">%s</p>\n<pre>%s</pre>\n", facts(r.Result, r.Scenario), command(r.Result))
 }
-
-// Judged returns the table of some verdicts.
-func (p runPage) Judged(title string, all []check.Judgement) judgements {
-	return judgements{title, all, p.zero}
-}
-
-// Clock returns a time of the run by the scenario's clock.
-func (j judgements) Clock(at int64) string { return dur(at - j.zero) }
 
 // facts describe the run, in a line.
 func facts(r *check.Result, s *scenario.Scenario) string {
@@ -178,6 +120,54 @@ func command(r *check.Result) string {
 	return "fabricd chaos run " + ScenarioName + " --on " + b.Lab + " --seed " + fmt.Sprint(b.Seed)
 }
 
+func (p *page) legend(s *scene) {
+	p.f("<p class=\"mute\">A bar is an incarnation of the node, with its ID and generation; hatched: the node is stopped; a stroke: its process ends. " +
+		"Its application hears: ▲ a node was added, ▼ removed, ✕ its own incarnation was removed. Dashed frames are faults.")
+	if len(s.streams) > maxStreams {
+		p.f(" %d of %d slots are shown.", maxStreams, len(s.streams))
+	}
+	if len(s.faults) > maxFaults {
+		p.f(" The first %d of %d faults are shown.", maxFaults, len(s.faults))
+	}
+	p.f("</p>\n")
+}
+
+// judgements lists verdicts with the proofs of the bad ones.
+func (p *page) judgements(title string, all []check.Judgement, zero int64) {
+	if len(all) == 0 {
+		return
+	}
+	p.f("<h2>%s</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">verdict</th><th scope=\"col\">name</th><th scope=\"col\">claim</th><th scope=\"col\" class=\"n\">judged</th></tr></thead>\n<tbody>\n", title)
+	for _, j := range all {
+		p.f("<tr><td>")
+		p.verdict(string(j.Verdict))
+		p.f("</td><td>%s", j.Name)
+		if j.Rows != "" {
+			p.f(" <span class=\"mute\">%s</span>", j.Rows)
+		}
+		p.f("</td><td>%s", j.Claim)
+		p.violations(j, zero)
+		p.f("</td><td class=\"n\">%d</td></tr>\n", j.Checked)
+	}
+	p.f("</tbody>\n</table></div>\n")
+}
+
+func (p *page) violations(j check.Judgement, zero int64) {
+	for i, v := range j.Violations {
+		if i == maxShown {
+			break
+		}
+		p.f("<details><summary class=\"bad\">%s: %s</summary>", dur(v.At-zero), v.What)
+		if len(v.Lines) > 0 {
+			p.f("<pre>%s</pre>", shortLines(v.Lines))
+		}
+		p.f("</details>")
+	}
+	if more := j.Count - min(len(j.Violations), maxShown); more > 0 {
+		p.f("<p class=\"bad\">and %d more</p>", more)
+	}
+}
+
 // shortLines joins records, each at most 600 bytes.
 func shortLines(lines []string) string {
 	var b strings.Builder
@@ -188,4 +178,25 @@ func shortLines(lines []string) string {
 		b.WriteString(l + "\n")
 	}
 	return b.String()
+}
+
+// faultTable lists the faults and their proofs.
+func (p *page) faultTable(s *scene) {
+	if len(s.faults) == 0 {
+		return
+	}
+	p.f("<h2>Faults</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\" class=\"n\">from</th><th scope=\"col\" class=\"n\">to</th><th scope=\"col\">what</th><th scope=\"col\">touches</th><th scope=\"col\">may</th><th scope=\"col\">did</th></tr></thead>\n<tbody>\n")
+	for i, f := range s.faults {
+		if i == maxListed {
+			p.f("<tr><td colspan=\"6\">and %d more</td></tr>\n", len(s.faults)-maxListed)
+			break
+		}
+		to := "–"
+		if f.ended {
+			to = dur(f.to)
+		}
+		may := map[string]string{"none": "slow down", "reset": "reset", "remove": "remove"}[string(f.Harm)]
+		p.f("<tr><td class=\"n\">%s</td><td class=\"n\">%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", dur(f.from), to, f.What, s.touches(f), may, f.outcome())
+	}
+	p.f("</tbody>\n</table></div>\n")
 }

@@ -138,6 +138,43 @@ func (e *Entry) times(name scenario.FigureName) Times {
 	return Times{Count: most.Count, P50: most.P50, P99: most.P99, Max: most.Max}
 }
 
+// lossTable shows how soon lost nodes are missed, against the targets.
+func (p *page) lossTable(all []Loss) {
+	if len(all) == 0 {
+		return
+	}
+	p.f("<h2>How soon a loss is known</h2>\n<p class=\"mute\">From the fault to the error of a call that it caught under way, and to NODE_REMOVED at each application. " +
+		"The targets are the design's for NODE_REMOVED, at 8 nodes.</p>\n<div class=\"wide\"><table>\n<thead>\n" +
+		"<tr><th scope=\"col\" rowspan=\"2\">fault</th><th scope=\"col\" rowspan=\"2\">profile</th><th scope=\"col\" rowspan=\"2\">lab</th><th scope=\"col\" rowspan=\"2\" class=\"n\">nodes</th>" +
+		"<th scope=\"colgroup\" colspan=\"4\">time to error</th><th scope=\"colgroup\" colspan=\"4\">time to NODE_REMOVED</th><th scope=\"col\" rowspan=\"2\">target</th><th scope=\"col\" rowspan=\"2\"></th></tr>\n<tr>")
+	for range 2 {
+		for _, name := range []string{"samples", "p50", "p99", "max"} {
+			p.f("<th scope=\"col\" class=\"n\">%s</th>", name)
+		}
+	}
+	p.f("</tr>\n</thead>\n<tbody>\n")
+	for _, l := range all {
+		p.f("<tr><td>%s</td><td>%s</td><td>%s</td><td class=\"n\">%d</td>", l.Fault, string(l.Detection), string(l.Lab), l.Nodes)
+		p.times(l.Error)
+		p.times(l.Removed)
+		p.f("<td>%s</td><td>", l.Target.String())
+		p.verdict(string(l.Met))
+		p.f("</td></tr>\n")
+	}
+	p.f("</tbody>\n</table></div>\n")
+}
+
+func (p *page) times(t Times) {
+	p.f("<td class=\"n\">%d</td>", t.Count)
+	for _, v := range []int64{t.P50, t.P99, t.Max} {
+		if t.Count == 0 {
+			p.f("<td class=\"n\">–</td>")
+		} else {
+			p.f("<td class=\"n\">%s</td>", dur(v))
+		}
+	}
+}
+
 // String returns the target in words.
 func (t Target) String() string {
 	most := "max " + dur(t.Max)

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"io"
 	"os"
 	"path/filepath"
@@ -131,32 +130,94 @@ func byLab(a, b scenario.Lab) int {
 	return cmp.Compare(slices.Index(scenario.Labs, a), slices.Index(scenario.Labs, b))
 }
 
-// A suitePage is the data of a suite's page.
-type suitePage struct {
-	*Suite
-	Title       string
-	Runs, Green int
-	Names       []string       // of scenarios
-	Columns     []scenario.Lab // of the table of verdicts
-	Losses      []Loss
-	Figures     figureTable
-	Scale       template.HTML
-}
-
 // SuiteHTML writes the page of a suite.
 func SuiteHTML(w io.Writer, s *Suite) error {
-	p := suitePage{Suite: s, Title: cmp.Or(s.Title, "Scenarios"), Names: s.names(), Columns: s.labs(), Losses: s.losses(), Scale: template.HTML(s.Scale)}
-	var sets []named
-	for _, e := range s.Rows {
-		p.Runs, p.Green = p.Runs+e.Runs, p.Green+e.Green
-		sets = append(sets, named{e.Scenario + " on " + string(e.Lab), e.Figures})
+	p := &page{}
+	title := s.Title
+	if title == "" {
+		title = "Scenarios"
 	}
-	p.Figures = newFigureTable(sets, false)
-	return writePage(w, "suite", p)
+	p.head(title)
+	p.f("<h1>%s</h1>\n", title)
+	runs, green := 0, 0
+	for _, e := range s.Rows {
+		runs, green = runs+e.Runs, green+e.Green
+	}
+	p.f("<p>%d of %d runs are green", green, runs)
+	if s.Build != "" {
+		p.f(", fabricd %s", s.Build)
+	}
+	p.f(".</p>\n<ul>\n")
+	for _, l := range s.Labs {
+		p.f("<li>%s: %d runs in %.0f s, %.0f a minute</li>\n", string(l.Lab), l.Runs, l.Took, float64(l.Runs)/max(l.Took/60, 1e-9))
+		for _, why := range l.LeftOut {
+			p.f("<li>%s: left out: %s</li>\n", string(l.Lab), why)
+		}
+	}
+	p.f("</ul>\n")
+	p.matrix(s)
+	p.lossTable(s.losses())
+	p.suiteFigures(s)
+	if len(s.Scale) > 0 {
+		p.f("<h2>Scale<small>clusters of several sizes, simulated</small></h2>\n<div class=\"wide\">\n%s</div>\n", raw(s.Scale))
+	}
+	p.foot()
+	_, err := io.WriteString(w, p.String())
+	return err
 }
 
-// Rate returns how many runs the lab made a minute, rounded.
-func (l LabTime) Rate() string { return fmt.Sprintf("%.0f", float64(l.Runs)/max(l.Took/60, 1e-9)) }
+// matrix shows scenarios against labs.
+func (p *page) matrix(s *Suite) {
+	labs, names := s.labs(), s.names()
+	p.f("<h2>Verdicts</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">scenario</th><th scope=\"col\">shows</th>")
+	for _, l := range labs {
+		p.f("<th scope=\"col\">%s</th>", string(l))
+	}
+	p.f("</tr></thead>\n<tbody>\n")
+	for _, name := range names {
+		first := s.find(name, "")
+		p.f("<tr><td>%s<br><span class=\"mute\">%s</span></td><td class=\"mute\">%s</td>", name, first.About, rowsText(first.Rows))
+		for _, l := range labs {
+			p.f("<td>")
+			if e := s.find(name, l); e != nil {
+				p.cell(e)
+			}
+			p.f("</td>")
+		}
+		p.f("</tr>\n")
+	}
+	p.f("</tbody>\n</table></div>\n")
+}
+
+// cell shows one scenario in one lab.
+func (p *page) cell(e *Entry) {
+	if e.Report != "" {
+		p.f("<a href=\"%s\">", e.Report)
+	}
+	p.verdict(string(e.Verdict()))
+	if e.Report != "" {
+		p.f("</a>")
+	}
+	p.f(" %d/%d", e.Green, e.Runs)
+	if text := Paths(e.Daemons, e.Paths); text != "" {
+		p.f("<br><span class=\"mute\">%s</span>", text)
+	}
+	if len(e.Broken) > 0 {
+		p.f("<br><span class=\"bad\">seeds %s</span>", Seeds(e.Broken))
+	}
+	if len(e.Harness) > 0 {
+		p.f("<br><span class=\"warn\">lab failed: %s</span>", Seeds(e.Harness))
+	}
+}
+
+// suiteFigures lists the figures of all scenarios.
+func (p *page) suiteFigures(s *Suite) {
+	var sets []named
+	for _, e := range s.Rows {
+		sets = append(sets, named{e.Scenario + " on " + string(e.Lab), e.Figures})
+	}
+	p.figureTable(sets, false)
+}
 
 // labs returns the labs of a suite, the cheapest first.
 func (s *Suite) labs() []scenario.Lab {
@@ -179,8 +240,8 @@ func (s *Suite) names() []string {
 	return slices.Compact(all)
 }
 
-// Find returns the entry of a scenario in a lab, or in any if that is empty.
-func (s *Suite) Find(name string, lab scenario.Lab) *Entry {
+// find returns the entry of a scenario in a lab, or in any if that is empty.
+func (s *Suite) find(name string, lab scenario.Lab) *Entry {
 	for i := range s.Rows {
 		if e := &s.Rows[i]; e.Scenario == name && (lab == "" || e.Lab == lab) {
 			return e

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"html/template"
 	"slices"
 
 	"github.com/fabricd/fabricd/internal/chart"
@@ -27,7 +26,7 @@ const (
 
 // A timeline is a scene with a scale.
 type timeline struct {
-	picture
+	page
 	*scene
 	streams []*stream // that are drawn
 	scale   chart.Scale
@@ -36,7 +35,7 @@ type timeline struct {
 }
 
 // drawTimeline draws the incarnations of every slot.
-func drawTimeline(s *scene) template.HTML {
+func drawTimeline(s *scene) string {
 	t := &timeline{scene: s, y: map[int]float64{}}
 	t.scale, t.ticks = newAxis(-s.zero, s.end)
 	t.streams = chooseStreams(s.streams)
@@ -57,7 +56,7 @@ func drawTimeline(s *scene) template.HTML {
 	}
 	t.nodeFaults()
 	t.f("</svg>\n")
-	return t.html()
+	return t.String()
 }
 
 // chooseStreams returns the streams that are drawn: if there are too many, those of
@@ -97,7 +96,7 @@ func (t *timeline) axis(height float64) {
 // stream draws one slot: its incarnations, its pauses, the events of its application.
 func (t *timeline) stream(l *stream) {
 	y := t.y[l.slot]
-	t.f("<text x=\"4\" y=\"%.1f\">slot %s%s</text>\n", y+barH-2, t.begin.Slot(l.slot), map[bool]string{true: " (host)"}[l.slot == 0])
+	t.f("<text x=\"4\" y=\"%.1f\">slot %s%s</text>\n", y+barH-2, t.begin.Slot(l.slot), raw(map[bool]string{true: " (host)"}[l.slot == 0]))
 	runs := 0
 	for _, b := range l.bars {
 		x, w := t.x(b.from), max(t.x(b.to)-t.x(b.from), 0.5)
