@@ -134,6 +134,9 @@ func (g *ground) answered(t *testing.T, to netip.AddrPort) bool {
 	}
 	events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	n, err := unix.Poll(events, 300)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll(events, 300)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
