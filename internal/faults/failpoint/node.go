@@ -257,7 +257,8 @@ func (n *Node) endLocked(x *fault) error {
 		return nil
 	}
 	x.state = Ended
-	close(x.over)
+	// Behind undo: a goroutine that over wakes must not meet the fault again, and wait once more.
+	defer close(x.over)
 	if x.timer != nil {
 		x.timer.Stop()
 	}

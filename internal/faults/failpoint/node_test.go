@@ -2,6 +2,7 @@ package failpoint
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -319,6 +320,25 @@ func TestSlowDiskAndSlowReceiverTakeTheirTime(t *testing.T) {
 		}
 		<-over
 	})
+}
+
+// TestAFaultThatEndsIsGone: a receiver that the end of a fault wakes is not slow again.
+func TestAFaultThatEndsIsGone(t *testing.T) {
+	n := New(nil)
+	defer n.Close()
+	for range 10000 {
+		id := add(t, n, Fault{Kind: SlowReceiver, Delay: Duration(time.Minute), For: Duration(time.Minute)})
+		_, over := n.SlowReceiver(7)
+		slow := make(chan bool)
+		go func() { <-over; slow <- n.SlowReceivers() }()
+		runtime.Gosched()
+		if err := n.Clear(id); err != nil {
+			t.Fatal(err)
+		}
+		if <-slow {
+			t.Fatal("the fault has ended, and the receiver is slow")
+		}
+	}
 }
 
 func TestDescriptorsAreGivenBack(t *testing.T) {
