@@ -53,9 +53,29 @@ func (r *request) refuse(code status.Code) {
 }
 
 // incoming handles a connect request, and then the connection's operations
-// stream if it is accepted. It runs on the stream's reader.
-func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, stream transport.RecvStream) {
-	req := &request{link: l, frame: f, stream: stream}
+// stream if it is accepted. It runs on the stream's reader. An error is a violation of
+// the protocol by the peer.
+func (n *Node) incoming(req *request, r *wire.Reader) error {
+	e := n.ask(req)
+	if e == nil {
+		return nil
+	}
+	h, body, err := r.Next() // the requester sends nothing before it is accepted
+	if c := e.claim(req); c != nil {
+		c.readOn(r, req.stream, h, body, err)
+		return nil
+	}
+	req.stream.Cancel()
+	if err == nil {
+		return fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type)
+	}
+	return nil
+}
+
+// ask queues a request at the endpoint that listens for it, which it returns; or refuses it
+// and returns nil.
+func (n *Node) ask(req *request) *endpoint {
+	l, f := req.link, &req.frame
 	n.mu.Lock()
 	e := n.listeners[f.To]
 	if !n.servedLocked(e, f.Service) {
@@ -70,22 +90,14 @@ func (n *Node) incoming(l *link, f wire.Connect, r *wire.Reader, stream transpor
 		code = e.enqueue(req)
 	}
 	n.counters.incoming(incomingResult(code, admitted))
-	if code != status.OK {
-		// Many may ask at once. Their streams bound them, so this one waits
-		// rather than let the answers overrun the control stream.
-		l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: code}.AppendTo(nil))
-		stream.Cancel()
-		return
+	if code == status.OK {
+		return e
 	}
-	h, body, err := r.Next() // the requester sends nothing before it is accepted
-	if c := e.claim(req); c != nil {
-		c.readOn(r, stream, h, body, err)
-		return
-	}
-	stream.Cancel()
-	if err == nil {
-		l.violated(fmt.Errorf("%w: %v before the connection was accepted", status.Protocol, h.Type))
-	}
+	// Many may ask at once. Their streams bound them, so this one waits
+	// rather than let the answers overrun the control stream.
+	l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: code}.AppendTo(nil))
+	req.stream.Cancel()
+	return nil
 }
 
 // enqueue puts a request into the queue. It returns status.Busy if that is full,

@@ -339,8 +339,12 @@ func (l *link) acceptStreams() {
 			r := wire.NewReader(stream)
 			h, body, err := r.Next()
 			<-fresh
+			var read func() error
 			if err == nil {
-				err = l.open(r, stream, h, body)
+				read, err = l.open(r, stream, h, body)
+			}
+			if read != nil {
+				err = read()
 			}
 			if err != nil {
 				stream.Cancel()
@@ -358,36 +362,42 @@ func (l *link) violated(err error) {
 	}
 }
 
-// open handles a stream's first frame and then the stream.
-func (l *link) open(r *wire.Reader, stream transport.RecvStream, h wire.Header, body []byte) error {
+// open handles a stream's first frame and returns the function that reads the rest; nil: the
+// stream is dropped. It lasts as long as the connection does, so that it is called when the
+// frames of the stack that decoded the first one are gone.
+func (l *link) open(r *wire.Reader, stream transport.RecvStream, h wire.Header, body []byte) (read func() error, err error) {
 	switch h.Type {
 	case wire.TypeConnect:
-		return wire.Apply(h, body, wire.ParseConnect, func(f wire.Connect) error {
+		err = wire.Apply(h, body, wire.ParseConnect, func(f wire.Connect) error {
 			l.use()
-			l.n.incoming(l, f, r, stream)
+			req := &request{link: l, frame: f, stream: stream}
+			read = func() error { return l.n.incoming(req, r) }
 			return nil
 		})
 	case wire.TypeAccept:
-		return wire.Apply(h, body, wire.ParseAccept, func(f wire.Accept) error {
+		err = wire.Apply(h, body, wire.ParseAccept, func(f wire.Accept) error {
 			c := l.conn(f.Peer)
 			if c == nil || !c.ep.granted(c, f, stream) {
 				stream.Cancel() // the connector gave up
 				return nil
 			}
-			c.readOps(r, stream)
+			read = func() error { c.readOps(r, stream); return nil }
 			return nil
 		})
 	case wire.TypeStream:
-		return wire.Apply(h, body, wire.ParseStream, func(f wire.Stream) error {
+		err = wire.Apply(h, body, wire.ParseStream, func(f wire.Stream) error {
 			c := l.conn(f.Peer)
 			if c == nil {
 				stream.Cancel() // closed meanwhile
 				return nil
 			}
-			return c.readMessages(r, stream)
+			read = func() error { return c.readMessages(r, stream) }
+			return nil
 		})
+	default:
+		err = fmt.Errorf("%w: a stream begins with %v", status.Protocol, h.Type)
 	}
-	return fmt.Errorf("%w: a stream begins with %v", status.Protocol, h.Type)
+	return read, err
 }
 
 // say queues a frame for the control stream.
