@@ -51,14 +51,14 @@ second, and drops what a queue of one round trip does not hold.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.only, "only", nil, "measure these cases, or those whose names begin so; `fabric-bench list` has them")
-	f.StringVar(&o.fabricd, "fabricd", "", "the program to run (default: beside this one, in ./bin or on $PATH)")
+	f.StringSliceVar(&o.only, "only", nil, "measure these `cases`, or those whose names begin so; fabric-bench list has them")
+	f.StringVar(&o.fabricd, "fabricd", "", "the `file` of the program to run (default: beside this one, in ./bin or on $PATH)")
 	f.StringVar(&o.way, "way", "", "instead of a veth pair between the machines: the time there and back and the rate, as 25ms/1Gbit; needs root")
 	f.BoolVar(&o.loopback, "loopback", !canMakeSpaces(), "both machines on loopback, as without root")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.BoolVar(&o.quick, "quick", false, "about a minute: one run of short measurements and small clusters; whether all works, not how fast; what the minute is too short for is named")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress on standard error")
-	f.StringVar(&o.store, "store", "", "also write the report, as JSON, to this file")
+	f.StringVar(&o.store, "store", "", "also write the report, as JSON, to this `file`")
 	f.IntVar(&o.runs, "runs", 5, "measurements of each case and source, 1 to 100")
 	f.DurationVar(&o.during, "duration", 500*time.Millisecond, "of each measurement, 10ms to 1m")
 	return cmd
