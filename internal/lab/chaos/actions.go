@@ -17,8 +17,8 @@ import (
 // errNotRunning is the error of an action on a process that does not run.
 var errNotRunning = errors.New("does not run")
 
-// node applies an action to the daemon of a slot. The slot's act is held.
-func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+// node applies an action to the daemon of a node. The node's act is held.
+func (c *cluster) node(ctx context.Context, s *node, a scenario.Action) (effect, error) {
 	n := a.Node
 	switch n.Do {
 	case scenario.Start:
@@ -58,9 +58,9 @@ func (c *cluster) node(ctx context.Context, s *slot, a scenario.Action) (effect,
 // decideLimit bounds a decision about a node, until all nodes know of it.
 const decideLimit = 10 * time.Second
 
-// ban has the host ban a slot's node, and allow it again when it is taken back.
-func (c *cluster) ban(ctx context.Context, s *slot) (effect, error) {
-	host := c.slots[0].admin
+// ban has the host ban a node, and allow it again when it is taken back.
+func (c *cluster) ban(ctx context.Context, s *node) (effect, error) {
+	host := c.nodes[0].admin
 	if _, err := host.BanNode(ctx, s.name(), "chaos", decideLimit); err != nil {
 		return nil, err
 	}
@@ -70,10 +70,10 @@ func (c *cluster) ban(ctx context.Context, s *slot) (effect, error) {
 	}), nil
 }
 
-// remove has the host remove a slot's node, whose daemon ends for good. When it is taken
+// remove has the host remove a node, whose daemon ends for good. When it is taken
 // back another machine comes in its place.
-func (c *cluster) remove(ctx context.Context, s *slot) (effect, error) {
-	if _, err := c.slots[0].admin.RemoveNode(ctx, s.name(), decideLimit); err != nil {
+func (c *cluster) remove(ctx context.Context, s *node) (effect, error) {
+	if _, err := c.nodes[0].admin.RemoveNode(ctx, s.name(), decideLimit); err != nil {
 		return nil, err
 	}
 	return s.later(&s.daemon, func(ctx context.Context) (uint64, string, error) {
@@ -85,8 +85,8 @@ func (c *cluster) remove(ctx context.Context, s *slot) (effect, error) {
 	}), nil
 }
 
-// startBoth starts a slot's daemon, and its application if it has none yet.
-func (c *cluster) startBoth(ctx context.Context, s *slot) (effect, error) {
+// startBoth starts a node's daemon, and its application if it has none yet.
+func (c *cluster) startBoth(ctx context.Context, s *node) (effect, error) {
 	if err := s.startDaemon(ctx); err != nil {
 		return nil, err
 	}
@@ -98,8 +98,8 @@ func (c *cluster) startBoth(ctx context.Context, s *slot) (effect, error) {
 	return done{fired: 1, proof: "started"}, nil
 }
 
-// later does something to a slot when the effect is taken back. A start is due until then.
-func (s *slot) later(r *role, undo func(context.Context) (uint64, string, error)) effect {
+// later does something to a node when the effect is taken back. A start is due until then.
+func (s *node) later(r *role, undo func(context.Context) (uint64, string, error)) effect {
 	r.due.Add(1)
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
 		s.act.Lock()
@@ -109,9 +109,9 @@ func (s *slot) later(r *role, undo func(context.Context) (uint64, string, error)
 	})
 }
 
-// ended is the effect of the end of a slot's process, which comes back or not: start
+// ended is the effect of the end of a node's process, which comes back or not: start
 // starts it again then.
-func (s *slot) ended(proof string, comesBack bool, r *role, start func(context.Context) error) effect {
+func (s *node) ended(proof string, comesBack bool, r *role, start func(context.Context) error) effect {
 	if !comesBack {
 		return done{fired: 1, proof: proof}
 	}
@@ -155,8 +155,8 @@ func (c *cluster) stop(ctx context.Context, p child, source history.Source) (eff
 
 // replace kills a daemon and, when it is taken back, starts another machine in
 // its place, which knows nothing of it.
-func (c *cluster) replace(ctx context.Context, s *slot, d child, source history.Source) (effect, error) {
-	if s.id == 0 {
+func (c *cluster) replace(ctx context.Context, s *node, d child, source history.Source) (effect, error) {
+	if s.index == 0 {
 		return nil, errors.New("the host's state is the cluster: it cannot be replaced")
 	}
 	if _, err := c.killChild(ctx, d, source); err != nil {
@@ -165,8 +165,8 @@ func (c *cluster) replace(ctx context.Context, s *slot, d child, source history.
 	return s.later(&s.daemon, s.comeAnew), nil
 }
 
-// comeAnew starts a slot's daemon without its former state. act is held.
-func (s *slot) comeAnew(ctx context.Context) (uint64, string, error) {
+// comeAnew starts a node's daemon without its former state. act is held.
+func (s *node) comeAnew(ctx context.Context) (uint64, string, error) {
 	_, last := s.daemon.current()
 	s.mu.Lock()
 	s.state = fmt.Sprintf("state-%d", last.Run+1)
@@ -174,16 +174,16 @@ func (s *slot) comeAnew(ctx context.Context) (uint64, string, error) {
 	return 1, "another machine is in its place", s.startDaemon(ctx)
 }
 
-// usurp starts a second host in a slot, with a copy of the host's state.
-func (c *cluster) usurp(ctx context.Context, s *slot) (effect, error) {
+// usurp starts a second host at a node, with a copy of the host's state.
+func (c *cluster) usurp(ctx context.Context, s *node) (effect, error) {
 	if _, _, err := s.daemon.running(); err == nil {
-		return nil, errors.New("its own daemon runs: usurp wants a slot that is late, or was killed")
+		return nil, errors.New("its own daemon runs: usurp wants a node that is late, or was killed")
 	}
-	host := c.slots[0]
+	host := c.nodes[0]
 	if err := copyLive(s.file("usurped"), host.file(host.state)); err != nil {
 		return nil, fmt.Errorf("copy the host's state: %w", err)
 	}
-	args := append(s.runArgs(c.slots[0].name(), "usurped", "usurper-"), "--role", "host", "--join", c.hostAddr())
+	args := append(s.runArgs(c.nodes[0].name(), "usurped", "usurper-"), "--role", "host", "--join", c.hostAddr())
 	source := s.daemon.next()
 	u, err := c.site.start(ctx, s, "usurper", args...)
 	if err != nil {
@@ -228,8 +228,8 @@ func copyLive(to, from string) error {
 	return nil
 }
 
-// app applies an action to the application of a slot. The slot's act is held.
-func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, error) {
+// app applies an action to the application of a node. The node's act is held.
+func (c *cluster) app(ctx context.Context, s *node, a *scenario.App) (effect, error) {
 	p, source, err := s.app.running()
 	if err != nil {
 		return nil, err
@@ -259,8 +259,8 @@ func (c *cluster) app(ctx context.Context, s *slot, a *scenario.App) (effect, er
 // floodLimit bounds the time in which a node has to refuse more.
 const floodLimit = 10 * time.Second
 
-// flood takes all the memory that the slot's node gives out. The lab is the application.
-func flood(ctx context.Context, s *slot) (effect, error) {
+// flood takes all the memory that the node gives out. The lab is the application.
+func flood(ctx context.Context, s *node) (effect, error) {
 	ctx, cancel := context.WithTimeout(ctx, floodLimit)
 	defer cancel()
 	f, err := workload.NewFlood(ctx, s.file("app.sock"))
@@ -282,8 +282,8 @@ func flood(ctx context.Context, s *slot) (effect, error) {
 	}), nil
 }
 
-// cpu takes processor time from a slot: by a quota, by busy loops, or both.
-func (c *cluster) cpu(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+// cpu takes processor time from a node: by a quota, by busy loops, or both.
+func (c *cluster) cpu(ctx context.Context, s *node, a scenario.Action) (effect, error) {
 	var all several
 	if a.CPU.Share != 0 {
 		e, err := c.site.squeeze(ctx, s, a)

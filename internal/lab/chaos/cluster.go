@@ -18,7 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// A cluster is a run in a real lab: the slots of a scenario at a site. One
+// A cluster is a run in a real lab: the nodes of a scenario at a site. One
 // goroutine, that of runReal, leads it through its phases; actions of the timeline
 // run beside it and are waited for.
 type cluster struct {
@@ -35,14 +35,14 @@ type cluster struct {
 	zero      int64 // CLOCK_MONOTONIC at the zero of the run
 	log       *workload.Log
 	say       func(format string, args ...any)
-	slots     []*slot
+	nodes     []*node
 
 	followers followers
 	planes    planes
 
 	mu      sync.Mutex    // guards the fields below
 	errs    []error       // of the harness
-	ids     map[int]int   // node IDs of the slots that have served
+	ids     map[int]int   // IDs of the nodes that have served, by index
 	lastEnd time.Duration // when something last happened after which things have to settle
 }
 
@@ -61,22 +61,22 @@ func (c *cluster) failure() error {
 	return errors.Join(c.errs...)
 }
 
-// up makes the cluster: the host, and every slot that is not late, one after the
-// other, so that the node IDs are the slots.
+// up makes the cluster: the host, and every node that is not late, one after the
+// other, so that the IDs are the indexes.
 func (c *cluster) up(ctx context.Context) error {
 	late := c.schedule.Scenario.Late()
 	for id := range c.schedule.Scenario.Cluster.Nodes {
-		s, err := newSlot(c, id)
+		s, err := newNode(c, id)
 		if err != nil {
 			return err
 		}
-		c.slots = append(c.slots, s)
+		c.nodes = append(c.nodes, s)
 	}
 	if err := c.initHost(ctx); err != nil {
 		return err
 	}
-	for _, s := range c.slots {
-		if slices.Contains(late, s.id) {
+	for _, s := range c.nodes {
+		if slices.Contains(late, s.index) {
 			continue
 		}
 		if err := c.startDaemon(ctx, s); err != nil {
@@ -86,9 +86,9 @@ func (c *cluster) up(ctx context.Context) error {
 	return c.agree(ctx)
 }
 
-// initHost makes the state of slot 0 and gives all others the join token.
+// initHost makes the state of node 0 and gives all others the join token.
 func (c *cluster) initHost(ctx context.Context) error {
-	host := c.slots[0]
+	host := c.nodes[0]
 	args := []string{"init", "--name", host.name(), "--state-dir", c.site.path(host, host.state), "--token-file", c.site.path(host, "join.token"),
 		"--token-ttl", "never", "--token-uses", "unlimited"} // clocks jump, and directories are lost again and again
 	if err := c.runToEnd(ctx, host, args...); err != nil {
@@ -98,7 +98,7 @@ func (c *cluster) initHost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range c.slots[1:] {
+	for _, s := range c.nodes[1:] {
 		if err := os.WriteFile(s.file("join.token"), token, 0o600); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (c *cluster) initHost(ctx context.Context) error {
 }
 
 // runToEnd runs a command of fabricd that ends by itself and has to succeed.
-func (c *cluster) runToEnd(ctx context.Context, s *slot, args ...string) error {
+func (c *cluster) runToEnd(ctx context.Context, s *node, args ...string) error {
 	p, err := c.site.start(ctx, s, args[0], args...)
 	if err != nil {
 		return err
@@ -125,8 +125,8 @@ func (c *cluster) runToEnd(ctx context.Context, s *slot, args ...string) error {
 	return nil
 }
 
-// startDaemon starts a slot's daemon and waits until it serves.
-func (c *cluster) startDaemon(ctx context.Context, s *slot) error {
+// startDaemon starts a node's daemon and waits until it serves.
+func (c *cluster) startDaemon(ctx context.Context, s *node) error {
 	s.act.Lock()
 	defer s.act.Unlock()
 	if err := s.startDaemon(ctx); err != nil {
@@ -135,8 +135,8 @@ func (c *cluster) startDaemon(ctx context.Context, s *slot) error {
 	return c.awaitServing(ctx, s)
 }
 
-// awaitServing waits until the newest daemon of a slot serves.
-func (c *cluster) awaitServing(ctx context.Context, s *slot) error {
+// awaitServing waits until the newest daemon of a node serves.
+func (c *cluster) awaitServing(ctx context.Context, s *node) error {
 	f := s.following()
 	timer := time.NewTimer(joinLimit)
 	defer timer.Stop()
@@ -144,18 +144,18 @@ func (c *cluster) awaitServing(ctx context.Context, s *slot) error {
 	case <-f.serving:
 		return nil
 	case <-f.child.ended():
-		return fmt.Errorf("the daemon of slot %d ended with code %d: %s", s.id, f.child.code(), tailOf(f.child.log(), 5))
+		return fmt.Errorf("the daemon of node %d ended with code %d: %s", s.index, f.child.code(), tailOf(f.child.log(), 5))
 	case <-timer.C:
-		return fmt.Errorf("the daemon of slot %d has not joined within %v: %s", s.id, joinLimit, tailOf(f.child.log(), 5))
+		return fmt.Errorf("the daemon of node %d has not joined within %v: %s", s.index, joinLimit, tailOf(f.child.log(), 5))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// running returns the slots whose daemon runs.
-func (c *cluster) running() []*slot {
-	var all []*slot
-	for _, s := range c.slots {
+// running returns the nodes whose daemon runs.
+func (c *cluster) running() []*node {
+	var all []*node
+	for _, s := range c.nodes {
 		if _, _, err := s.daemon.running(); err == nil {
 			all = append(all, s)
 		}
@@ -165,14 +165,14 @@ func (c *cluster) running() []*slot {
 
 // agree waits until every daemon that runs holds exactly those for alive.
 func (c *cluster) agree(ctx context.Context) error {
-	slots := c.running()
+	nodes := c.running()
 	var ids []string
-	for _, s := range slots {
+	for _, s := range nodes {
 		ids = append(ids, fmt.Sprint(s.nodeID()))
 	}
 	slices.Sort(ids)
 	want := strings.Join(ids, " ")
-	for _, s := range slots {
+	for _, s := range nodes {
 		err := await(ctx, agreeLimit, func() error {
 			all, err := ask(ctx, s.admin.Nodes)
 			if err != nil {
@@ -186,7 +186,7 @@ func (c *cluster) agree(ctx context.Context) error {
 			}
 			slices.Sort(live)
 			if got := strings.Join(live, " "); got != want {
-				return fmt.Errorf("node %d sees nodes %s, want %s", s.id, got, want)
+				return fmt.Errorf("node %d sees nodes %s, want %s", s.index, got, want)
 			}
 			return nil
 		})
@@ -197,10 +197,10 @@ func (c *cluster) agree(ctx context.Context) error {
 	return nil
 }
 
-// play starts the applications of the slots that run and waits until they have
+// play starts the applications of the nodes that run and waits until they have
 // connected.
 func (c *cluster) play(ctx context.Context) error {
-	err := everywhere(c.running(), func(s *slot) error {
+	err := everywhere(c.running(), func(s *node) error {
 		s.act.Lock()
 		defer s.act.Unlock()
 		return s.startApp(ctx)
@@ -218,18 +218,18 @@ func (c *cluster) play(ctx context.Context) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("the application of slot %d does not connect: %w", s.id, err)
+			return fmt.Errorf("the application of node %d does not connect: %w", s.index, err)
 		}
 	}
 	return nil
 }
 
-// appConfig returns the configuration of a slot's application.
-func (c *cluster) appConfig(s *slot, run int) workload.Config {
+// appConfig returns the configuration of a node's application.
+func (c *cluster) appConfig(s *node, run int) workload.Config {
 	sc := c.schedule.Scenario
 	w := &sc.Workload
 	cfg := workload.Config{
-		Zero: c.zero, Seed: c.schedule.Seed, Slot: s.id, Run: run,
+		Zero: c.zero, Seed: c.schedule.Seed, Node: s.index, Run: run,
 		Socket:  c.site.path(s, "app.sock"),
 		Admin:   c.site.path(s, "admin.sock"),
 		History: c.site.path(s, fmt.Sprintf("app-%d.jsonl", run)),
@@ -241,8 +241,8 @@ func (c *cluster) appConfig(s *slot, run int) workload.Config {
 	late := sc.Late()
 	for _, pair := range w.Pairs.Of(sc.Cluster.Nodes) {
 		for i, me := range pair {
-			if me == s.id {
-				cfg.Peers = append(cfg.Peers, workload.Peer{Slot: pair[1-i], Client: i == 0,
+			if me == s.index {
+				cfg.Peers = append(cfg.Peers, workload.Peer{Node: pair[1-i], Client: i == 0,
 					Late: slices.Contains(late, pair[1-i])})
 			}
 		}
@@ -260,7 +260,7 @@ func (c *cluster) historyFile(s history.Source) string {
 func (c *cluster) quiet(ctx context.Context) {
 	c.followers.stopListening()
 	// First all begin nothing more, so that no application closes a connection in use.
-	err := everywhere(c.slots, func(s *slot) error {
+	err := everywhere(c.nodes, func(s *node) error {
 		return s.instruct(ctx, func(w *workload.Control) { w.Rest = true })
 	})
 	if err != nil {
@@ -268,7 +268,7 @@ func (c *cluster) quiet(ctx context.Context) {
 	}
 	// The first record of this phase marks the beginning of the shutdown.
 	c.log.Put(&history.Resources{Target: history.Lab, Phase: history.PhaseEnd, Count: map[string]int64{}})
-	err = everywhere(c.slots, func(s *slot) error {
+	err = everywhere(c.nodes, func(s *node) error {
 		s.act.Lock()
 		defer s.act.Unlock()
 		app, source, err := s.app.running()
@@ -277,10 +277,10 @@ func (c *cluster) quiet(ctx context.Context) {
 		}
 		c.log.Put(&history.Process{Target: source, Did: history.DidTerminate})
 		if err := app.terminate(ctx, endLimit); err != nil {
-			return fmt.Errorf("application of slot %d: %w", s.id, err)
+			return fmt.Errorf("application of node %d: %w", s.index, err)
 		}
 		if app.code() != 0 {
-			return fmt.Errorf("application of slot %d: exit code %d: %s", s.id, app.code(), tailOf(app.log(), 5))
+			return fmt.Errorf("application of node %d: exit code %d: %s", s.index, app.code(), tailOf(app.log(), 5))
 		}
 		return nil
 	})
@@ -294,7 +294,7 @@ func (c *cluster) quiet(ctx context.Context) {
 func (c *cluster) down(ctx context.Context) {
 	c.followers.ending.Store(true)
 	c.followers.stopListening()
-	err := everywhere(c.slots, func(s *slot) error {
+	err := everywhere(c.nodes, func(s *node) error {
 		defer s.admin.Close()
 		var errs []error
 		for _, p := range s.children() {
@@ -302,7 +302,7 @@ func (c *cluster) down(ctx context.Context) {
 		}
 		for _, p := range s.children() {
 			if err := p.terminate(ctx, endLimit); err != nil {
-				errs = append(errs, fmt.Errorf("slot %d: %w", s.id, err))
+				errs = append(errs, fmt.Errorf("node %d: %w", s.index, err))
 			}
 		}
 		return errors.Join(errs...)
@@ -317,7 +317,7 @@ func (c *cluster) down(ctx context.Context) {
 func (c *cluster) kill() {
 	c.followers.ending.Store(true)
 	c.followers.cancel()
-	for _, s := range c.slots {
+	for _, s := range c.nodes {
 		for _, p := range s.children() {
 			_ = p.kill(context.Background()) // it has ended, or its site is closed next
 			<-p.ended()

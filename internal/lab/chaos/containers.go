@@ -22,7 +22,7 @@ const DefaultImage = "fabricd:dev"
 
 // containers is the site of the compose lab: each daemon and each application
 // is a container of fabricd's image, without privilege, on a network of the
-// run's own. A slot's two containers share a directory with the sockets.
+// run's own. A node's two containers share a directory with the sockets.
 type containers struct {
 	docker *docker
 	image  string
@@ -51,10 +51,10 @@ func newContainers(image string, name Name) *containers {
 	}
 	c.filter = filter{
 		family: "inet",
-		enter: func(slot int) []string {
-			return []string{"nsenter", "-t", fmt.Sprint(c.daemonPID(slot)), "-n"}
+		enter: func(node int) []string {
+			return []string{"nsenter", "-t", fmt.Sprint(c.daemonPID(node)), "-n"}
 		},
-		addr: func(slot int) netip.Addr { return c.place(slot).advertise },
+		addr: func(node int) netip.Addr { return c.place(node).advertise },
 	}
 	return c
 }
@@ -118,16 +118,16 @@ func (c *containers) close(ctx context.Context) error {
 	return err
 }
 
-func (c *containers) place(slot int) place {
+func (c *containers) place(node int) place {
 	b := c.subnet.As4()
-	b[3] = byte(slot + 10)
+	b[3] = byte(node + 10)
 	return place{bind: netip.IPv4Unspecified(), advertise: netip.AddrFrom4(b), data: dataPort, gossip: gossipPort}
 }
 
-// path: the slot's directory is /lab in its containers.
-func (c *containers) path(_ *slot, name string) string { return filepath.Join("/lab", name) }
+// path: the node's directory is /lab in its containers.
+func (c *containers) path(_ *node, name string) string { return filepath.Join("/lab", name) }
 
-func (c *containers) start(ctx context.Context, s *slot, name string, args ...string) (child, error) {
+func (c *containers) start(ctx context.Context, s *node, name string, args ...string) (child, error) {
 	onNetwork := args[0] == "run"
 	p, err := c.launch(ctx, s, name, args, onNetwork)
 	if err != nil {
@@ -135,14 +135,14 @@ func (c *containers) start(ctx context.Context, s *slot, name string, args ...st
 	}
 	if onNetwork {
 		c.mu.Lock()
-		c.daemons[s.id] = p
+		c.daemons[s.index] = p
 		c.mu.Unlock()
 	}
 	return p, nil
 }
 
 // launch makes and starts a container.
-func (c *containers) launch(ctx context.Context, s *slot, name string, args []string, onNetwork bool) (*container, error) {
+func (c *containers) launch(ctx context.Context, s *node, name string, args []string, onNetwork bool) (*container, error) {
 	// Another user reads the files of the lab.
 	if err := os.Chmod(s.dir, 0o777); err != nil {
 		return nil, err
@@ -162,12 +162,12 @@ func (c *containers) launch(ctx context.Context, s *slot, name string, args []st
 	}
 	if onNetwork {
 		host["NetworkMode"] = string(c.name)
-		spec["NetworkingConfig"] = map[string]any{"EndpointsConfig": map[string]any{string(c.name): c.endpoint(s.id)}}
+		spec["NetworkingConfig"] = map[string]any{"EndpointsConfig": map[string]any{string(c.name): c.endpoint(s.index)}}
 	}
 	var made struct {
 		ID string `json:"Id"`
 	}
-	full := fmt.Sprintf("%s-n%d-%s", c.name, s.id, name)
+	full := fmt.Sprintf("%s-n%d-%s", c.name, s.index, name)
 	if err := c.docker.ask(ctx, http.MethodPost, "/containers/create?name="+url.QueryEscape(full), spec, &made); err != nil {
 		return nil, err
 	}
@@ -183,19 +183,19 @@ func (c *containers) launch(ctx context.Context, s *slot, name string, args []st
 	return p, nil
 }
 
-// endpoint is a slot's place on the network.
-func (c *containers) endpoint(slot int) map[string]any {
-	return map[string]any{"IPAMConfig": map[string]string{"IPv4Address": c.place(slot).advertise.String()}}
+// endpoint is a node's place on the network.
+func (c *containers) endpoint(node int) map[string]any {
+	return map[string]any{"IPAMConfig": map[string]string{"IPv4Address": c.place(node).advertise.String()}}
 }
 
-func (c *containers) daemonOf(slot int) *container {
+func (c *containers) daemonOf(node int) *container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.daemons[slot]
+	return c.daemons[node]
 }
 
-func (c *containers) daemonPID(slot int) int {
-	if d := c.daemonOf(slot); d != nil {
+func (c *containers) daemonPID(node int) int {
+	if d := c.daemonOf(node); d != nil {
 		return d.pid()
 	}
 	return 0
@@ -228,19 +228,19 @@ func (c *containers) breakNetwork(ctx context.Context, a scenario.Action) (effec
 // disconnect takes the daemons' containers off the network.
 func (c *containers) disconnect(ctx context.Context, ids []int) (effect, error) {
 	each := func(ctx context.Context, verb string, more func(int) map[string]any) error {
-		return everywhere(ids, func(slot int) error {
-			d := c.daemonOf(slot)
+		return everywhere(ids, func(node int) error {
+			d := c.daemonOf(node)
 			if d == nil {
 				return errNotRunning
 			}
-			body := more(slot)
+			body := more(node)
 			body["Container"] = d.id
 			return c.docker.ask(ctx, http.MethodPost, "/networks/"+c.network+"/"+verb, body, nil)
 		})
 	}
 	err := each(ctx, "disconnect", func(int) map[string]any { return map[string]any{"Force": false} })
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
-		err := each(ctx, "connect", func(slot int) map[string]any { return map[string]any{"EndpointConfig": c.endpoint(slot)} })
+		err := each(ctx, "connect", func(node int) map[string]any { return map[string]any{"EndpointConfig": c.endpoint(node)} })
 		return uint64(len(ids)), "the container was off its network", err
 	}), err
 }
@@ -249,9 +249,9 @@ func (c *containers) breakPaths(context.Context, scenario.Action, []pathEnds) (e
 	return nil, errors.New("this lab does not distinguish the packets of paths")
 }
 
-// squeeze bounds processor time or memory of a slot's daemon.
-func (c *containers) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
-	d := c.daemonOf(s.id)
+// squeeze bounds processor time or memory of a node's daemon.
+func (c *containers) squeeze(ctx context.Context, s *node, a scenario.Action) (effect, error) {
+	d := c.daemonOf(s.index)
 	if d == nil {
 		return nil, errNotRunning
 	}

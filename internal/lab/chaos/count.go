@@ -47,8 +47,8 @@ func (c *cluster) held(ctx context.Context, phase history.Phase) []*history.Reso
 // so that later growth shows.
 func (c *cluster) warmed(ctx context.Context, held []*history.Resources) {
 	for _, r := range held {
-		if d, _, err := c.slots[r.Target.Slot].daemon.running(); err == nil {
-			c.slots[r.Target.Slot].collect(ctx)
+		if d, _, err := c.nodes[r.Target.Node].daemon.running(); err == nil {
+			c.nodes[r.Target.Node].collect(ctx)
 			if rss, ok := workload.Held(strconv.Itoa(d.pid()))["rss"]; ok {
 				r.Count["rss"] = rss
 			}
@@ -74,8 +74,8 @@ func (c *cluster) settle(ctx context.Context) {
 	}
 }
 
-// resources returns the resources of the slot's daemon; nil if they cannot be read.
-func (s *slot) resources(ctx context.Context, phase history.Phase) *history.Resources {
+// resources returns the resources of the node's daemon; nil if they cannot be read.
+func (s *node) resources(ctx context.Context, phase history.Phase) *history.Resources {
 	d, source := s.daemon.current()
 	if d.frozen() {
 		return nil
@@ -104,9 +104,9 @@ func usedBy(d child) int64 {
 	return int64(used)
 }
 
-// collect has the slot's daemon give back unused memory. If the daemon does not answer,
+// collect has the node's daemon give back unused memory. If the daemon does not answer,
 // its figures include garbage.
-func (s *slot) collect(ctx context.Context) {
+func (s *node) collect(ctx context.Context) {
 	_, _ = ask(ctx, func(ctx context.Context) (any, error) { return nil, s.admin.Collect(ctx) })
 }
 

@@ -14,11 +14,11 @@ import (
 // damage kills a daemon, changes a bit of a file of its state and starts it again: it
 // has to refuse that, or to come up as another incarnation. When the effect is taken back, a
 // refused file is restored and the daemon is started once more.
-func (c *cluster) damage(ctx context.Context, s *slot, d child, source history.Source, seed uint64) (effect, error) {
+func (c *cluster) damage(ctx context.Context, s *node, d child, source history.Source, seed uint64) (effect, error) {
 	if _, err := c.killChild(ctx, d, source); err != nil {
 		return nil, err
 	}
-	file, good, err := spoil(s.file(s.state), rand.New(rand.NewPCG(seed, uint64(s.id))))
+	file, good, err := spoil(s.file(s.state), rand.New(rand.NewPCG(seed, uint64(s.index))))
 	if err == nil {
 		err = s.startDaemon(ctx)
 	}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// starve bounds the descriptors of a slot's daemon so that so many more than it has can
-// be opened. The slot's act is held.
-func starve(s *slot, free int) (effect, error) {
+// starve bounds the descriptors of a node's daemon so that so many more than it has can
+// be opened. The node's act is held.
+func starve(s *node, free int) (effect, error) {
 	d, _, err := s.daemon.running()
 	if err != nil {
 		return nil, err

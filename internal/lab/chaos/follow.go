@@ -18,7 +18,7 @@ import (
 // the nodes, and how it ends. Its goroutine ends with the daemon; the cluster waits for
 // it.
 type follower struct {
-	slot    *slot
+	node    *node
 	child   child
 	source  history.Source
 	serving chan struct{} // closed when the daemon serves applications
@@ -70,9 +70,9 @@ func (c *cluster) follow(f *follower) {
 		}
 		c.ended(f.child, f.source, did)
 	})
-	f.slot.mu.Lock()
-	f.slot.follower = f
-	f.slot.mu.Unlock()
+	f.node.mu.Lock()
+	f.node.follower = f
+	f.node.mu.Unlock()
 	c.followers.listeners.Go(func() {
 		defer cancel()
 		if incarnation, ok := f.awaitServing(ctx); ok {
@@ -83,14 +83,14 @@ func (c *cluster) follow(f *follower) {
 
 // awaitServing waits until the daemon has its place in the cluster.
 func (f *follower) awaitServing(ctx context.Context) (addr.Incarnation, bool) {
-	s := f.slot
+	s := f.node
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		st, err := s.status(ctx)
 		if err == nil && st.State == "joined" {
 			s.mu.Lock()
-			s.node = int(st.ID)
+			s.id = int(st.ID)
 			s.mu.Unlock()
 			incarnation := addr.Incarnation{Node: st.ID, Generation: st.Generation}
 			s.c.log.Put(&history.Process{Target: f.source, Did: history.DidStart, Detail: incarnation.String()})
@@ -109,7 +109,7 @@ func (f *follower) awaitServing(ctx context.Context) (addr.Incarnation, bool) {
 
 // listen writes the daemon's log: its events about the nodes.
 func (f *follower) listen(ctx context.Context, incarnation addr.Incarnation) {
-	c := f.slot.c
+	c := f.node.c
 	out, err := os.OpenFile(c.historyFile(f.source), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		c.fail(err)
@@ -121,7 +121,7 @@ func (f *follower) listen(ctx context.Context, incarnation addr.Incarnation) {
 	c.followers.listeners.Go(func() { // ends with ctx or with the daemon
 		defer close(events)
 		// It ends with an error always: the daemon's end, or ours.
-		_ = f.slot.admin.Events(ctx, func(e daemon.NodeEvent) error {
+		_ = f.node.admin.Events(ctx, func(e daemon.NodeEvent) error {
 			select {
 			case events <- e:
 				return nil

@@ -23,8 +23,8 @@ const (
 	forgePause = 10 * time.Millisecond
 )
 
-// forge sends to slots the messages of a router that cannot forward their packets to
-// the other slots (ICMP "fragmentation needed", RFC 1191). Any host on the path that
+// forge sends to nodes the messages of a router that cannot forward their packets to
+// the other nodes (ICMP "fragmentation needed", RFC 1191). Any host on the path that
 // knows the ports can send them.
 func (n *namespaces) forge(a scenario.Action) (effect, error) {
 	var all []*forger
@@ -61,7 +61,7 @@ func (n *namespaces) forge(a scenario.Action) (effect, error) {
 // kernel forgets that after minutes, by itself.
 func (n *namespaces) believed(ctx context.Context, f *forger) (k uint64, err error) {
 	for _, peer := range f.peers {
-		route, e := output(ctx, "ip", "-n", n.namespace(f.slot), "route", "get", peer.String())
+		route, e := output(ctx, "ip", "-n", n.namespace(f.node), "route", "get", peer.String())
 		if err = errors.Join(err, e); strings.Contains(string(route), " mtu ") {
 			k++
 		}
@@ -69,9 +69,9 @@ func (n *namespaces) believed(ctx context.Context, f *forger) (k uint64, err err
 	return k, err
 }
 
-// A forger sends forged messages inside a slot's namespace.
+// A forger sends forged messages inside a node's namespace.
 type forger struct {
-	slot  int
+	node  int
 	own   netip.Addr
 	peers []netip.Addr
 	fd    int // a raw socket of that namespace
@@ -80,14 +80,14 @@ type forger struct {
 	err  error  // the same
 }
 
-func (n *namespaces) newForger(slot int) (*forger, error) {
-	f := &forger{slot: slot, own: n.place(slot).bind}
+func (n *namespaces) newForger(node int) (*forger, error) {
+	f := &forger{node: node, own: n.place(node).bind}
 	for i := range n.count {
-		if i != slot {
+		if i != node {
 			f.peers = append(f.peers, n.place(i).bind)
 		}
 	}
-	fd, err := rawSocketIn(n.file(slot))
+	fd, err := rawSocketIn(n.file(node))
 	f.fd = fd
 	return f, err
 }
@@ -123,10 +123,10 @@ func enterNamespace(path string) error {
 	return nil
 }
 
-func (n *namespaces) enter(slot int) error { return enterNamespace(n.file(slot)) }
+func (n *namespaces) enter(node int) error { return enterNamespace(n.file(node)) }
 
-// file names a slot's namespace for the kernel.
-func (n *namespaces) file(slot int) string { return "/run/netns/" + n.namespace(slot) }
+// file names a node's namespace for the kernel.
+func (n *namespaces) file(node int) string { return "/run/netns/" + n.namespace(node) }
 
 func (f *forger) close() { _ = unix.Close(f.fd) } // nothing was left to send
 

@@ -26,14 +26,14 @@ const (
 	garbageWait = 100 * time.Millisecond
 )
 
-// garbage sends to every port and socket of slots data that no fabricd would send:
+// garbage sends to every port and socket of nodes data that no fabricd would send:
 // random bytes, and beginnings of real protocols with random bytes behind them.
 func (c *cluster) garbage(a scenario.Action) effect {
 	ctx, cancel := context.WithCancel(c.followers.ctx)
 	var wg sync.WaitGroup
 	var all []*garbageSender
 	for _, id := range a.Network.Node.IDs() {
-		for i, t := range c.targets(c.slots[id]) {
+		for i, t := range c.targets(c.nodes[id]) {
 			s := &garbageSender{target: t, rand: rand.New(rand.NewPCG(a.Seed, uint64(id)<<8|uint64(i)))}
 			all = append(all, s)
 			wg.Go(func() {
@@ -60,9 +60,9 @@ func (c *cluster) garbage(a scenario.Action) effect {
 // A target is where a daemon listens.
 type target struct{ network, address string }
 
-// targets are all of a slot: of peers, of gossip, of applications, of administrators.
-func (c *cluster) targets(s *slot) []target {
-	p := c.site.place(s.id)
+// targets are all of a node: of peers, of gossip, of applications, of administrators.
+func (c *cluster) targets(s *node) []target {
+	p := c.site.place(s.index)
 	data := netip.AddrPortFrom(p.advertise, p.data).String()
 	gossip := netip.AddrPortFrom(p.advertise, p.gossip).String()
 	return []target{{"udp", data}, {"tcp", data}, {"udp", gossip}, {"tcp", gossip},

@@ -96,8 +96,8 @@ func (g *group) close() error {
 	return errors.Join(errs...)
 }
 
-// squeeze puts the processes of a slot into a group with a limit.
-func (g *group) squeeze(_ context.Context, s *slot, a scenario.Action) (effect, error) {
+// squeeze puts the processes of a node into a group with a limit.
+func (g *group) squeeze(_ context.Context, s *node, a scenario.Action) (effect, error) {
 	if a.Memory != nil {
 		return g.limitMemory(s, a)
 	}
@@ -108,8 +108,8 @@ func (g *group) squeeze(_ context.Context, s *slot, a scenario.Action) (effect, 
 // kernel's default.
 const cpuPeriod = 100_000
 
-func (g *group) limitCPU(s *slot, a scenario.Action) (effect, error) {
-	dir, err := g.make(tree(cpuTree), fmt.Sprintf("n%d-%d", s.id, a.ID))
+func (g *group) limitCPU(s *node, a scenario.Action) (effect, error) {
+	dir, err := g.make(tree(cpuTree), fmt.Sprintf("n%d-%d", s.index, a.ID))
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +124,8 @@ func (g *group) limitCPU(s *slot, a scenario.Action) (effect, error) {
 	})
 }
 
-func (g *group) limitMemory(s *slot, a scenario.Action) (effect, error) {
-	dir, err := g.make(tree(memoryTree), fmt.Sprintf("n%d-%d", s.id, a.ID))
+func (g *group) limitMemory(s *node, a scenario.Action) (effect, error) {
+	dir, err := g.make(tree(memoryTree), fmt.Sprintf("n%d-%d", s.index, a.ID))
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +139,9 @@ func (g *group) limitMemory(s *slot, a scenario.Action) (effect, error) {
 	})
 }
 
-// enter sets the limits of a group and moves the slot's processes there, now
+// enter sets the limits of a group and moves the node's processes there, now
 // and when they are started while it lasts.
-func (g *group) enter(s *slot, dir string, set map[string]string, count func() (uint64, string)) (effect, error) {
+func (g *group) enter(s *node, dir string, set map[string]string, count func() (uint64, string)) (effect, error) {
 	for name, value := range set {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0); err != nil {
 			return nil, err

@@ -22,9 +22,9 @@ import (
 // own there, which counts.
 type filter struct {
 	family string // of the tables, as nft names it
-	// enter is the command that runs another one in the namespace of a slot.
-	enter func(slot int) []string
-	addr  func(slot int) netip.Addr
+	// enter is the command that runs another one in the namespace of a node.
+	enter func(node int) []string
+	addr  func(node int) netip.Addr
 }
 
 // byKernel reports whether the filter can do all that a link asks for.
@@ -142,24 +142,24 @@ func (f *filter) apply(ctx context.Context, a scenario.Action) (effect, error) {
 	if a.Until != 0 {
 		left = (a.Until - a.At).Time()
 	}
-	script := func(slot int) string {
+	script := func(node int) string {
 		return fmt.Sprintf("table inet %s { %s chain c { type filter hook prerouting priority -300; %s; }; }",
-			tableName(a), f.senders(senders[slot], left), strings.Join(f.rules(a), "; "))
+			tableName(a), f.senders(senders[node], left), strings.Join(f.rules(a), "; "))
 	}
 	return f.install(ctx, a, slices.Sorted(maps.Keys(senders)), script)
 }
 
-// applyPaths breaks paths at the slots of both ends.
+// applyPaths breaks paths at the nodes of both ends.
 func (f *filter) applyPaths(ctx context.Context, a scenario.Action, paths []pathEnds) (effect, error) {
 	rules := make(map[int][]string) // by receiver
 	for _, p := range paths {
-		rules[p.toSlot] = append(rules[p.toSlot], pathRule(a.Path.Do, p.from, p.to))
+		rules[p.toNode] = append(rules[p.toNode], pathRule(a.Path.Do, p.from, p.to))
 		if a.Path.Do != scenario.PathOneWay {
-			rules[p.fromSlot] = append(rules[p.fromSlot], pathRule(a.Path.Do, p.to, p.from))
+			rules[p.fromNode] = append(rules[p.fromNode], pathRule(a.Path.Do, p.to, p.from))
 		}
 	}
-	script := func(slot int) string {
-		return fmt.Sprintf("table inet %s { chain c { type filter hook prerouting priority -300; %s; }; }", tableName(a), strings.Join(rules[slot], "; "))
+	script := func(node int) string {
+		return fmt.Sprintf("table inet %s { chain c { type filter hook prerouting priority -300; %s; }; }", tableName(a), strings.Join(rules[node], "; "))
 	}
 	return f.install(ctx, a, slices.Sorted(maps.Keys(rules)), script)
 }
@@ -179,26 +179,26 @@ func pathRule(do scenario.PathDo, from, to netip.AddrPort) string {
 	return fmt.Sprintf("ip saddr %s tcp sport %d ip daddr %s tcp dport %d %s", from.Addr(), from.Port(), to.Addr(), to.Port(), effect)
 }
 
-// reject makes the kernels of slots answer every packet with an error.
+// reject makes the kernels of nodes answer every packet with an error.
 func (f *filter) reject(ctx context.Context, a scenario.Action) (effect, error) {
 	return f.install(ctx, a, a.Network.Node.IDs(), func(int) string {
 		return fmt.Sprintf("table inet %s { chain c { type filter hook input priority -300; iif != lo counter reject with icmp port-unreachable; }; }", tableName(a))
 	})
 }
 
-// install loads a script in the namespaces of slots, all at once, and returns the
+// install loads a script in the namespaces of nodes, all at once, and returns the
 // effect, which removes it and counts.
-func (f *filter) install(ctx context.Context, a scenario.Action, slots []int, script func(int) string) (effect, error) {
-	err := everywhere(slots, func(slot int) error { return f.nft(ctx, slot, script(slot)) })
+func (f *filter) install(ctx context.Context, a scenario.Action, nodes []int, script func(int) string) (effect, error) {
+	err := everywhere(nodes, func(node int) error { return f.nft(ctx, node, script(node)) })
 	e := undoBy(func(ctx context.Context) (uint64, string, error) {
 		var mu sync.Mutex
 		var packets uint64
-		err := everywhere(slots, func(slot int) error {
-			n, err := f.packets(ctx, slot, tableName(a))
+		err := everywhere(nodes, func(node int) error {
+			n, err := f.packets(ctx, node, tableName(a))
 			mu.Lock()
 			packets += n
 			mu.Unlock()
-			return errors.Join(err, f.nft(ctx, slot, "delete table "+f.family+" "+tableName(a)))
+			return errors.Join(err, f.nft(ctx, node, "delete table "+f.family+" "+tableName(a)))
 		})
 		return packets, fmt.Sprintf("met %d packets", packets), err
 	})
@@ -216,14 +216,14 @@ func everywhere[T any](all []T, do func(T) error) error {
 	return errors.Join(errs...)
 }
 
-func (f *filter) nft(ctx context.Context, slot int, script string) error {
-	argv := append(f.enter(slot), "nft", script)
+func (f *filter) nft(ctx context.Context, node int, script string) error {
+	argv := append(f.enter(node), "nft", script)
 	return command(ctx, argv[0], argv[1:]...)
 }
 
 // packets returns how many packets the rules of a table have met.
-func (f *filter) packets(ctx context.Context, slot int, table string) (uint64, error) {
-	argv := append(f.enter(slot), "nft", "-j", "list", "table", f.family, table)
+func (f *filter) packets(ctx context.Context, node int, table string) (uint64, error) {
+	argv := append(f.enter(node), "nft", "-j", "list", "table", f.family, table)
 	text, err := output(ctx, argv[0], argv[1:]...)
 	if err != nil {
 		return 0, err

@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// Ports that every slot has: each has an address of its own. In the local lab another
+// Ports that every node has: each has an address of its own. In the local lab another
 // cluster of the machine may listen there at every address: then it takes the next two
 // that are free.
 const (
@@ -23,11 +23,11 @@ const (
 )
 
 // A machine is the site of the local lab: processes of this machine, each
-// slot on a loopback address of its own.
+// node on a loopback address of its own.
 type machine struct {
 	exe   string // fabricd
 	spawn *spawner
-	net   netip.Addr // of slot 0; the others follow
+	net   netip.Addr // of node 0; the others follow
 	above uint16     // how far its ports are above those of other labs; open sets it
 	group group
 }
@@ -43,10 +43,10 @@ func newMachine(exe string, name Name, spawn *spawner, worker int) *machine {
 	}
 }
 
-// loopback returns the address of slot 0: four runs share the last byte.
+// loopback returns the address of node 0: four runs share the last byte.
 func loopback(pid, worker int) netip.Addr {
-	const each = 256 / maxSlots
-	return netip.AddrFrom4([4]byte{127, byte(64 + 63*(worker/each) + pid>>8%63), byte(pid), byte(1 + worker%each*maxSlots)})
+	const each = 256 / maxNodes
+	return netip.AddrFrom4([4]byte{127, byte(64 + 63*(worker/each) + pid>>8%63), byte(pid), byte(1 + worker%each*maxNodes)})
 }
 
 func (m *machine) check(_ context.Context, s *scenario.Schedule) error {
@@ -59,13 +59,13 @@ func (m *machine) check(_ context.Context, s *scenario.Schedule) error {
 }
 
 const (
-	// maxSlots bounds the slots of a real lab.
-	maxSlots = 60
+	// maxNodes bounds the nodes of a real lab.
+	maxNodes = 60
 	// MaxParallel bounds the runs that a real lab makes at a time.
 	MaxParallel = 8
 )
 
-// open looks for ports that are free at the addresses of all slots.
+// open looks for ports that are free at the addresses of all nodes.
 func (m *machine) open(_ context.Context, nodes int) error {
 	var taken error
 	for range portTries {
@@ -77,10 +77,10 @@ func (m *machine) open(_ context.Context, nodes int) error {
 	return fmt.Errorf("none of %d pairs of ports is free: %w", portTries, taken)
 }
 
-// portsFree returns why the slots could not listen at their ports, nil if they could.
+// portsFree returns why the nodes could not listen at their ports, nil if they could.
 func (m *machine) portsFree(nodes int) error {
-	for slot := range nodes {
-		p := m.place(slot)
+	for node := range nodes {
+		p := m.place(node)
 		for _, port := range []uint16{p.data, p.gossip} {
 			at := netip.AddrPortFrom(p.bind, port)
 			u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
@@ -100,9 +100,9 @@ func (m *machine) portsFree(nodes int) error {
 
 func (m *machine) close(context.Context) error { return m.group.close() }
 
-func (m *machine) place(slot int) place {
+func (m *machine) place(node int) place {
 	b := m.net.As4()
-	b[3] += byte(slot)
+	b[3] += byte(node)
 	a := netip.AddrFrom4(b)
 	return place{bind: a, advertise: a, data: dataPort + m.above, gossip: gossipPort + m.above}
 }
@@ -119,11 +119,11 @@ func environ() []string {
 	return append(own, "GOTRACEBACK=all", "FABRICD_PANIC=crash")
 }
 
-func (m *machine) start(_ context.Context, s *slot, name string, args ...string) (child, error) {
+func (m *machine) start(_ context.Context, s *node, name string, args ...string) (child, error) {
 	return m.spawn.start(append([]string{m.exe}, args...), s.file(name+".log"))
 }
 
-func (m *machine) path(s *slot, name string) string { return filepath.Join(s.dir, name) }
+func (m *machine) path(s *node, name string) string { return filepath.Join(s.dir, name) }
 
 func (m *machine) breaks(scenario.Action) bool { return false }
 
@@ -137,6 +137,6 @@ func (m *machine) breakPaths(context.Context, scenario.Action, []pathEnds) (effe
 	return nil, errors.New("this lab does not distinguish the packets of paths")
 }
 
-func (m *machine) squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+func (m *machine) squeeze(ctx context.Context, s *node, a scenario.Action) (effect, error) {
 	return m.group.squeeze(ctx, s, a)
 }

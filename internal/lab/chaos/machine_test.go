@@ -22,10 +22,10 @@ func TestALocalLabTakesPortsThatAreFree(t *testing.T) {
 	if err := m.open(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	for slot := range 3 {
-		p := m.place(slot)
+	for node := range 3 {
+		p := m.place(node)
 		if p.data < taken.data+4 || p.gossip != p.data+1 {
-			t.Errorf("slot %d has the ports %d and %d; two pairs from %d on are taken", slot, p.data, p.gossip, taken.data)
+			t.Errorf("node %d has the ports %d and %d; two pairs from %d on are taken", node, p.data, p.gossip, taken.data)
 		}
 		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", p.bind, p.data))
 		if err != nil {

@@ -16,17 +16,17 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// namespaces is the site of the netns lab: one network namespace for each slot,
+// namespaces is the site of the netns lab: one network namespace for each node,
 // all on a bridge in a namespace of its own. The machine's own namespace, and
 // its firewall, have no part in it.
 type namespaces struct {
 	*machine // starts the processes
 	name     Name
 	filter   filter
-	count    int // of slots; set by open
+	count    int // of nodes; set by open
 
 	mu    sync.Mutex  // guards the fields below
-	rates map[int]int // rate limits in place at the bridge's ports, by slot
+	rates map[int]int // rate limits in place at the bridge's ports, by node
 	made  []string
 }
 
@@ -34,16 +34,16 @@ func newNamespaces(exe string, name Name, spawn *spawner) *namespaces {
 	n := &namespaces{machine: newMachine(exe, name, spawn, 0), name: name, rates: make(map[int]int)}
 	n.filter = filter{
 		family: "inet",
-		enter:  func(slot int) []string { return []string{"ip", "netns", "exec", n.namespace(slot)} },
-		addr:   func(slot int) netip.Addr { return n.place(slot).bind },
+		enter:  func(node int) []string { return []string{"ip", "netns", "exec", n.namespace(node)} },
+		addr:   func(node int) netip.Addr { return n.place(node).bind },
 	}
 	return n
 }
 
-// namespace is the name of a slot's namespace, bridge that of the bridge's.
-func (n *namespaces) namespace(slot int) string { return fmt.Sprintf("%s-n%d", n.name, slot) }
+// namespace is the name of a node's namespace, bridge that of the bridge's.
+func (n *namespaces) namespace(node int) string { return fmt.Sprintf("%s-n%d", n.name, node) }
 func (n *namespaces) bridge() string            { return string(n.name) + "-sw" }
-func port(slot int) string                      { return fmt.Sprintf("p%d", slot) }
+func port(node int) string                      { return fmt.Sprintf("p%d", node) }
 
 func (n *namespaces) check(ctx context.Context, s *scenario.Schedule) error {
 	if os.Geteuid() != 0 {
@@ -67,8 +67,8 @@ func (n *namespaces) check(ctx context.Context, s *scenario.Schedule) error {
 // Segments are not joined: a packet of the network is one for the filter too.
 const oneSegment = "gso_max_segs 1 gso_max_size 1500"
 
-func (n *namespaces) open(ctx context.Context, slots int) error {
-	n.count = slots
+func (n *namespaces) open(ctx context.Context, nodes int) error {
+	n.count = nodes
 	sw := n.bridge()
 	if err := n.add(ctx, sw); err != nil {
 		return err
@@ -76,17 +76,17 @@ func (n *namespaces) open(ctx context.Context, slots int) error {
 	if err := ipAll(ctx, "-n "+sw+" link add br0 type bridge", "-n "+sw+" link set br0 up"); err != nil {
 		return err
 	}
-	for slot := range slots {
-		ns := n.namespace(slot)
+	for node := range nodes {
+		ns := n.namespace(node)
 		if err := n.add(ctx, ns); err != nil {
 			return err
 		}
 		err := ipAll(ctx,
-			fmt.Sprintf("-n %s link add %s type veth peer name eth0 netns %s", sw, port(slot), ns),
-			fmt.Sprintf("-n %s link set %s master br0 up", sw, port(slot)),
-			fmt.Sprintf("-n %s link set dev %s %s", sw, port(slot), oneSegment),
+			fmt.Sprintf("-n %s link add %s type veth peer name eth0 netns %s", sw, port(node), ns),
+			fmt.Sprintf("-n %s link set %s master br0 up", sw, port(node)),
+			fmt.Sprintf("-n %s link set dev %s %s", sw, port(node), oneSegment),
 			fmt.Sprintf("-n %s link set dev eth0 %s", ns, oneSegment),
-			fmt.Sprintf("-n %s addr add %s/24 dev eth0", ns, n.place(slot).bind),
+			fmt.Sprintf("-n %s addr add %s/24 dev eth0", ns, n.place(node).bind),
 			fmt.Sprintf("-n %s link set eth0 up", ns),
 			fmt.Sprintf("-n %s link set lo up", ns))
 		if err != nil {
@@ -127,14 +127,14 @@ func (n *namespaces) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (n *namespaces) place(slot int) place {
-	a := netip.AddrFrom4([4]byte{10, 77, 0, byte(slot + 1)})
+func (n *namespaces) place(node int) place {
+	a := netip.AddrFrom4([4]byte{10, 77, 0, byte(node + 1)})
 	return place{bind: a, advertise: a, data: dataPort, gossip: gossipPort}
 }
 
-// start runs fabricd in the slot's namespace.
-func (n *namespaces) start(_ context.Context, s *slot, name string, args ...string) (child, error) {
-	return n.spawn.start(slices.Concat(n.filter.enter(s.id), []string{n.exe}, args), s.file(name+".log"))
+// start runs fabricd in the node's namespace.
+func (n *namespaces) start(_ context.Context, s *node, name string, args ...string) (child, error) {
+	return n.spawn.start(slices.Concat(n.filter.enter(s.index), []string{n.exe}, args), s.file(name+".log"))
 }
 
 // The mechanisms that break a link.
@@ -195,12 +195,12 @@ func (n *namespaces) breakPaths(ctx context.Context, a scenario.Action, paths []
 	return n.filter.applyPaths(ctx, a, paths)
 }
 
-// disconnect pulls the cables of slots.
+// disconnect pulls the cables of nodes.
 func (n *namespaces) disconnect(ctx context.Context, a scenario.Action) (effect, error) {
 	ids := a.Network.Node.IDs()
 	set := func(ctx context.Context, state string) error {
-		return everywhere(ids, func(slot int) error {
-			return command(ctx, "ip", "-n", n.bridge(), "link", "set", port(slot), state)
+		return everywhere(ids, func(node int) error {
+			return command(ctx, "ip", "-n", n.bridge(), "link", "set", port(node), state)
 		})
 	}
 	err := set(ctx, "down")

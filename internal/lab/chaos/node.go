@@ -28,30 +28,30 @@ const (
 	instructLimit = 5 * time.Second  // an application that got an instruction
 )
 
-// A slot is a place for one node: a directory, a daemon and an application, one
+// A node is one of the scenario's: a directory, a daemon and an application, one start
 // after the other.
-type slot struct {
+type node struct {
 	c     *cluster
-	id    int
+	index int
 	dir   string // on this machine
 	admin *daemon.Client
 
 	daemon, app role
 
-	// act is held while something is done to the slot's processes, instructing while
+	// act is held while something is done to the node's processes, instructing while
 	// its application's control file is written.
 	act, instructing sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
 	others   []child    // a usurper, busy loops
 	state    string     // name of the state directory
-	node     int        // the node ID, as the daemon has reported it
+	id       int        // the node ID, as the daemon has reported it
 	groups   []string   // control groups that its processes are to be in
 	control  workload.Control
 	follower *follower // of the newest daemon
 }
 
-// A role is one kind of process of a slot: its daemon, or its application, one start after the other.
+// A role is one kind of process of a node: its daemon, or its application, one start after the other.
 type role struct {
 	name   string
 	source func(run int) history.Source
@@ -86,11 +86,11 @@ func (r *role) next() history.Source {
 	return r.source(r.run)
 }
 
-// start starts one more process of a role: fabricd with the arguments for its source. The slot's act
+// start starts one more process of a role: fabricd with the arguments for its source. The node's act
 // is held.
-func (s *slot) start(ctx context.Context, r *role, args func(history.Source) ([]string, error)) (p child, source history.Source, err error) {
+func (s *node) start(ctx context.Context, r *role, args func(history.Source) ([]string, error)) (p child, source history.Source, err error) {
 	if _, source, err := r.running(); err == nil {
-		return nil, source, fmt.Errorf("the %s of slot %d runs already", r.name, s.id)
+		return nil, source, fmt.Errorf("the %s of node %d runs already", r.name, s.index)
 	}
 	source = r.next()
 	argv, err := args(source)
@@ -98,7 +98,7 @@ func (s *slot) start(ctx context.Context, r *role, args func(history.Source) ([]
 		p, err = s.c.site.start(ctx, s, fmt.Sprintf("%s-%d", source.Role, source.Run), argv...)
 	}
 	if err != nil {
-		return nil, source, fmt.Errorf("start the %s of slot %d: %w", r.name, s.id, err)
+		return nil, source, fmt.Errorf("start the %s of node %d: %w", r.name, s.index, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,8 +106,8 @@ func (s *slot) start(ctx context.Context, r *role, args func(history.Source) ([]
 	return p, source, nil
 }
 
-func newSlot(c *cluster, id int) (*slot, error) {
-	s := &slot{c: c, id: id, dir: filepath.Join(c.dir, fmt.Sprintf("n%d", id)), state: "state", node: id}
+func newNode(c *cluster, id int) (*node, error) {
+	s := &node{c: c, index: id, dir: filepath.Join(c.dir, fmt.Sprintf("n%d", id)), state: "state", id: id}
 	s.daemon.name, s.daemon.source = "daemon", func(run int) history.Source { return history.Daemon(id, run) }
 	s.app.name, s.app.source = "application", func(run int) history.Source { return history.App(id, run) }
 	s.admin = daemon.NewClient(s.file("admin.sock"))
@@ -115,16 +115,16 @@ func newSlot(c *cluster, id int) (*slot, error) {
 	return s, errors.Join(os.Mkdir(s.dir, 0o700), os.Chmod(s.dir, c.dirMode))
 }
 
-// file returns a file of the slot on this machine.
-func (s *slot) file(name string) string { return filepath.Join(s.dir, name) }
+// file returns a file of the node on this machine.
+func (s *node) file(name string) string { return filepath.Join(s.dir, name) }
 
-// name is the name of the slot's node.
-func (s *slot) name() string { return s.c.schedule.Scenario.Cluster.Names.Of(s.id) }
+// name is the name of the node.
+func (s *node) name() string { return s.c.schedule.Scenario.Cluster.Names.Of(s.index) }
 
-// runArgs are the arguments of every daemon in the slot: its node's name, its state, and
+// runArgs are the arguments of every daemon of the node: its name, its state, and
 // the prefix of the names of its sockets.
-func (s *slot) runArgs(name, state, sockets string) []string {
-	p := s.c.site.place(s.id)
+func (s *node) runArgs(name, state, sockets string) []string {
+	p := s.c.site.place(s.index)
 	path := func(name string) string { return s.c.site.path(s, name) }
 	return []string{"run", "--name", name, "--state-dir", path(state),
 		"--bind", p.bind.String(), "--data-port", strconv.Itoa(int(p.data)), "--gossip-port", strconv.Itoa(int(p.gossip)),
@@ -138,10 +138,10 @@ func (c *cluster) hostAddr() string {
 	return fmt.Sprintf("%s:%d", host.advertise, host.data)
 }
 
-// daemonArgs are the arguments of the slot's own daemon.
-func (s *slot) daemonArgs() []string {
+// daemonArgs are the arguments of the node's own daemon.
+func (s *node) daemonArgs() []string {
 	args := s.runArgs(s.name(), s.state, "")
-	if a := s.c.site.place(s.id).advertise; a.IsValid() {
+	if a := s.c.site.place(s.index).advertise; a.IsValid() {
 		args = append(args, "--advertise", a.String())
 	}
 	if s.c.providers != "" {
@@ -156,7 +156,7 @@ func (s *slot) daemonArgs() []string {
 	if of.ConnMemory != 0 {
 		args = append(args, "--conn-memory", fmt.Sprint(int64(of.ConnMemory)))
 	}
-	if s.id == 0 {
+	if s.index == 0 {
 		if of.Certificates != 0 {
 			args = append(args, "--certificate-validity", of.Certificates.String())
 		}
@@ -168,19 +168,19 @@ func (s *slot) daemonArgs() []string {
 	return append(args, "--join", s.c.hostAddr(), "--token-file", s.c.site.path(s, "join.token"))
 }
 
-// startDaemon starts the slot's daemon and does not wait until it serves. act
+// startDaemon starts the node's daemon and does not wait until it serves. act
 // is held.
-func (s *slot) startDaemon(ctx context.Context) error {
+func (s *node) startDaemon(ctx context.Context) error {
 	d, source, err := s.start(ctx, &s.daemon, func(history.Source) ([]string, error) { return s.daemonArgs(), nil })
 	if err != nil {
 		return err
 	}
-	s.c.follow(&follower{slot: s, child: d, source: source, serving: make(chan struct{})})
+	s.c.follow(&follower{node: s, child: d, source: source, serving: make(chan struct{})})
 	return s.enterGroups(d)
 }
 
-// startApp starts the slot's application. act is held.
-func (s *slot) startApp(ctx context.Context) error {
+// startApp starts the node's application. act is held.
+func (s *node) startApp(ctx context.Context) error {
 	a, source, err := s.start(ctx, &s.app, func(source history.Source) ([]string, error) {
 		name := fmt.Sprintf("app-%d.json", source.Run)
 		text, err := json.Marshal(s.c.appConfig(s, source.Run))
@@ -199,7 +199,7 @@ func (s *slot) startApp(ctx context.Context) error {
 
 // awaitBack waits, for a while, until no start is due: an action may find that
 // the one before it is late. act is held, and given up meanwhile.
-func (s *slot) awaitBack(ctx context.Context, r *role) {
+func (s *node) awaitBack(ctx context.Context, r *role) {
 	for deadline := time.Now().Add(endLimit); r.due.Load() > 0 && time.Now().Before(deadline); {
 		s.act.Unlock()
 		pause(ctx, pollEvery)
@@ -208,7 +208,7 @@ func (s *slot) awaitBack(ctx context.Context, r *role) {
 }
 
 // children returns the processes that run, the daemon first.
-func (s *slot) children() []child {
+func (s *node) children() []child {
 	d, _ := s.daemon.current()
 	a, _ := s.app.current()
 	s.mu.Lock()
@@ -217,37 +217,37 @@ func (s *slot) children() []child {
 	return slices.DeleteFunc(all, func(p child) bool { return p == nil || !p.running() })
 }
 
-// add adds a process to those that end with the slot.
-func (s *slot) add(p child) {
+// add adds a process to those that end with the node.
+func (s *node) add(p child) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.others = append(s.others, p)
 }
 
 // following returns the follower of the newest daemon.
-func (s *slot) following() *follower {
+func (s *node) following() *follower {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.follower
 }
 
-// enterGroup moves the slot's processes to a control group, now and whenever
+// enterGroup moves the node's processes to a control group, now and whenever
 // one is started, until leaveGroup.
-func (s *slot) enterGroup(dir string) error {
+func (s *node) enterGroup(dir string) error {
 	s.mu.Lock()
 	s.groups = append(s.groups, dir)
 	s.mu.Unlock()
 	return everywhere(s.children(), func(p child) error { return addToGroup(dir, p.pid()) })
 }
 
-func (s *slot) leaveGroup(dir string) error {
+func (s *node) leaveGroup(dir string) error {
 	s.mu.Lock()
 	s.groups = slices.DeleteFunc(s.groups, func(g string) bool { return g == dir })
 	s.mu.Unlock()
 	return emptyGroup(dir)
 }
 
-func (s *slot) enterGroups(c child) error {
+func (s *node) enterGroups(c child) error {
 	s.mu.Lock()
 	groups := slices.Clone(s.groups)
 	s.mu.Unlock()
@@ -256,7 +256,7 @@ func (s *slot) enterGroups(c child) error {
 
 // instruct changes the application's instructions and waits until it has followed them. One that
 // does not run, or stands still, follows them later.
-func (s *slot) instruct(ctx context.Context, change func(*workload.Control)) error {
+func (s *node) instruct(ctx context.Context, change func(*workload.Control)) error {
 	s.instructing.Lock()
 	s.mu.Lock()
 	change(&s.control)
@@ -274,21 +274,21 @@ func (s *slot) instruct(ctx context.Context, change func(*workload.Control)) err
 	}
 	return await(ctx, instructLimit, func() error {
 		if last := workload.Acknowledged(s.file("control.json")); last < control.Seq && app.running() {
-			return fmt.Errorf("the application of slot %d has not acknowledged its instructions", s.id)
+			return fmt.Errorf("the application of node %d has not acknowledged its instructions", s.index)
 		}
 		return nil
 	})
 }
 
-// nodeID returns the slot's node ID.
-func (s *slot) nodeID() int {
+// nodeID returns the node ID.
+func (s *node) nodeID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.node
+	return s.id
 }
 
-// status asks the slot's daemon.
-func (s *slot) status(ctx context.Context) (daemon.Status, error) {
+// status asks the node's daemon.
+func (s *node) status(ctx context.Context) (daemon.Status, error) {
 	return ask(ctx, s.admin.Status)
 }
 

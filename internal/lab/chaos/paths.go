@@ -55,8 +55,8 @@ func (c *pathConn) far() bool {
 	return local != remote
 }
 
-// conns asks the slot's daemon for its connections.
-func (s *slot) conns(ctx context.Context) ([]pathConn, error) {
+// conns asks the node's daemon for its connections.
+func (s *node) conns(ctx context.Context) ([]pathConn, error) {
 	text, err := ask(ctx, func(ctx context.Context) (json.RawMessage, error) { return s.admin.Get(ctx, "conns") })
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (c *cluster) watchPaths() {
 	seen := map[string]bool{}
 	last := map[history.Source]history.Paths{}
 	for pause(c.followers.ctx, lookEvery) {
-		for _, s := range c.slots {
+		for _, s := range c.nodes {
 			if !s.answers() {
 				continue
 			}
@@ -116,13 +116,13 @@ func countPaths(conns []pathConn, seen map[string]bool) (n history.Paths) {
 	return n
 }
 
-// A pathEnds is a path between two slots, by the addresses of its socket's ends.
+// A pathEnds is a path between two nodes, by the addresses of its socket's ends.
 type pathEnds struct {
-	fromSlot, toSlot int
+	fromNode, toNode int
 	from, to         netip.AddrPort
 }
 
-// breakPaths breaks the paths that there are between the slots of an action. Both ends
+// breakPaths breaks the paths that there are between the nodes of an action. Both ends
 // know a message path; only its initiator's node lists an RMA path.
 func (c *cluster) breakPaths(ctx context.Context, a scenario.Action) (effect, error) {
 	var paths []pathEnds
@@ -150,19 +150,19 @@ func (c *cluster) breakPaths(ctx context.Context, a scenario.Action) (effect, er
 	return c.site.breakPaths(ctx, a, paths)
 }
 
-// A pathsOf has the paths that a slot's daemon lists.
+// A pathsOf has the paths that a node's daemon lists.
 type pathsOf struct{ messages, rma []pathEnds }
 
-// pathsTo asks a slot for the paths of its connections to another one.
+// pathsTo asks a node for the paths of its connections to another one.
 func (c *cluster) pathsTo(ctx context.Context, from, to int) (found pathsOf, err error) {
-	conns, err := c.slots[from].conns(ctx)
+	conns, err := c.nodes[from].conns(ctx)
 	if err != nil {
 		return found, err
 	}
 	return pathsAmong(conns, from, to, c.site.place(to).advertise)
 }
 
-// pathsAmong returns the paths of a slot's connections to another one, whose address is at.
+// pathsAmong returns the paths of a node's connections to another one, whose address is at.
 func pathsAmong(conns []pathConn, from, to int, at netip.Addr) (found pathsOf, err error) {
 	add := func(all *[]pathEnds, s *pathSocket) {
 		if s == nil {

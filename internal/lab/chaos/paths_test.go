@@ -83,7 +83,7 @@ func TestRulesOfPaths(t *testing.T) {
 	}
 	found, err := pathsAmong([]pathConn{
 		{Path: "path", Socket: &pathSocket{"[::ffff:10.77.0.2]:41000", "10.77.0.3:7700"}},
-		{Path: "path", Socket: &pathSocket{"10.77.0.2:41001", "10.77.0.4:7700"}, RMASocket: &pathSocket{"10.77.0.2:41002", "10.77.0.4:7700"}}, // to another slot
+		{Path: "path", Socket: &pathSocket{"10.77.0.2:41001", "10.77.0.4:7700"}, RMASocket: &pathSocket{"10.77.0.2:41002", "10.77.0.4:7700"}}, // to another node
 		{Path: "socket", RMASocket: &pathSocket{"10.77.0.2:7700", "10.77.0.3:41003"}},
 		{Path: "socket"},
 	}, 1, 2, to.Addr())

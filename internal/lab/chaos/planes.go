@@ -27,7 +27,7 @@ type planeFault struct {
 	until time.Duration // of the run; the nodes end it themselves
 }
 
-// A planeRule is a rule whose ends are slots.
+// A planeRule is a rule whose ends are nodes.
 type planeRule struct {
 	from, to []int
 	rule     faults.Rule
@@ -69,7 +69,7 @@ func (p *planes) apply(ctx context.Context, c *cluster, a scenario.Action) (effe
 	}
 	p.active[a.ID] = f
 	p.mu.Unlock()
-	err := p.each(c, f, func(s *slot) error { return f.give(ctx, s) })
+	err := p.each(c, f, func(s *node) error { return f.give(ctx, s) })
 	return undoBy(func(ctx context.Context) (uint64, string, error) {
 		p.mu.Lock()
 		delete(p.active, a.ID)
@@ -79,21 +79,21 @@ func (p *planes) apply(ctx context.Context, c *cluster, a scenario.Action) (effe
 }
 
 // each does something at every sender of a fault that can answer, all at once.
-func (p *planes) each(c *cluster, f *planeFault, do func(*slot) error) error {
-	return everywhere(c.slots, func(s *slot) error {
-		sends := slices.ContainsFunc(f.rules, func(r planeRule) bool { return slices.Contains(r.from, s.id) })
+func (p *planes) each(c *cluster, f *planeFault, do func(*node) error) error {
+	return everywhere(c.nodes, func(s *node) error {
+		sends := slices.ContainsFunc(f.rules, func(r planeRule) bool { return slices.Contains(r.from, s.index) })
 		if !sends || !s.answers() {
 			return nil
 		}
 		if err := do(s); err != nil && s.answers() {
-			return fmt.Errorf("slot %d: %w", s.id, err)
+			return fmt.Errorf("node %d: %w", s.index, err)
 		}
 		return nil
 	})
 }
 
-// answers reports whether the slot's daemon serves and does not stand still.
-func (s *slot) answers() bool {
+// answers reports whether the node's daemon serves and does not stand still.
+func (s *node) answers() bool {
 	d, _, err := s.daemon.running()
 	if err != nil || d.frozen() {
 		return false
@@ -107,21 +107,21 @@ func (s *slot) answers() bool {
 }
 
 // give gives a sender its rules.
-func (f *planeFault) give(ctx context.Context, s *slot) error {
+func (f *planeFault) give(ctx context.Context, s *node) error {
 	left := f.until - s.c.clock.Now()
 	if left < time.Millisecond {
 		return nil
 	}
 	var rules []faults.Rule
 	for _, r := range f.rules {
-		if !slices.Contains(r.from, s.id) {
+		if !slices.Contains(r.from, s.index) {
 			continue
 		}
 		rule := r.rule
 		rule.From = faults.Nodes{addr.NodeID(s.nodeID())}
 		for _, to := range r.to {
-			if to != s.id {
-				rule.To = append(rule.To, addr.NodeID(s.c.slots[to].nodeID()))
+			if to != s.index {
+				rule.To = append(rule.To, addr.NodeID(s.c.nodes[to].nodeID()))
 			}
 		}
 		if len(rule.To) == 0 {
@@ -141,7 +141,7 @@ func (f *planeFault) give(ctx context.Context, s *slot) error {
 func (p *planes) take(ctx context.Context, c *cluster, f *planeFault) (fired uint64, proof string, err error) {
 	var mu sync.Mutex
 	var sum faults.Counters
-	err = p.each(c, f, func(s *slot) error {
+	err = p.each(c, f, func(s *node) error {
 		ctx, cancel := context.WithTimeout(ctx, adminLimit)
 		defer cancel()
 		if _, err := s.admin.ClearLinkFaults(ctx, 0, f.name); err != nil {
@@ -161,7 +161,7 @@ func (p *planes) take(ctx context.Context, c *cluster, f *planeFault) (fired uin
 }
 
 // onServing gives a daemon that serves the rules that last.
-func (c *cluster) onServing(ctx context.Context, s *slot) {
+func (c *cluster) onServing(ctx context.Context, s *node) {
 	c.planes.mu.Lock()
 	var active []*planeFault
 	for _, f := range c.planes.active {
@@ -170,7 +170,7 @@ func (c *cluster) onServing(ctx context.Context, s *slot) {
 	c.planes.mu.Unlock()
 	for _, f := range active {
 		if err := f.give(ctx, s); err != nil && ctx.Err() == nil && s.answers() {
-			c.fail(fmt.Errorf("slot %d after its start: %w", s.id, err))
+			c.fail(fmt.Errorf("node %d after its start: %w", s.index, err))
 		}
 	}
 	c.announceNode(ctx, s)

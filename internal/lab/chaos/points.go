@@ -12,8 +12,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// point puts a fault inside a slot's daemon. The slot's act is held.
-func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect, error) {
+// point puts a fault inside a node's daemon. The node's act is held.
+func (c *cluster) point(ctx context.Context, s *node, a scenario.Action) (effect, error) {
 	d, _, err := s.daemon.running()
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect
 	if err != nil && a.Fault.Kind != scenario.FaultCrash {
 		return nil, err
 	}
-	p := &armedFault{c: c, slot: s, child: d, fault: a.Fault, id: id, stop: make(chan struct{}), finished: make(chan struct{})}
+	p := &armedFault{c: c, node: s, child: d, fault: a.Fault, id: id, stop: make(chan struct{}), finished: make(chan struct{})}
 	p.undoing = undoBy(func(ctx context.Context) (uint64, string, error) {
 		defer close(p.stop)
 		return p.take(ctx)
@@ -39,7 +39,7 @@ func (c *cluster) point(ctx context.Context, s *slot, a scenario.Action) (effect
 type armedFault struct {
 	*undoing
 	c        *cluster
-	slot     *slot
+	node     *node
 	child    child
 	fault    *scenario.Fault
 	id       uint64
@@ -84,7 +84,7 @@ func (p *armedFault) ended() bool {
 	if p.fault.Kind == scenario.FaultCrash || p.child.frozen() {
 		return false
 	}
-	all, err := ask(p.c.followers.ctx, p.slot.admin.NodeFaults)
+	all, err := ask(p.c.followers.ctx, p.node.admin.NodeFaults)
 	if err != nil {
 		return false // it stands still, or is about to end
 	}
@@ -102,12 +102,12 @@ func (p *armedFault) restart() {
 	if p.fault.Kind != scenario.FaultCrash || p.fault.Restart == 0 || !pause(p.c.followers.ctx, p.fault.Restart.Time()) {
 		return
 	}
-	p.slot.act.Lock()
-	defer p.slot.act.Unlock()
-	if d, _ := p.slot.daemon.current(); d != p.child {
+	p.node.act.Lock()
+	defer p.node.act.Unlock()
+	if d, _ := p.node.daemon.current(); d != p.child {
 		return // another action has started it
 	}
-	if err := p.slot.startDaemon(p.c.followers.ctx); err != nil && p.c.followers.ctx.Err() == nil {
+	if err := p.node.startDaemon(p.c.followers.ctx); err != nil && p.c.followers.ctx.Err() == nil {
 		p.c.fail(err)
 	}
 }
@@ -119,7 +119,7 @@ func (p *armedFault) take(ctx context.Context) (uint64, string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
-	all, err := p.slot.admin.NodeFaults(ctx)
+	all, err := p.node.admin.NodeFaults(ctx)
 	if err != nil {
 		return p.unanswered(err)
 	}
@@ -128,13 +128,13 @@ func (p *armedFault) take(ctx context.Context) (uint64, string, error) {
 			continue
 		}
 		if r.State != failpoint.Ended {
-			if _, err := p.slot.admin.ClearNodeFaults(ctx, p.id); err != nil {
+			if _, err := p.node.admin.ClearNodeFaults(ctx, p.id); err != nil {
 				return p.unanswered(err)
 			}
 		}
 		return reportOf(r)
 	}
-	return 0, "", fmt.Errorf("the daemon of slot %d does not know fault %d", p.slot.id, p.id)
+	return 0, "", fmt.Errorf("the daemon of node %d does not know fault %d", p.node.index, p.id)
 }
 
 // unanswered returns the result when the daemon could not be asked: it may have ended
@@ -171,28 +171,28 @@ func reportOf(r daemon.NodeFaultReport) (uint64, string, error) {
 	return fired, proof, nil
 }
 
-// announceNode sends every application the node ID of a slot, if it is not the slot's
+// announceNode sends every application the ID of a node, if it is not the node's
 // number or was another one before.
-func (c *cluster) announceNode(ctx context.Context, s *slot) {
+func (c *cluster) announceNode(ctx context.Context, s *node) {
 	id := s.nodeID()
 	c.mu.Lock()
 	if c.ids == nil {
 		c.ids = make(map[int]int)
 	}
-	old, known := c.ids[s.id]
+	old, known := c.ids[s.index]
 	if !known {
-		old = s.id
+		old = s.index
 	}
-	c.ids[s.id] = id
+	c.ids[s.index] = id
 	c.mu.Unlock()
 	if old == id {
 		return
 	}
-	for _, t := range c.slots {
+	for _, t := range c.nodes {
 		err := t.instruct(ctx, func(w *workload.Control) {
 			ids := map[int]int{}
 			maps.Copy(ids, w.IDs)
-			ids[s.id] = id
+			ids[s.index] = id
 			w.IDs = ids
 		})
 		if err != nil && ctx.Err() == nil {
@@ -206,7 +206,7 @@ const rotateLimit = 30 * time.Second
 
 // rotate changes the key that seals gossip.
 func (c *cluster) rotate(ctx context.Context) (effect, error) {
-	k, err := c.slots[0].admin.RotateKey(ctx, rotateLimit)
+	k, err := c.nodes[0].admin.RotateKey(ctx, rotateLimit)
 	if err != nil {
 		return nil, err
 	}

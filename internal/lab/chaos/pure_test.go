@@ -96,7 +96,7 @@ func TestLeftoversOfTheDead(t *testing.T) {
 }
 
 func TestRulesOfTheFilter(t *testing.T) {
-	f := filter{addr: func(slot int) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, byte(slot + 1)}) }}
+	f := filter{addr: func(node int) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, byte(node + 1)}) }}
 	for _, test := range []struct{ link, want string }{
 		{"cut: true", "counter drop"},
 		{"drop: 5%", "numgen random mod 100000 < 5000 counter drop"},
@@ -352,10 +352,10 @@ func TestRunsShareNoAddress(t *testing.T) {
 		seen := make(map[netip.Addr]int)
 		for worker := range MaxParallel {
 			a := loopback(pid, worker).As4()
-			if a[0] != 127 || a[1] < 64 || a[3] == 0 || int(a[3])+maxSlots > 256 {
+			if a[0] != 127 || a[1] < 64 || a[3] == 0 || int(a[3])+maxNodes > 256 {
 				t.Errorf("process %d, run %d: %v", pid, worker, a)
 			}
-			for range maxSlots {
+			for range maxNodes {
 				if other, taken := seen[netip.AddrFrom4(a)]; taken {
 					t.Fatalf("process %d: runs %d and %d have %v", pid, other, worker, a)
 				}

@@ -34,8 +34,8 @@ func runReal(ctx context.Context, lab scenario.Lab, s *scenario.Schedule, o *Opt
 	case scenario.Compose:
 		site, b.docker = newContainers(o.Image, name), newDocker(dockerSocket())
 	}
-	if n := s.Scenario.Cluster.Nodes; n > maxSlots {
-		return nil, refusef("%d nodes: this lab has room for %d; sim has for more", n, maxSlots)
+	if n := s.Scenario.Cluster.Nodes; n > maxNodes {
+		return nil, refusef("%d nodes: this lab has room for %d; sim has for more", n, maxNodes)
 	}
 	if err := site.check(ctx, s); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ const maxLog = 1 << 20
 
 // keepLogs puts the ends of the processes' output into logs.
 func (c *cluster) keepLogs(logs map[string][]byte) error {
-	for _, s := range c.slots {
+	for _, s := range c.nodes {
 		files, err := filepath.Glob(filepath.Join(s.dir, "*.log"))
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func (c *cluster) keepLogs(logs map[string][]byte) error {
 				return err
 			}
 			if len(text) > 0 && logs != nil {
-				logs[fmt.Sprintf("n%d-%s", s.id, filepath.Base(file))] = text[max(0, len(text)-maxLog):]
+				logs[fmt.Sprintf("n%d-%s", s.index, filepath.Base(file))] = text[max(0, len(text)-maxLog):]
 			}
 		}
 	}
@@ -196,7 +196,7 @@ var forbidden = []string{"panic: ", "fatal error: ", "WARNING: DATA RACE", "BUG:
 
 // readLogs looks for forbidden lines in the daemons' output. All processes have ended.
 func (c *cluster) readLogs() {
-	for _, s := range c.slots {
+	for _, s := range c.nodes {
 		for run := 1; run <= s.daemon.run; run++ {
 			text, err := os.ReadFile(s.file(fmt.Sprintf("daemon-%d.log", run)))
 			if errors.Is(err, fs.ErrNotExist) {
@@ -208,7 +208,7 @@ func (c *cluster) readLogs() {
 			}
 			for line := range bytes.Lines(text) {
 				if says(string(line)) {
-					c.log.Put(&history.Logged{Target: history.Daemon(s.id, run), Line: oneLine(line[:min(len(line), 1000)])})
+					c.log.Put(&history.Logged{Target: history.Daemon(s.index, run), Line: oneLine(line[:min(len(line), 1000)])})
 				}
 			}
 		}

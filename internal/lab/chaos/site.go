@@ -10,24 +10,24 @@ import (
 
 // A site is where the processes of a real lab run: this machine, namespaces of
 // it, or containers. The cluster owns it and calls it from several goroutines,
-// but for one slot from one at a time.
+// but for one node from one at a time.
 type site interface {
 	// check refuses actions that the site does not support; it is called before
 	// anything is started.
 	check(ctx context.Context, s *scenario.Schedule) error
-	// open makes the resources of the slots, and close removes them; close is called
+	// open makes the resources of the nodes, and close removes them; close is called
 	// once, also after an open that failed.
-	open(ctx context.Context, slots int) error
+	open(ctx context.Context, nodes int) error
 	close(ctx context.Context) error
 
-	// place returns the addresses on which a slot's fabricd listens.
-	place(slot int) place
+	// place returns the addresses on which a node's fabricd listens.
+	place(node int) place
 	// start starts fabricd with args: a daemon, an application, or a command that ends
 	// by itself.
-	start(ctx context.Context, s *slot, name string, args ...string) (child, error)
-	// path returns the path of a file in the slot's directory as the slot's
+	start(ctx context.Context, s *node, name string, args ...string) (child, error)
+	// path returns the path of a file in the node's directory as the node's
 	// processes see it.
-	path(s *slot, name string) string
+	path(s *node, name string) string
 
 	// breaks reports whether an action is a fault of the network that the kernel puts in
 	// place here, and breakNetwork does it.
@@ -36,22 +36,22 @@ type site interface {
 	// breakPaths breaks paths that are there, by the kernel. It is called only where
 	// scenarios may say so.
 	breakPaths(ctx context.Context, a scenario.Action, paths []pathEnds) (effect, error)
-	// squeeze takes processor time or memory from the processes of a slot.
-	squeeze(ctx context.Context, s *slot, a scenario.Action) (effect, error)
+	// squeeze takes processor time or memory from the processes of a node.
+	squeeze(ctx context.Context, s *node, a scenario.Action) (effect, error)
 
-	// enter makes a goroutine that does nothing else see a slot's network, to its
+	// enter makes a goroutine that does nothing else see a node's network, to its
 	// end.
-	enter(slot int) error
+	enter(node int) error
 }
 
-// A place is where a slot's fabricd listens for others.
+// A place is where a node's fabricd listens for others.
 type place struct {
 	bind         netip.Addr
 	advertise    netip.Addr
 	data, gossip uint16
 }
 
-// A child is a process of a slot.
+// A child is a process of a node.
 type child interface {
 	pid() int // on this machine
 	running() bool

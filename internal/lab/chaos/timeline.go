@@ -168,11 +168,11 @@ func (c *cluster) last(ctx context.Context, e effect, until time.Time) {
 func (c *cluster) whom(a scenario.Action) string {
 	t, begin := a.Touches(), c.schedule.Begin(c.lab)
 	words := []string{}
-	if slots := slices.Concat(t.Nodes, t.Apps); len(slots) > 0 {
-		words = append(words, begin.Slots(slots))
+	if nodes := slices.Concat(t.Nodes, t.Apps); len(nodes) > 0 {
+		words = append(words, begin.NodeLabels(nodes))
 	}
 	for _, w := range t.Ways {
-		words = append(words, begin.Slots(w.From)+"→"+begin.Slots(w.To))
+		words = append(words, begin.NodeLabels(w.From)+"→"+begin.NodeLabels(w.To))
 	}
 	return strings.Join(words, " ")
 }
@@ -189,35 +189,35 @@ func (c *cluster) apply(ctx context.Context, a scenario.Action) (effect, error) 
 	case a.Link != nil, a.Partition != nil, a.Network != nil:
 		return c.planes.apply(ctx, c, a)
 	case a.Node != nil:
-		return c.forEach(a.Node.ID.IDs(), func(s *slot) (effect, error) {
+		return c.forEach(a.Node.ID.IDs(), func(s *node) (effect, error) {
 			s.awaitBack(ctx, &s.daemon)
 			return c.node(ctx, s, a)
 		})
 	case a.App != nil:
-		return c.forEach(a.App.Node.IDs(), func(s *slot) (effect, error) {
+		return c.forEach(a.App.Node.IDs(), func(s *node) (effect, error) {
 			s.awaitBack(ctx, &s.app)
 			return c.app(ctx, s, a.App)
 		})
 	case a.Fault != nil && a.Fault.Kind == scenario.FaultDescriptors:
-		return c.forEach(a.Fault.Node.IDs(), func(s *slot) (effect, error) { return starve(s, a.Fault.Free) })
+		return c.forEach(a.Fault.Node.IDs(), func(s *node) (effect, error) { return starve(s, a.Fault.Free) })
 	case a.Fault != nil:
-		return c.forEach(a.Fault.Node.IDs(), func(s *slot) (effect, error) { return c.point(ctx, s, a) })
+		return c.forEach(a.Fault.Node.IDs(), func(s *node) (effect, error) { return c.point(ctx, s, a) })
 	case a.CPU != nil:
-		return c.forEach(a.CPU.Node.IDs(), func(s *slot) (effect, error) { return c.cpu(ctx, s, a) })
+		return c.forEach(a.CPU.Node.IDs(), func(s *node) (effect, error) { return c.cpu(ctx, s, a) })
 	case a.Memory != nil:
-		return c.forEach(a.Memory.Node.IDs(), func(s *slot) (effect, error) { return c.site.squeeze(ctx, s, a) })
+		return c.forEach(a.Memory.Node.IDs(), func(s *node) (effect, error) { return c.site.squeeze(ctx, s, a) })
 	case a.Rotate != nil:
 		return c.rotate(ctx)
 	}
 	return nil, errors.New("the lab does not know this action")
 }
 
-// forEach puts an action in place at several slots at once.
-func (c *cluster) forEach(ids []int, do func(*slot) (effect, error)) (effect, error) {
+// forEach puts an action in place at several nodes at once.
+func (c *cluster) forEach(ids []int, do func(*node) (effect, error)) (effect, error) {
 	var mu sync.Mutex // guards all
 	var all several
 	err := everywhere(ids, func(id int) error {
-		s := c.slots[id]
+		s := c.nodes[id]
 		s.act.Lock()
 		defer s.act.Unlock()
 		e, err := do(s)
@@ -227,7 +227,7 @@ func (c *cluster) forEach(ids []int, do func(*slot) (effect, error)) (effect, er
 			mu.Unlock()
 		}
 		if err != nil {
-			err = fmt.Errorf("slot %d: %w", s.id, err)
+			err = fmt.Errorf("node %d: %w", s.index, err)
 		}
 		return err
 	})
@@ -237,7 +237,7 @@ func (c *cluster) forEach(ids []int, do func(*slot) (effect, error)) (effect, er
 	return all, err
 }
 
-// several are the effects of one action at several slots.
+// several are the effects of one action at several nodes.
 type several []effect
 
 // instant returns all in one if none is to be taken back.

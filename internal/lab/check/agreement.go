@@ -11,7 +11,7 @@ import (
 
 // agreement (I6): an incarnation has one UUID, whichever node reports it, and a UUID one incarnation
 // at a time; and when everything has been well for the time of healing, every
-// application of a running slot knows exactly the incarnations that the running slots
+// application of a running node knows exactly the incarnations that the running nodes
 // have.
 //
 // It needs event and view records; the second half only runs whose faults are
@@ -54,7 +54,7 @@ func (m *agreement) finish() {
 		return
 	}
 	want := map[addr.NodeID]addr.Generation{}
-	for _, s := range m.w.slots.list {
+	for _, s := range m.w.nodes.list {
 		if l := m.w.current(s.id, end); l != nil && m.w.runs(s.id, quiet, end) {
 			want[l.incarnation.Node] = l.incarnation.Generation
 		}
@@ -68,9 +68,9 @@ func (m *agreement) finish() {
 
 // same holds one source to the map that everybody must have.
 func (m *agreement) same(s *session, want map[addr.NodeID]addr.Generation, end int64) {
-	own := m.w.current(s.source.Slot, end)
+	own := m.w.current(s.source.Node, end)
 	heal := end - m.w.within(m.w.bound.Heal)
-	if own == nil || own.born > heal || !m.w.alive(s.source, heal, end) || !m.w.runs(s.source.Slot, heal, end) {
+	if own == nil || own.born > heal || !m.w.alive(s.source, heal, end) || !m.w.runs(s.source.Node, heal, end) {
 		return
 	}
 	if len(s.self) == 0 || s.self[len(s.self)-1].v != own.incarnation {

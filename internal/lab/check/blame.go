@@ -18,13 +18,13 @@ func (w *world) around(f *fault, at int64) bool {
 	return f.begin <= at+w.order() && (f.end == never || at <= f.end+w.within(aftermath))
 }
 
-// onNode reports whether the fault touches a slot as a whole.
-func (f *fault) onNode(slot int) bool { return slices.Contains(f.Nodes, slot) }
+// onNode reports whether the fault touches a node as a whole.
+func (f *fault) onNode(node int) bool { return slices.Contains(f.Nodes, node) }
 
-// onApp reports whether the fault touches the application of a slot.
-func (f *fault) onApp(slot int) bool { return slices.Contains(f.Apps, slot) }
+// onApp reports whether the fault touches the application of a node.
+func (f *fault) onApp(node int) bool { return slices.Contains(f.Apps, node) }
 
-// onWay reports whether the fault touches a link between two slots, in either
+// onWay reports whether the fault touches a link between two nodes, in either
 // direction.
 func (f *fault) onWay(a, b int) bool {
 	for _, w := range f.Ways {
@@ -35,14 +35,14 @@ func (f *fault) onWay(a, b int) bool {
 	return false
 }
 
-// onAnyWay reports whether the fault touches any link of a slot.
-func (f *fault) onAnyWay(slot int) bool {
+// onAnyWay reports whether the fault touches any link of a node.
+func (f *fault) onAnyWay(node int) bool {
 	return slices.ContainsFunc(f.Ways, func(w history.Way) bool {
-		return slices.Contains(w.From, slot) || slices.Contains(w.To, slot)
+		return slices.Contains(w.From, node) || slices.Contains(w.To, node)
 	})
 }
 
-// together reports whether the fault cuts two slots off from the host, and not from
+// together reports whether the fault cuts two nodes off from the host, and not from
 // each other. The one goes on for the other: that the host has removed it is known
 // when the network is whole again.
 func (f *fault) together(a, b int) bool {
@@ -50,17 +50,17 @@ func (f *fault) together(a, b int) bool {
 }
 
 // removable returns the latest fault that explains that an observer is notified of
-// the end of an incarnation of a slot, nil if there is none:
+// the end of an incarnation of a node, nil if there is none:
 //
-//   - a fault of the slot or of the observer as a whole;
-//   - of a link between the two, or between the slot and the host, which decides;
-//   - while the observer may have been without the host, of any link of the slot,
+//   - a fault of the node or of the observer as a whole;
+//   - of a link between the two, or between the node and the host, which decides;
+//   - while the observer may have been without the host, of any link of the node,
 //     also one that may only reset connections, and of any other node as a whole:
 //     each node decides for itself then, and one that gave up another which
 //     runs may have to begin anew when the host is back;
 //   - a cut that takes the host off the network: it gives up everybody;
-//   - where pairs that lost each other are parted, of any link of the slot.
-func (w *world) removable(slot, observer int, at int64) *fault {
+//   - where pairs that lost each other are parted, of any link of the node.
+func (w *world) removable(node, observer int, at int64) *fault {
 	alone, parted := false, w.begin.LostPair == string(scenario.LostPairEvict)
 	for _, f := range w.faults {
 		alone = alone || f.Harm == history.HarmRemove && (f.onNode(0) || f.onWay(observer, 0)) && w.around(f, at)
@@ -69,11 +69,11 @@ func (w *world) removable(slot, observer int, at int64) *fault {
 		if f.Harm == history.HarmNone || !w.around(f, at) {
 			continue
 		}
-		if alone && (f.onAnyWay(slot) || f.Harm == history.HarmRemove && len(f.Nodes) > 0 && !f.onNode(0)) {
+		if alone && (f.onAnyWay(node) || f.Harm == history.HarmRemove && len(f.Nodes) > 0 && !f.onNode(0)) {
 			return f
 		}
 		if f.Harm == history.HarmRemove &&
-			(f.onNode(slot) || f.onNode(observer) || f.onWay(slot, observer) || f.onWay(slot, 0) || f.Cut && f.onNode(0) || parted && f.onAnyWay(slot)) {
+			(f.onNode(node) || f.onNode(observer) || f.onWay(node, observer) || f.onWay(node, 0) || f.Cut && f.onNode(0) || parted && f.onAnyWay(node)) {
 			return f
 		}
 	}
@@ -81,7 +81,7 @@ func (w *world) removable(slot, observer int, at int64) *fault {
 }
 
 // resettable returns the latest fault that explains a reset of a connection
-// between two slots, nil if there is none.
+// between two nodes, nil if there is none.
 func (w *world) resettable(a, b int, at int64) *fault {
 	for _, f := range slices.Backward(w.faults) {
 		if f.Harm == history.HarmNone || !w.around(f, at) {
@@ -145,17 +145,17 @@ func (w *world) finish() int64 {
 	return w.end
 }
 
-// runs reports whether the daemon of a slot runs all the time from a to b, and does not stand still
+// runs reports whether the daemon of a node runs all the time from a to b, and does not stand still
 // for longer than must stay unnoticed.
-func (w *world) runs(slot int, a, b int64) bool {
-	return slices.ContainsFunc(w.at(slot).daemons, func(p *proc) bool {
+func (w *world) runs(node int, a, b int64) bool {
+	return slices.ContainsFunc(w.at(node).daemons, func(p *proc) bool {
 		return p.start <= a && p.end > b && !w.stopped(p, a, b)
 	})
 }
 
-// daemonEnded reports whether a daemon of a slot ended between two times, both included.
-func (w *world) daemonEnded(slot int, from, to int64) bool {
-	return slices.ContainsFunc(w.at(slot).daemons, func(p *proc) bool { return from <= p.end && p.end <= to })
+// daemonEnded reports whether a daemon of a node ended between two times, both included.
+func (w *world) daemonEnded(node int, from, to int64) bool {
+	return slices.ContainsFunc(w.at(node).daemons, func(p *proc) bool { return from <= p.end && p.end <= to })
 }
 
 // stopped reports whether a process stood still at some time from a to b for longer than must stay
@@ -173,10 +173,10 @@ func (w *world) alive(s history.Source, a, b int64) bool {
 	return p == nil || p.end > b && !w.stopped(p, a, b)
 }
 
-// stood returns how long the processes of a slot stood still between a and b.
-func (w *world) stood(slot int, a, b int64) int64 {
+// stood returns how long the processes of a node stood still between a and b.
+func (w *world) stood(node int, a, b int64) int64 {
 	var total int64
-	s := w.at(slot)
+	s := w.at(node)
 	for _, p := range slices.Concat(s.daemons, s.apps) {
 		for _, x := range p.stops {
 			if from, to := max(x.from, a), min(x.to, b); from < to {
@@ -187,9 +187,9 @@ func (w *world) stood(slot int, a, b int64) int64 {
 	return total
 }
 
-// current returns the incarnation that a slot has at a time, nil if none.
-func (w *world) current(slot int, at int64) *incarnation {
-	for _, l := range slices.Backward(w.at(slot).incarnations) {
+// current returns the incarnation that a node has at a time, nil if none.
+func (w *world) current(node int, at int64) *incarnation {
+	for _, l := range slices.Backward(w.at(node).incarnations) {
 		if l.born <= at && l.gone > at {
 			return l
 		}

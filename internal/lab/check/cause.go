@@ -15,14 +15,14 @@ func (m *cause) see(i int, r *history.Record) {
 		return
 	}
 	l := m.w.incarnations.get(b.Subject)
-	if l == nil || l.slot < 0 {
-		return // it never spoke: its slot is not known
+	if l == nil || l.node < 0 {
+		return // it never spoke: its node is not known
 	}
 	// A restart is a reason, and the incarnation may be older than the last process.
-	if l.killed && l.gone <= r.At+m.w.order() || m.w.daemonEnded(l.slot, r.At-m.w.within(aftermath), r.At+m.w.order()) {
+	if l.killed && l.gone <= r.At+m.w.order() || m.w.daemonEnded(l.node, r.At-m.w.within(aftermath), r.At+m.w.order()) {
 		m.good()
 		return
 	}
-	m.unless(m.w.removable(l.slot, r.Source.Slot, r.At) != nil, r.At, []int{i},
-		"%s is notified that %s was removed (%s), but nothing was done to slot %s", r.Source, b.Subject, b.Reason, m.w.begin.Slot(l.slot))
+	m.unless(m.w.removable(l.node, r.Source.Node, r.At) != nil, r.At, []int{i},
+		"%s is notified that %s was removed (%s), but nothing was done to node %s", r.Source, b.Subject, b.Reason, m.w.begin.NodeLabel(l.node))
 }

@@ -9,9 +9,9 @@
 // that it needs. A machine without a record to judge reports that ([NotExercised]): an untested
 // promise is not one that held. The cost is linear in the number of records.
 //
-// Before the machines run, one pass over the records makes the world: which slot had which incarnation
+// Before the machines run, one pass over the records makes the world: which node had which incarnation
 // when, when processes ran, stood still and ended, which faults touched which nodes and links,
-// which connection is between which slots. Faults count from when the lab began to put them in
+// which connection is between which nodes. Faults count from when the lab began to put them in
 // place.
 //
 // The bounds are those that the design promises for the detection profile ([scenario.Bound]), plus

@@ -24,7 +24,7 @@ func (m *drain) see(i int, r *history.Record) {
 	closed := other.closed != never && other.how == history.HowClose
 	p := m.w.procs.get(other.source)
 	ended := p != nil && p.end <= r.At+m.w.order()
-	ended = ended || slices.ContainsFunc(m.w.at(other.source.Slot).daemons, func(p *proc) bool {
+	ended = ended || slices.ContainsFunc(m.w.at(other.source.Node).daemons, func(p *proc) bool {
 		return p.asked <= r.At && p.start <= other.opened && p.end >= other.opened
 	})
 	if !closed && !ended {

@@ -28,7 +28,7 @@ func expect(w *world, s *scenario.Schedule, e *scenario.Expect) Judgement {
 	case e.Errors != nil:
 		x.errors(e.Errors)
 	case e.Unharmed != nil:
-		x.unharmed(s.Slots(e.Unharmed.Nodes))
+		x.unharmed(s.NodesIn(e.Unharmed.Nodes))
 	case e.Removals != nil:
 		x.removals(e.Removals)
 	case e.Mesh != nil:
@@ -47,16 +47,16 @@ func expect(w *world, s *scenario.Schedule, e *scenario.Expect) Judgement {
 	return x.judgement()
 }
 
-// observers returns the sessions of applications in slots; nil: in all but
+// observers returns the sessions of applications in nodes; nil: in all but
 // those of not.
 func (x *expecter) observers(at scenario.NodeSet, not []int) []*session {
 	var all []*session
-	ids := x.s.Slots(at)
+	ids := x.s.NodesIn(at)
 	for _, s := range x.w.sessions.list {
 		if s.source.Role != history.RoleApp {
 			continue
 		}
-		if at == nil && !slices.Contains(not, s.source.Slot) || at != nil && slices.Contains(ids, s.source.Slot) {
+		if at == nil && !slices.Contains(not, s.source.Node) || at != nil && slices.Contains(ids, s.source.Node) {
 			all = append(all, s)
 		}
 	}
@@ -65,14 +65,14 @@ func (x *expecter) observers(at scenario.NodeSet, not []int) []*session {
 }
 
 func (x *expecter) removed(e *scenario.ExpectRemoved) {
-	nodes := x.s.Slots(e.Node)
+	nodes := x.s.NodesIn(e.Node)
 	observers := x.observers(e.At, nodes)
 	all := notifiedAll{judge{w: x.w}}
 	var times99 []int64
-	for _, slot := range nodes {
+	for _, node := range nodes {
 		for _, s := range observers {
 			whole := true
-			for _, lost := range x.w.losses(slot, s) {
+			for _, lost := range x.w.losses(node, s) {
 				a := lost.known
 				if e.At == nil && lost.own {
 					whole = whole && a.cleared <= lost.gone // else it is notified of the end, if it ever is, as of one that it knows
@@ -83,14 +83,14 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 					whole = false
 					continue
 				}
-				if e.At == nil && a.removed > late && x.w.ailing(s.source.Slot, slot, lost.since, late) {
+				if e.At == nil && a.removed > late && x.w.ailing(s.source.Node, node, lost.since, late) {
 					continue
 				}
 				x.notified(s, lost.incarnation, a, lost.placed, e)
 				times99 = append(times99, min(a.removed, x.w.finish())-lost.since)
 			}
-			if times := x.timesRemoved(e, s, slot); e.Times > 0 && whole {
-				x.unless(times == e.Times, x.w.finish(), nil, "%s is notified %d times that slot %s was removed, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
+			if times := x.timesRemoved(e, s, node); e.Times > 0 && whole {
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is notified %d times that node %s was removed, want %d", s.source, times, x.w.begin.NodeLabel(node), e.Times)
 			}
 		}
 	}
@@ -100,10 +100,10 @@ func (x *expecter) removed(e *scenario.ExpectRemoved) {
 	}
 }
 
-// timesRemoved returns how often an observer was notified that a slot was removed: where the
+// timesRemoved returns how often an observer was notified that a node was removed: where the
 // expectation names no observers, without notices that it got because it was itself cut off.
-func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, slot int) (times int) {
-	for _, l := range x.w.at(slot).incarnations {
+func (x *expecter) timesRemoved(e *scenario.ExpectRemoved, s *session, node int) (times int) {
+	for _, l := range x.w.at(node).incarnations {
 		for _, a := range s.ever(l.incarnation) {
 			times += boolInt(a.removed < x.w.finish() && (e.At != nil || a.own == nil))
 		}
@@ -127,19 +127,19 @@ func (x *expecter) notified(s *session, l *incarnation, a *knownPeer, since int6
 }
 
 func (x *expecter) added(e *scenario.ExpectAdded) {
-	nodes := x.s.Slots(e.Node)
-	for _, slot := range nodes {
-		late := slices.Contains(x.s.Scenario.Late(), slot)
+	nodes := x.s.NodesIn(e.Node)
+	for _, node := range nodes {
+		late := slices.Contains(x.s.Scenario.Late(), node)
 		for _, s := range x.observers(e.At, nodes) {
 			times, whole := 0, true
-			for i, l := range x.w.at(slot).incarnations {
+			for i, l := range x.w.at(node).incarnations {
 				if i > 0 || late {
-					n, able := x.addedOne(e, s, slot, l)
+					n, able := x.addedOne(e, s, node, l)
 					times, whole = times+n, whole && able
 				}
 			}
-			if e.Times > 0 && whole && x.w.runs(s.source.Slot, x.begun(), x.w.finish()) && x.w.alive(s.source, x.begun(), x.w.finish()) {
-				x.unless(times == e.Times, x.w.finish(), nil, "%s is notified %d times that slot %s was added, want %d", s.source, times, x.w.begin.Slot(slot), e.Times)
+			if e.Times > 0 && whole && x.w.runs(s.source.Node, x.begun(), x.w.finish()) && x.w.alive(s.source, x.begun(), x.w.finish()) {
+				x.unless(times == e.Times, x.w.finish(), nil, "%s is notified %d times that node %s was added, want %d", s.source, times, x.w.begin.NodeLabel(node), e.Times)
 			}
 		}
 	}
@@ -147,8 +147,8 @@ func (x *expecter) added(e *scenario.ExpectAdded) {
 
 // addedOne judges when one observer was notified of one incarnation, and returns how often it was, and whether
 // it could be: it is not notified of incarnations that come and go while it is itself cut off.
-func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *incarnation) (times int, able bool) {
-	base := x.servesSince(slot, l.born)
+func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, node int, l *incarnation) (times int, able bool) {
+	base := x.servesSince(node, l.born)
 	a := s.known[l.incarnation]
 	if e.After == scenario.AfterLast {
 		base = x.w.lastEnd()
@@ -157,9 +157,9 @@ func (x *expecter) addedOne(e *scenario.ExpectAdded, s *session, slot int, l *in
 		}
 	}
 	limit := base + x.w.within(e.Within.Time())
-	ailing := x.w.ailing(s.source.Slot, slot, base, limit)
-	own := x.w.current(s.source.Slot, limit)
-	fit := x.w.runs(s.source.Slot, base, limit) && x.w.alive(s.source, base, limit) && own != nil && own.born <= base && l.gone > limit
+	ailing := x.w.ailing(s.source.Node, node, base, limit)
+	own := x.w.current(s.source.Node, limit)
+	fit := x.w.runs(s.source.Node, base, limit) && x.w.alive(s.source, base, limit) && own != nil && own.born <= base && l.gone > limit
 	if !fit || ailing || x.w.finish() <= limit {
 		return boolInt(a != nil), a != nil || !ailing
 	}
@@ -182,11 +182,11 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// servesSince returns the moment from which a slot could have the incarnation that was
+// servesSince returns the moment from which a node could have the incarnation that was
 // born at a time: its daemon was started, went on, or a fault of it ended.
-func (x *expecter) servesSince(slot int, born int64) int64 {
+func (x *expecter) servesSince(node int, born int64) int64 {
 	base := int64(-1)
-	if p, _ := x.w.procAt(slot, born); p != nil {
+	if p, _ := x.w.procAt(node, born); p != nil {
 		base = min(p.start, born)
 		for _, s := range p.stops {
 			if s.to <= born {
@@ -195,7 +195,7 @@ func (x *expecter) servesSince(slot int, born int64) int64 {
 		}
 	}
 	for _, f := range x.w.faults {
-		if f.end <= born && (f.onNode(slot) || f.onAnyWay(slot)) && f.begin != f.end && f.end-f.begin > int64(time.Millisecond) && f.Harm != history.HarmNone && f.Cut {
+		if f.end <= born && (f.onNode(node) || f.onAnyWay(node)) && f.begin != f.end && f.end-f.begin > int64(time.Millisecond) && f.Harm != history.HarmNone && f.Cut {
 			base = max(base, f.end)
 		}
 	}
@@ -220,8 +220,8 @@ func (x *expecter) begun() int64 {
 var ownDoing = []string{"EBADF", "ECANCELED", "EINTR", "EAGAIN"}
 
 func (x *expecter) errors(e *scenario.ExpectErrors) {
-	to := x.s.Slots(e.To)
-	from := x.s.Slots(e.From)
+	to := x.s.NodesIn(e.To)
+	from := x.s.NodesIn(e.From)
 	allowed := []string{"ECONNRESET", "ENODEV"}
 	if len(e.Status) > 0 {
 		allowed = nil
@@ -235,19 +235,19 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 		if !ok || b.Status == "" || b.Peer == (addr.Incarnation{}) || r.At > x.w.finish() {
 			continue
 		}
-		slot, own := x.w.slotOf(b.Peer), r.Source.Slot
-		if !slices.Contains(to, slot) || e.From == nil && slices.Contains(to, own) || e.From != nil && !slices.Contains(from, own) || slices.Contains(ownDoing, b.Status) {
+		node, own := x.w.nodeOf(b.Peer), r.Source.Node
+		if !slices.Contains(to, node) || e.From == nil && slices.Contains(to, own) || e.From != nil && !slices.Contains(from, own) || slices.Contains(ownDoing, b.Status) {
 			continue
 		}
-		f := x.w.resettable(own, slot, r.At)
-		if f == nil || e.From == nil && x.w.ails(f, own) && !x.w.ails(f, slot) {
-			continue // where no callers are named, one that is itself cut off says nothing of the slot
+		f := x.w.resettable(own, node, r.At)
+		if f == nil || e.From == nil && x.w.ails(f, own) && !x.w.ails(f, node) {
+			continue // where no callers are named, one that is itself cut off says nothing of the node
 		}
 		since := max(f.begin, b.Began)
-		x.unless(slices.Contains(allowed, b.Status), r.At, []int{f.index, i}, "%s of %s towards slot %s fails with %s, want one of %v", b.Name, r.Source, x.w.begin.Slot(slot), b.Status, allowed)
+		x.unless(slices.Contains(allowed, b.Status), r.At, []int{f.index, i}, "%s of %s towards node %s fails with %s, want one of %v", b.Name, r.Source, x.w.begin.NodeLabel(node), b.Status, allowed)
 		if e.Within > 0 {
-			late := max(since, x.w.placed(f, slot)) + x.w.within(e.Within.Time())
-			x.unless(r.At <= late, r.At, []int{f.index, i}, "%s of %s towards slot %s fails %s after the fault", b.Name, r.Source, x.w.begin.Slot(slot), time.Duration(r.At-since))
+			late := max(since, x.w.placed(f, node)) + x.w.within(e.Within.Time())
+			x.unless(r.At <= late, r.At, []int{f.index, i}, "%s of %s towards node %s fails %s after the fault", b.Name, r.Source, x.w.begin.NodeLabel(node), time.Duration(r.At-since))
 			x.late(since, late, r.At)
 		}
 		took = append(took, r.At-since)
@@ -261,20 +261,20 @@ func (x *expecter) errors(e *scenario.ExpectErrors) {
 func (x *expecter) unharmed(ids []int) {
 	for i, r := range x.w.records {
 		b, ok := r.Body.(*history.Event)
-		if !ok || r.At > x.w.finish() || !slices.Contains(ids, r.Source.Slot) {
+		if !ok || r.At > x.w.finish() || !slices.Contains(ids, r.Source.Node) {
 			continue
 		}
 		switch b.What {
 		case history.EventRemoved, history.EventReset:
-			if slot := x.w.slotOf(b.Subject); slices.Contains(ids, slot) {
-				x.fail(r.At, []int{i}, "%s is notified that %s of slot %s was removed", r.Source, b.Subject, x.w.begin.Slot(slot))
+			if node := x.w.nodeOf(b.Subject); slices.Contains(ids, node) {
+				x.fail(r.At, []int{i}, "%s is notified that %s of node %s was removed", r.Source, b.Subject, x.w.begin.NodeLabel(node))
 			}
 		case history.EventSelf:
 			x.good()
 		}
 	}
 	for _, c := range x.w.conns.list {
-		a, b := x.w.slotsOf(c)
+		a, b := x.w.nodesOf(c)
 		if !slices.Contains(ids, a) || !slices.Contains(ids, b) {
 			continue
 		}
@@ -289,7 +289,7 @@ func (x *expecter) unharmedEnd(c *conn, side, a, b int) {
 	if e.opened == never || e.closed > x.w.finish() && e.closed != never {
 		return
 	}
-	x.unless(x.w.unharmed(c, side), e.closed, []int{e.openIndex, e.closeIndex, other.closeIndex}, "connection %d between slots %s and %s ends with %s at %s", c.nonce, x.w.begin.Slot(a), x.w.begin.Slot(b), e.how, e.source)
+	x.unless(x.w.unharmed(c, side), e.closed, []int{e.openIndex, e.closeIndex, other.closeIndex}, "connection %d between nodes %s and %s ends with %s at %s", c.nonce, x.w.begin.NodeLabel(a), x.w.begin.NodeLabel(b), e.how, e.source)
 }
 
 func (x *expecter) removals(e *scenario.ExpectRemovals) {
@@ -329,7 +329,7 @@ func (x *expecter) mesh(e *scenario.ExpectMesh) {
 	}
 	var ids []int
 	if e.Nodes != nil {
-		ids = x.s.Slots(e.Nodes)
+		ids = x.s.NodesIn(e.Nodes)
 	}
 	at, whole := meshSince(x.w, ids, base)
 	if !whole {
@@ -345,7 +345,7 @@ func (x *expecter) connects(e *scenario.ExpectConnects) {
 	if !ok || x.w.finish() < limit {
 		return
 	}
-	among := x.s.Slots(e.Among)
+	among := x.s.NodesIn(e.Among)
 	worked := connectsSince(x.w, base)
 	for _, pair := range x.s.Scenario.Workload.Pairs.Of(x.s.Scenario.Cluster.Nodes) {
 		a, b := pair[0], pair[1]
@@ -358,20 +358,20 @@ func (x *expecter) connects(e *scenario.ExpectConnects) {
 				first = min(first, at)
 			}
 		}
-		x.inTime(base, limit, first, nil, "no connection between slots %s and %s opens within %s%s", x.w.begin.Slot(a), x.w.begin.Slot(b), time.Duration(limit-base), until(first, base))
+		x.inTime(base, limit, first, nil, "no connection between nodes %s and %s opens within %s%s", x.w.begin.NodeLabel(a), x.w.begin.NodeLabel(b), time.Duration(limit-base), until(first, base))
 	}
 }
 
 func (x *expecter) exits(e *scenario.ExpectExits) {
-	for _, slot := range x.s.Slots(e.Node) {
-		for _, p := range x.w.at(slot).daemons {
+	for _, node := range x.s.NodesIn(e.Node) {
+		for _, p := range x.w.at(node).daemons {
 			if p.endedBy != history.DidExit || p.end > x.w.finish() {
 				continue
 			}
 			b := x.w.records[p.endIndex].Body.(*history.Process)
 			since := int64(-1)
 			for _, f := range x.w.faults {
-				if f.onNode(slot) && f.begin <= p.end+x.w.order() {
+				if f.onNode(node) && f.begin <= p.end+x.w.order() {
 					since = f.begin
 				}
 			}

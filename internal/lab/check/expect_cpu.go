@@ -36,9 +36,9 @@ func (w *world) usages() (all []usage) {
 
 // cpu judges the processor time of daemons.
 func (x *expecter) cpu(e *scenario.ExpectCPU) {
-	ids := x.s.Slots(e.Nodes)
+	ids := x.s.NodesIn(e.Nodes)
 	for _, u := range x.w.usages() {
-		if !slices.Contains(ids, u.source.Slot) {
+		if !slices.Contains(ids, u.source.Node) {
 			continue
 		}
 		share := 100 * float64(u.used) / float64(u.over)

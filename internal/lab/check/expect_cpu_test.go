@@ -19,7 +19,7 @@ func TestProcessorTimeIsHeldToItsShare(t *testing.T) {
 			continue
 		}
 		part := int64(50)
-		if b.Target.Slot == 2 {
+		if b.Target.Node == 2 {
 			part = 10
 		}
 		b.UsedAt = records[i].At

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// oneLoss is a history in which slot 3 of 4 dies at 1 s and is back at 2 s.
+// oneLoss is a history in which node 3 of 4 dies at 1 s and is back at 2 s.
 func oneLoss() []history.Record {
 	m := newModel(1, 4)
 	a := m.connect(m.nodes[0], m.nodes[1])
@@ -93,16 +93,16 @@ func TestExpectations(t *testing.T) {
 
 func TestOthersAreThoseThatNoFaultTouches(t *testing.T) {
 	s := modelScenario(4, "  - unharmed: {nodes: others}\n")
-	s.Timeline = []scenario.Step{{At: scenario.At(1e9), Do: scenario.Do{Node: &scenario.Node{ID: scenario.Slots(3), Do: scenario.Kill}}}}
+	s.Timeline = []scenario.Step{{At: scenario.At(1e9), Do: scenario.Do{Node: &scenario.Node{ID: scenario.NodesOf(3), Do: scenario.Kill}}}}
 	if err := s.Check(); err != nil {
 		t.Fatal(err)
 	}
 	if r := check.Run(oneLoss(), s); !r.OK() || r.Expectations[0].Verdict != check.Held {
 		t.Errorf("%+v", r.Expectations)
 	}
-	s.Timeline[0].Node.ID = scenario.Slots(2)
+	s.Timeline[0].Node.ID = scenario.NodesOf(2)
 	if r := check.Run(oneLoss(), s); r.Expectations[0].Verdict != check.Violated {
-		t.Errorf("slot 3 is harmed, but %+v", r.Expectations)
+		t.Errorf("node 3 is harmed, but %+v", r.Expectations)
 	}
 }
 

@@ -19,9 +19,9 @@ type stream struct {
 	lastSent             int64
 }
 
-// traffic judges that messages go on among slots.
+// traffic judges that messages go on among nodes.
 func (x *expecter) traffic(e *scenario.ExpectTraffic) {
-	ids := x.s.Slots(e.Among)
+	ids := x.s.NodesIn(e.Among)
 	streams := map[history.ConnEnd]*stream{} // by the sending end
 	firstFault, lastFault := x.faultSpan()
 	var before, during int64 // bytes
@@ -58,12 +58,12 @@ func (x *expecter) traffic(e *scenario.ExpectTraffic) {
 	}
 }
 
-// stream returns the stream of a sending end, nil if it is not among the slots.
+// stream returns the stream of a sending end, nil if it is not among the nodes.
 func (x *expecter) stream(all map[history.ConnEnd]*stream, end history.ConnEnd, ids []int, at int64) *stream {
 	s, known := all[end]
 	if !known {
 		if c := x.w.conns.get(end.Conn); c != nil {
-			if a, b := x.w.slotsOf(c); slices.Contains(ids, a) && slices.Contains(ids, b) {
+			if a, b := x.w.nodesOf(c); slices.Contains(ids, a) && slices.Contains(ids, b) {
 				s = &stream{last: at}
 			}
 		}

@@ -123,13 +123,13 @@ func (f *figureMaker) see(r *history.Record) {
 }
 
 func (f *figureMaker) event(r *history.Record, b *history.Event) {
-	slot := f.w.slotOf(b.Subject)
-	if slot < 0 || b.What != history.EventAdded {
+	node := f.w.nodeOf(b.Subject)
+	if node < 0 || b.What != history.EventAdded {
 		return
 	}
-	start, ok := f.w.startOf(slot, r.At)
-	own, _ := f.w.procAt(r.Source.Slot, r.At)
-	one := addition{r.Source, slot, start}
+	start, ok := f.w.startOf(node, r.At)
+	own, _ := f.w.procAt(r.Source.Node, r.At)
+	one := addition{r.Source, node, start}
 	if !ok || own == nil || own.start > start || f.added[one] {
 		return // a later session is notified of incarnations that began long ago; and only once of a start
 	}
@@ -137,61 +137,61 @@ func (f *figureMaker) event(r *history.Record, b *history.Event) {
 	f.add(scenario.TimeToAdded, "", r.At-start)
 }
 
-// An addition is the notice to a source of a start of a slot's daemon.
+// An addition is the notice to a source of a start of a node's daemon.
 type addition struct {
 	to    history.Source
-	slot  int
+	node  int
 	start int64
 }
 
 // removed takes the times from the end of incarnations to the applications that are notified, as the
-// expectation removed does. Where nothing was done to the slot itself, a fault of the observer, or
+// expectation removed does. Where nothing was done to the node itself, a fault of the observer, or
 // of the host, counts.
 func (f *figureMaker) removed() {
-	for _, of := range f.w.slots.list {
+	for _, of := range f.w.nodes.list {
 		for _, s := range f.w.sessions.list {
-			if s.source.Role == history.RoleApp && s.source.Slot != of.id {
+			if s.source.Role == history.RoleApp && s.source.Node != of.id {
 				for _, lost := range f.w.losses(of.id, s) {
-					f.removedOne(of.id, s.source.Slot, lost)
+					f.removedOne(of.id, s.source.Node, lost)
 				}
 			}
 		}
 	}
 }
 
-func (f *figureMaker) removedOne(slot, observer int, lost loss) {
+func (f *figureMaker) removedOne(node, observer int, lost loss) {
 	removed := lost.known.removed
 	if removed == never {
 		return
 	}
 	x, since := lost.fault, lost.since
 	if x == nil {
-		if x = f.w.removable(slot, observer, removed); x == nil {
+		if x = f.w.removable(node, observer, removed); x == nil {
 			return
 		}
 		since = x.begin
 	}
-	if x.together(slot, observer) {
+	if x.together(node, observer) {
 		return
 	}
 	f.add(scenario.TimeToRemoved, x.What, removed-since)
 }
 
-// startOf returns when the process of a slot that runs at a time was started,
+// startOf returns when the process of a node that runs at a time was started,
 // if it was started again. The lab may write a start only when the daemon
 // serves, which is after others heard of it: then it is that time.
-func (w *world) startOf(slot int, at int64) (int64, bool) {
-	p, i := w.procAt(slot, at)
+func (w *world) startOf(node int, at int64) (int64, bool) {
+	p, i := w.procAt(node, at)
 	if i < 1 {
 		return 0, false
 	}
 	return min(p.start, at), true
 }
 
-// procAt returns the process of a slot's daemon at a time: the last one whose
+// procAt returns the process of a node's daemon at a time: the last one whose
 // predecessor had ended by then; nil and -1 if there is none.
-func (w *world) procAt(slot int, at int64) (*proc, int) {
-	all := w.at(slot).daemons
+func (w *world) procAt(node int, at int64) (*proc, int) {
+	all := w.at(node).daemons
 	for i, p := range slices.Backward(all) {
 		if i == 0 || all[i-1].end <= at {
 			return p, i
@@ -214,12 +214,12 @@ func (f *figureMaker) returned(r *history.Record, b *history.Return) {
 // failed takes the time from a fault to the error of a call that it caught under
 // way, or that was made before the loss was known.
 func (f *figureMaker) failed(r *history.Record, b *history.Return) {
-	slot := f.w.slotOf(b.Peer)
-	if slot < 0 || slot == r.Source.Slot {
+	node := f.w.nodeOf(b.Peer)
+	if node < 0 || node == r.Source.Node {
 		return
 	}
-	x := f.w.resettable(r.Source.Slot, slot, r.At)
-	if x == nil || x.onNode(r.Source.Slot) || !x.onNode(slot) && !x.onApp(slot) && !x.onWay(r.Source.Slot, slot) {
+	x := f.w.resettable(r.Source.Node, node, r.At)
+	if x == nil || x.onNode(r.Source.Node) || !x.onNode(node) && !x.onApp(node) && !x.onWay(r.Source.Node, node) {
 		return // the caller is lost, or the connection between them has ended
 	}
 	if f.w.spared(b.Conn, x, r.At) {
@@ -271,7 +271,7 @@ func (f *figureMaker) finish() {
 		if c == nil || g.longest == 0 {
 			continue
 		}
-		if a, b := f.w.slotsOf(c); a >= 0 && b >= 0 && !f.w.touchedBy(a, b, g.last) {
+		if a, b := f.w.nodesOf(c); a >= 0 && b >= 0 && !f.w.touchedBy(a, b, g.last) {
 			f.add(scenario.Stalls, "", g.longest)
 		}
 	}
@@ -283,7 +283,7 @@ func (f *figureMaker) finish() {
 }
 
 // touchedBy reports whether any fault up to a time has to do with one of two
-// slots or the link between them.
+// nodes or the link between them.
 func (w *world) touchedBy(a, b int, at int64) bool {
 	return slices.ContainsFunc(w.faults, func(f *fault) bool {
 		return f.begin <= at && (f.onNode(a) || f.onNode(b) || f.onApp(a) || f.onApp(b) || f.onWay(a, b))
@@ -318,7 +318,7 @@ func (f *figureMaker) recovery() {
 	}
 }
 
-// connectsSince returns, for every pair of slots (the connecting one first), when the first
+// connectsSince returns, for every pair of nodes (the connecting one first), when the first
 // connection opened after a time.
 func connectsSince(w *world, from int64) map[[2]int]int64 {
 	first := map[[2]int]int64{}
@@ -327,9 +327,9 @@ func connectsSince(w *world, from int64) map[[2]int]int64 {
 		if e.opened == never || e.opened < from {
 			continue
 		}
-		slot := w.slotOf(e.remote)
-		pair := [2]int{e.source.Slot, slot}
-		if at, known := first[pair]; slot >= 0 && (!known || e.opened < at) {
+		node := w.nodeOf(e.remote)
+		pair := [2]int{e.source.Node, node}
+		if at, known := first[pair]; node >= 0 && (!known || e.opened < at) {
 			first[pair] = e.opened
 		}
 	}

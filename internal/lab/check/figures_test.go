@@ -11,7 +11,7 @@ import (
 )
 
 // TestTimeToErrorIsOfWhatAFaultBreaks has calls end with a reset after a cut
-// between slots 1 and 2: one that the cut has caught, one on a connection that
+// between nodes 1 and 2: one that the cut has caught, one on a connection that
 // was made when the cut had begun, and one that its peer has closed.
 func TestTimeToErrorIsOfWhatAFaultBreaks(t *testing.T) {
 	for _, tt := range []struct {
@@ -81,8 +81,8 @@ func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
 		m.put(history.Lab, &history.Fault{ID: 2, Step: 1, What: "node stop", Nodes: []int{1}, Harm: history.HarmRemove})
 		m.put(history.Lab, &history.FaultEnd{ID: 2, Fired: 1})
 		m.now = since + after
-		for _, slot := range []int{0, 1} {
-			o := m.nodes[slot]
+		for _, node := range []int{0, 1} {
+			o := m.nodes[node]
 			m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.incarnation, Subject: lost.incarnation, Reason: "silent"})
 		}
 		m.now += 2 * sec
@@ -103,7 +103,7 @@ func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
 	}
 }
 
-// TestWhoIsCutOffTogetherIsToldLater: two slots that a partition leaves together do not miss each
+// TestWhoIsCutOffTogetherIsToldLater: two nodes that a partition leaves together do not miss each
 // other while it lasts. Notices after its end are no time of detection; those across it are.
 func TestWhoIsCutOffTogetherIsToldLater(t *testing.T) {
 	m := newModel(1, 4)

@@ -13,7 +13,7 @@ import (
 //
 //   - a call with a deadline ends by it;
 //   - a call about an incarnation that is lost, or of an incarnation that is lost, ends within
-//     the time of detection; so does one between slots that a fault cuts from
+//     the time of detection; so does one between nodes that a fault cuts from
 //     each other for longer than that;
 //   - a call that neither waits for a peer's doing (idle) nor has a deadline
 //     ends within the time of detection while nothing is broken.
@@ -63,21 +63,21 @@ func (m *hang) limit(c *history.Call, source history.Source, at int64) (limit in
 	}
 	peer := -1
 	if c.Peer != (addr.Incarnation{}) {
-		peer = m.w.slotOf(c.Peer)
+		peer = m.w.nodeOf(c.Peer)
 		least(m.w.lossOf(source, c.Peer, c.Began), ", although its peer was lost")
 	}
 	// A call that waits for no particular peer, as a listener's, goes on with the next incarnation.
 	if own := m.ownIncarnation(c, source); own != nil && c.Peer != (addr.Incarnation{}) {
 		least(own.gone, ", although its own node was lost")
 	}
-	least(m.cutSince(source.Slot, peer, c.Began, at, detect), ", although a fault cuts it off")
+	least(m.cutSince(source.Node, peer, c.Began, at, detect), ", although a fault cuts it off")
 	if !c.Idle && c.Deadline == 0 && limit == never {
 		if from, calm := m.calmSince(c.Began, at); calm {
 			least(from, ", although nothing is broken")
 		}
 	}
 	if limit != never {
-		limit += m.w.stood(source.Slot, c.Began, at)
+		limit += m.w.stood(source.Node, c.Began, at)
 	}
 	return limit, why
 }
@@ -100,7 +100,7 @@ func (m *hang) ownIncarnation(c *history.Call, source history.Source) *incarnati
 	return nil
 }
 
-// cutSince returns when a fault began that cuts two slots from each other from
+// cutSince returns when a fault began that cuts two nodes from each other from
 // before a call to after it, for long enough to be noticed; never: none did. One
 // that itself stood still notices nothing.
 func (m *hang) cutSince(own, peer int, began, at, detect int64) int64 {

@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// TestAnIDChangesHandsAfterItsQuarantine gives the ID of a lost node to another slot,
+// TestAnIDChangesHandsAfterItsQuarantine gives the ID of a lost node to another node,
 // ten minutes later and just before that.
 func TestAnIDChangesHandsAfterItsQuarantine(t *testing.T) {
 	for after, want := range map[time.Duration]check.Verdict{

@@ -2,7 +2,7 @@ package check
 
 import "github.com/fabricd/fabricd/internal/lab/history"
 
-// isolation (I14): a connection between two slots that no fault had a right to
+// isolation (I14): a connection between two nodes that no fault had a right to
 // harm is not reset: none of its ends ends with an error, unless the other end
 // has closed or its process has ended.
 //
@@ -11,7 +11,7 @@ type isolation struct{ judge }
 
 func (m *isolation) finish() {
 	for _, c := range m.w.conns.list {
-		a, b := m.w.slotsOf(c)
+		a, b := m.w.nodesOf(c)
 		if a < 0 || b < 0 {
 			continue
 		}
@@ -35,7 +35,7 @@ func (m *isolation) end(c *conn, side, a, b int) {
 		m.w.resettable(a, b, e.closed) != nil:
 		m.good()
 	default:
-		m.fail(e.closed, []int{e.openIndex, e.closeIndex, other.closeIndex}, "connection %d between slots %d and %d ends with %s at %s, but nothing was done to it",
+		m.fail(e.closed, []int{e.openIndex, e.closeIndex, other.closeIndex}, "connection %d between nodes %d and %d ends with %s at %s, but nothing was done to it",
 			c.nonce, a, b, e.how, e.source)
 	}
 }

@@ -20,10 +20,10 @@ const (
 // and since.
 const leastSamples = 20
 
-// A wait is one latency between two slots.
+// A wait is one latency between two nodes.
 type wait struct {
 	kind   string
-	a, b   int   // slots
+	a, b   int   // nodes
 	at, ns int64 // when it began, and how long it took
 }
 
@@ -36,8 +36,8 @@ func (w *world) waits() (all []wait) {
 		if !ok || b.Name != fenceWait || b.Status != "" || r.At > w.finish() {
 			continue
 		}
-		if slot := w.slotOf(b.Peer); slot >= 0 {
-			all = append(all, wait{fenceWait, r.Source.Slot, slot, b.Began, r.At - b.Began})
+		if node := w.nodeOf(b.Peer); node >= 0 {
+			all = append(all, wait{fenceWait, r.Source.Node, node, b.Began, r.At - b.Began})
 		}
 	}
 	for _, c := range w.conns.list {
@@ -47,7 +47,7 @@ func (w *world) waits() (all []wait) {
 		}
 		// The server has written its answer, the client has read it.
 		took := max(0, client.opened-server.opened)
-		all = append(all, wait{firstMessage, client.source.Slot, server.source.Slot, server.opened, took})
+		all = append(all, wait{firstMessage, client.source.Node, server.source.Node, server.opened, took})
 	}
 	return all
 }
@@ -74,9 +74,9 @@ func spread(all []wait, first int64) map[string]*around {
 	return kinds
 }
 
-// latency judges that slots among each other wait no longer because of faults.
+// latency judges that nodes among each other wait no longer because of faults.
 func (x *expecter) latency(e *scenario.ExpectLatency) {
-	ids := x.s.Slots(e.Among)
+	ids := x.s.NodesIn(e.Among)
 	first, _ := x.faultSpan()
 	among := slices.DeleteFunc(x.w.waits(), func(v wait) bool {
 		return v.a == v.b || !slices.Contains(ids, v.a) || !slices.Contains(ids, v.b)
@@ -104,7 +104,7 @@ func (x *expecter) latency(e *scenario.ExpectLatency) {
 // percentile returns the 99th of samples.
 func percentile(samples []int64) int64 { return NewFigure("", "", slices.Clone(samples)).P99 }
 
-// latency takes the latencies between slots that no fault touches.
+// latency takes the latencies between nodes that no fault touches.
 func (f *figureMaker) latency() {
 	if f.all[scenario.Latency] == nil {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// waited is a history in which slot 3 of 4 is stopped at 1 s, and slot 1 waits
-// for fences of slot 0, and slot 3 for such of slot 0, before and since.
+// waited is a history in which node 3 of 4 is stopped at 1 s, and node 1 waits
+// for fences of node 0, and node 3 for such of node 0, before and since.
 func waited(before, since, stopped int64, count int, status string) []history.Record {
 	m := newModel(1, 4)
 	near, far := m.connect(m.nodes[1], m.nodes[0]), m.connect(m.nodes[3], m.nodes[0])
@@ -75,7 +75,7 @@ func TestLatencyFigure(t *testing.T) {
 	if before.Count != 50 || before.P99 < ms || before.P99 > 2*ms || since.Count != 50 || since.P99 < 4*ms || since.Max > 5*ms {
 		t.Errorf("before %+v, since %+v", before, since)
 	}
-	if first := got["first message, before"]; first.Count != 1 { // of the two connections, one is of a stopped slot
+	if first := got["first message, before"]; first.Count != 1 { // of the two connections, one is of a stopped node
 		t.Errorf("first messages: %+v", got)
 	}
 }

@@ -10,17 +10,17 @@ import (
 // leaks (I12): at the end a process holds no more than at the beginning: ports, endpoints,
 // connections, windows and memfds exactly; descriptors, goroutines and maps but for those of its
 // links and a handful; memory within the 10 % of I12 and 8 MiB, for a process's memory, garbage apart, is more than it uses
-// (rssGrowth). A process that was started under way is compared with the first process of its slot.
+// (rssGrowth). A process that was started under way is compared with the first process of its node.
 //
 // It needs resources records of the phases baseline and end.
 type leaks struct {
 	judge
 	base map[history.Source]int // records, by process
-	slot map[slotRole]int       // of the first process of a slot
+	node map[nodeRole]int       // of the first process of a node
 }
 
-type slotRole struct {
-	slot int
+type nodeRole struct {
+	node int
 	role history.Role
 }
 
@@ -44,17 +44,17 @@ func (m *leaks) see(i int, r *history.Record) {
 	if !ok {
 		return
 	}
-	key := slotRole{b.Target.Slot, b.Target.Role}
+	key := nodeRole{b.Target.Node, b.Target.Role}
 	switch b.Phase {
 	case history.PhaseBaseline:
 		m.base[b.Target] = i
-		if _, known := m.slot[key]; !known {
-			m.slot[key] = i
+		if _, known := m.node[key]; !known {
+			m.node[key] = i
 		}
 	case history.PhaseEnd:
 		base, known := m.base[b.Target]
 		if !known {
-			base, known = m.slot[key]
+			base, known = m.node[key]
 		}
 		if known {
 			m.compare(base, i, r, m.w.records[base].Body.(*history.Resources).Count, b)

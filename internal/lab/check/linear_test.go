@@ -139,7 +139,7 @@ func bindOnce(t *testing.T, node *fabric.Node, rng *rand.Rand, add func(portOp, 
 	}
 }
 
-// A grant is a lease as a slot heard of it.
+// A grant is a lease as a node heard of it.
 type grant struct {
 	uuid       addr.UUID
 	generation addr.Generation
@@ -168,7 +168,7 @@ func TestLeaseTableIsLinearizable(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Timeline = append(s.Timeline, scenario.Step{At: scenario.Span{From: 1e9, To: 5e9, Set: true},
-		Do: scenario.Do{Node: &scenario.Node{ID: scenario.Slots(0), Do: scenario.Kill, For: scenario.At(3e8)}}})
+		Do: scenario.Do{Node: &scenario.Node{ID: scenario.NodesOf(0), Do: scenario.Kill, For: scenario.At(3e8)}}})
 	for run := range *linearRuns {
 		out, err := sim.Run(s.Resolve(uint64(run)), sim.Options{})
 		if err != nil {
@@ -197,16 +197,16 @@ func grants(records []history.Record) map[addr.NodeID][]porcupine.Operation {
 		switch b := r.Body.(type) {
 		case *history.Process:
 			if b.Target.Role == history.RoleDaemon && b.Did == history.DidStart {
-				asked[b.Target.Slot] = r.At
+				asked[b.Target.Node] = r.At
 			}
 		case *history.Event:
-			slot := r.Source.Slot
-			if b.What != history.EventSelf || last[slot] == b.Subject || b.UUID.IsZero() {
+			node := r.Source.Node
+			if b.What != history.EventSelf || last[node] == b.Subject || b.UUID.IsZero() {
 				continue
 			}
-			last[slot] = b.Subject
-			all[b.Subject.Node] = append(all[b.Subject.Node], porcupine.Operation{ClientId: slot, Output: grant{b.UUID, b.Subject.Generation}, Call: asked[slot], Return: r.At})
-			asked[slot] = r.At
+			last[node] = b.Subject
+			all[b.Subject.Node] = append(all[b.Subject.Node], porcupine.Operation{ClientId: node, Output: grant{b.UUID, b.Subject.Generation}, Call: asked[node], Return: r.At})
+			asked[node] = r.At
 		}
 	}
 	return all

@@ -6,7 +6,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// host is the slot of the host.
+// host is the index of the host.
 const host = 0
 
 // A loss is the end of an incarnation as it concerns one observer that knew it, and the fault behind it.
@@ -14,7 +14,7 @@ const host = 0
 type loss struct {
 	*incarnation
 	known *knownPeer // of the observer
-	fault *fault     // nil: none of the slot or of a link of it
+	fault *fault     // nil: none of the node or of a link of it
 	// own: the incarnation went on. It is the observer that a fault cut off.
 	own bool
 	// since is when the lab began to put the fault in place, but not later than
@@ -26,13 +26,13 @@ type loss struct {
 	placed int64
 }
 
-// losses returns the ends of incarnations of a slot, before the run ended, that an observer
+// losses returns the ends of incarnations of a node, before the run ended, that an observer
 // has to be notified of.
-func (w *world) losses(slot int, s *session) []loss {
+func (w *world) losses(node int, s *session) []loss {
 	var all []loss
-	for _, l := range w.at(slot).incarnations {
+	for _, l := range w.at(node).incarnations {
 		for _, a := range s.ever(l.incarnation) {
-			end, own := w.endTo(s.source.Slot, l, a)
+			end, own := w.endTo(s.source.Node, l, a)
 			if end >= w.finish() {
 				continue
 			}
@@ -64,40 +64,40 @@ func (w *world) endTo(observer int, l *incarnation, a *knownPeer) (end int64, ow
 func (w *world) lossOfIncarnation(l *incarnation, a *knownPeer, end int64, own *fault) loss {
 	x := loss{incarnation: l, known: a, fault: own, own: own != nil, since: end, placed: end}
 	if own == nil {
-		x.fault = w.blamed(l.slot, end)
+		x.fault = w.blamed(l.node, end)
 	}
 	if x.fault != nil {
 		x.since = min(end, x.fault.begin)
-		x.placed = max(x.since, w.placed(x.fault, l.slot))
+		x.placed = max(x.since, w.placed(x.fault, l.node))
 	}
 	return x
 }
 
-// blamed returns the latest fault that explains the end of an incarnation of a slot at a time.
-func (w *world) blamed(slot int, end int64) *fault {
+// blamed returns the latest fault that explains the end of an incarnation of a node at a time.
+func (w *world) blamed(node int, end int64) *fault {
 	for _, f := range slices.Backward(w.faults) {
-		if f.Harm == history.HarmRemove && f.begin <= end+w.order() && w.harms(f, slot) {
+		if f.Harm == history.HarmRemove && f.begin <= end+w.order() && w.harms(f, node) {
 			return f
 		}
 	}
 	return nil
 }
 
-// harms reports whether a fault is a reason to lose a slot: it ails the slot, or is of
+// harms reports whether a fault is a reason to lose a node: it ails the node, or is of
 // a link of it and ails no other one.
-func (w *world) harms(f *fault, slot int) bool {
-	return w.ailed(f)[slot] || len(w.ailed(f)) == 0 && f.onAnyWay(slot)
+func (w *world) harms(f *fault, node int) bool {
+	return w.ailed(f)[node] || len(w.ailed(f)) == 0 && f.onAnyWay(node)
 }
 
-// ails reports whether a fault is of a slot itself.
-func (w *world) ails(f *fault, slot int) bool { return w.ailed(f)[slot] }
+// ails reports whether a fault is of a node itself.
+func (w *world) ails(f *fault, node int) bool { return w.ailed(f)[node] }
 
-// ailed are the slots that a fault ails. Of a history with thousands of faults each is
+// ailed are the nodes that a fault ails. Of a history with thousands of faults each is
 // asked for time and again.
 func (w *world) ailed(f *fault) map[int]bool {
 	if f.ailed == nil {
 		f.ailed = map[int]bool{}
-		for _, s := range w.slots.list {
+		for _, s := range w.nodes.list {
 			if w.isOf(f, s.id) {
 				f.ailed[s.id] = true
 			}
@@ -106,8 +106,8 @@ func (w *world) ailed(f *fault) map[int]bool {
 	return f.ailed
 }
 
-// isOf reports whether a fault is of a slot itself: of the node as a whole, or a cut
-// from the host that leaves the host another slot.
+// isOf reports whether a fault is of a node itself: of the node as a whole, or a cut
+// from the host that leaves the host another node.
 func (w *world) isOf(f *fault, id int) bool {
 	if f.onNode(id) {
 		return true
@@ -115,14 +115,14 @@ func (w *world) isOf(f *fault, id int) bool {
 	if id == host || !f.onWay(id, host) {
 		return false
 	}
-	return slices.ContainsFunc(w.slots.list, func(other *slot) bool {
+	return slices.ContainsFunc(w.nodes.list, func(other *node) bool {
 		return other.id != host && other.id != id && !f.onWay(other.id, host)
 	})
 }
 
 // ownFault returns the fault by which an observer was notified of the end of an incarnation that
 // went on: one that ails the observer, from while it knew the incarnation. nil: none, or the
-// slot of the incarnation was harmed then.
+// node of the incarnation was harmed then.
 func (w *world) ownFault(l *incarnation, observer int, a *knownPeer) *fault {
 	if a.removed == never || l.gone <= a.removed+w.order() {
 		return nil
@@ -136,21 +136,21 @@ func (w *world) ownFault(l *incarnation, observer int, a *knownPeer) *fault {
 			continue
 		}
 		detected := f.end == never || a.removed <= f.end+w.within(w.bound.Silence)
-		if detected && w.harms(f, l.slot) {
+		if detected && w.harms(f, l.node) {
 			return nil
 		}
-		if f.end >= a.since && w.ails(f, observer) && !w.ails(f, l.slot) {
+		if f.end >= a.since && w.ails(f, observer) && !w.ails(f, l.node) {
 			own = f
 		}
 	}
 	return own
 }
 
-// ailing reports whether an observer, and not a slot, was cut off at some time from a
+// ailing reports whether an observer, and not a node, was cut off at some time from a
 // to b, or so shortly before that it may still not be back.
-func (w *world) ailing(observer, slot int, a, b int64) bool {
+func (w *world) ailing(observer, node int, a, b int64) bool {
 	return slices.ContainsFunc(w.faults, func(f *fault) bool {
-		return f.Harm == history.HarmRemove && f.begin <= b && f.end >= a-w.within(w.bound.Silence) && w.ails(f, observer) && !w.ails(f, slot)
+		return f.Harm == history.HarmRemove && f.begin <= b && f.end >= a-w.within(w.bound.Silence) && w.ails(f, observer) && !w.ails(f, node)
 	})
 }
 
@@ -162,7 +162,7 @@ func (w *world) notice() {
 			l := w.incarnations.get(id)
 			for _, a := range s.ever(id) {
 				if a.removed != never {
-					a.own = w.ownFault(l, s.source.Slot, a)
+					a.own = w.ownFault(l, s.source.Node, a)
 					l.notices = append(l.notices, a)
 				}
 			}
@@ -170,11 +170,11 @@ func (w *world) notice() {
 	}
 }
 
-// placed returns when the whole of a fault was in place for a slot, but not later than
+// placed returns when the whole of a fault was in place for a node, but not later than
 // the end of a process of it that the fault has ended.
-func (w *world) placed(f *fault, slot int) int64 {
+func (w *world) placed(f *fault, node int) int64 {
 	at := max(f.begin, w.records[f.index].At)
-	for _, l := range w.at(slot).incarnations {
+	for _, l := range w.at(node).incarnations {
 		if l.gone >= f.begin {
 			at = min(at, l.gone)
 		}

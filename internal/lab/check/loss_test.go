@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// isolate cuts slot 1 off from 2 to 7 s: both sides give each other up at 4.5 s, and the node is
+// isolate cuts node 1 off from 2 to 7 s: both sides give each other up at 4.5 s, and the node is
 // back with another incarnation at 7.5 s. meanwhile is called at 5 s.
 func (m *model) isolate(meanwhile func()) {
 	alone := m.nodes[1]
@@ -44,13 +44,13 @@ func (m *model) isolate(meanwhile func()) {
 // removed tells an observer that another node was removed.
 func (m *model) removed(observer, of *modelNode) {
 	m.put(m.app(observer), &history.Event{What: history.EventRemoved, Observer: observer.incarnation, Subject: of.incarnation, UUID: of.uuid, Reason: "silent"})
-	delete(observer.knows, of.slot)
+	delete(observer.knows, of.node)
 }
 
-// lateOf moves an observer's event of a kind about the last incarnation of slot 2.
-func lateOf(e *edit, slot int, what history.EventKind, by int64) {
+// lateOf moves an observer's event of a kind about the last incarnation of node 2.
+func lateOf(e *edit, node int, what history.EventKind, by int64) {
 	i := find(e, -1, func(r rec, b *event) bool {
-		return b.What == what && r.Source.Slot == slot && b.Subject.Node == 2
+		return b.What == what && r.Source.Node == node && b.Subject.Node == 2
 	})
 	e.move(i, e.records[i].At+by)
 }
@@ -61,7 +61,7 @@ func lateOf(e *edit, slot int, what history.EventKind, by int64) {
 func TestALossIsOfItsObserver(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
-		meanwhile bool // it is killed while slot 1 is cut off
+		meanwhile bool // it is killed while node 1 is cut off
 		spoil     func(e *edit)
 		expect    string
 		want      check.Verdict

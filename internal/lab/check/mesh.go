@@ -8,19 +8,19 @@ import (
 )
 
 // meshSince returns since when, from a time on, every application of the given
-// slots (nil: of all that run at the end) knows the incarnations that all of these
-// slots have at the end, without interruption; false: they do not at the end.
+// nodes (nil: of all that run at the end) knows the incarnations that all of these
+// nodes have at the end, without interruption; false: they do not at the end.
 func meshSince(w *world, ids []int, from int64) (int64, bool) {
 	end := w.finish()
 	current := map[int]addr.Incarnation{}
-	for _, s := range w.slots.list {
+	for _, s := range w.nodes.list {
 		if l := w.current(s.id, end); l != nil && w.runs(s.id, end, end) && (ids == nil || slices.Contains(ids, s.id)) {
 			current[s.id] = l.incarnation
 		}
 	}
 	complete := from
 	for _, s := range w.sessions.list {
-		own, wanted := current[s.source.Slot]
+		own, wanted := current[s.source.Node]
 		if !wanted || s.source.Role != history.RoleApp || !w.alive(s.source, end, end) || len(s.self) == 0 {
 			continue
 		}
@@ -29,8 +29,8 @@ func meshSince(w *world, ids []int, from int64) (int64, bool) {
 			return 0, false
 		}
 		complete = max(complete, last.at)
-		for slot, l := range current {
-			if slot == s.source.Slot {
+		for node, l := range current {
+			if node == s.source.Node {
 				continue
 			}
 			a := s.known[l]

@@ -27,12 +27,12 @@ type model struct {
 }
 
 type modelNode struct {
-	slot        int
+	node        int
 	run         int // of the daemon
 	incarnation addr.Incarnation
 	uuid        addr.UUID
 	alive       bool
-	knows       map[int]addr.Incarnation // by slot
+	knows       map[int]addr.Incarnation // by node
 }
 
 // A modelConn is a connection with a stream and RMA from its client to its
@@ -59,10 +59,10 @@ const (
 func newModel(seed uint64, nodes int) *model {
 	m := &model{rng: rand.New(rand.NewPCG(seed, 1)), seq: map[history.Source]uint64{}}
 	m.put(history.Lab, &history.Begin{Version: history.Version, Scenario: "model", Seed: seed, Lab: "sim", Detection: "normal", Nodes: nodes, Duration: 60 * sec})
-	for slot := range nodes {
-		n := &modelNode{slot: slot, uuid: addr.UUID{byte(slot + 1)}, knows: map[int]addr.Incarnation{}}
+	for node := range nodes {
+		n := &modelNode{node: node, uuid: addr.UUID{byte(node + 1)}, knows: map[int]addr.Incarnation{}}
 		m.nodes = append(m.nodes, n)
-		m.put(history.Lab, &history.Process{Target: history.App(slot, 1), Did: history.DidStart})
+		m.put(history.Lab, &history.Process{Target: history.App(node, 1), Did: history.DidStart})
 		m.start(n)
 	}
 	for _, n := range m.nodes {
@@ -78,8 +78,8 @@ func (m *model) put(s history.Source, b history.Body) {
 	m.records = append(m.records, history.Record{At: m.now, Source: s, Seq: m.seq[s], Body: b})
 }
 
-func (m *model) app(n *modelNode) history.Source    { return history.App(n.slot, 1) }
-func (m *model) daemon(n *modelNode) history.Source { return history.Daemon(n.slot, n.run) }
+func (m *model) app(n *modelNode) history.Source    { return history.App(n.node, 1) }
+func (m *model) daemon(n *modelNode) history.Source { return history.Daemon(n.node, n.run) }
 
 // start starts the daemon of a node.
 func (m *model) start(n *modelNode) {
@@ -90,7 +90,7 @@ func (m *model) start(n *modelNode) {
 
 // rejoin gives a node its next incarnation, which is told to everybody.
 func (m *model) rejoin(n *modelNode) {
-	n.incarnation = addr.Incarnation{Node: addr.NodeID(n.slot), Generation: n.incarnation.Generation + 1}
+	n.incarnation = addr.Incarnation{Node: addr.NodeID(n.node), Generation: n.incarnation.Generation + 1}
 	n.alive = true
 	m.put(m.app(n), &history.Event{What: history.EventSelf, Observer: n.incarnation, Subject: n.incarnation, UUID: n.uuid})
 	view := &history.View{Observer: n.incarnation, Live: []history.Member{{Incarnation: n.incarnation, UUID: n.uuid}}}
@@ -98,13 +98,13 @@ func (m *model) rejoin(n *modelNode) {
 	for _, o := range m.nodes {
 		if o != n && o.alive {
 			view.Live = append(view.Live, history.Member{Incarnation: o.incarnation, UUID: o.uuid})
-			n.knows[o.slot] = o.incarnation
+			n.knows[o.node] = o.incarnation
 		}
 	}
 	m.put(m.app(n), view)
 	for _, o := range m.others(n) {
 		m.put(m.app(o), &history.Event{What: history.EventAdded, Observer: o.incarnation, Subject: n.incarnation, UUID: n.uuid})
-		o.knows[n.slot] = n.incarnation
+		o.knows[n.node] = n.incarnation
 	}
 }
 
@@ -128,7 +128,7 @@ func (m *model) connect(client, server *modelNode) *modelConn {
 	c := &modelConn{nonce: m.rng.Uint64() | 1, client: client, server: server, cl: client.incarnation, sl: server.incarnation, open: true}
 	began := m.now
 	m.call++
-	call := history.Call{ID: m.call, Name: "connect", Began: began, Deadline: began + 10*sec, Conn: c.nonce, Side: history.Client, Peer: c.sl, To: &server.slot}
+	call := history.Call{ID: m.call, Name: "connect", Began: began, Deadline: began + 10*sec, Conn: c.nonce, Side: history.Client, Peer: c.sl, To: &server.node}
 	m.put(m.app(client), &call)
 	m.put(m.app(server), &history.Opened{ConnEnd: c.end(history.Server), Local: c.sl, Remote: c.cl})
 	m.put(m.app(client), &history.Return{Call: call})
@@ -237,7 +237,7 @@ func (m *model) unwindow(c *modelConn) {
 // die ends a node and tells its survivors.
 func (m *model) die(n *modelNode) {
 	m.fault++
-	fault := &history.Fault{ID: m.fault, Step: m.fault - 1, What: "node kill", Nodes: []int{n.slot}, Harm: history.HarmRemove}
+	fault := &history.Fault{ID: m.fault, Step: m.fault - 1, What: "node kill", Nodes: []int{n.node}, Harm: history.HarmRemove}
 	m.put(history.Lab, fault)
 	m.put(history.Lab, &history.Process{Target: m.daemon(n), Did: history.DidKill})
 	m.put(history.Lab, &history.FaultEnd{ID: m.fault, Fired: 1, Proof: "gone"})
@@ -252,7 +252,7 @@ func (m *model) die(n *modelNode) {
 	m.now += ms
 	for _, o := range m.others(n) {
 		m.put(m.app(o), &history.Event{What: history.EventRemoved, Observer: o.incarnation, Subject: lost, UUID: n.uuid, Reason: "crashed"})
-		delete(o.knows, n.slot)
+		delete(o.knows, n.node)
 	}
 }
 
@@ -271,7 +271,7 @@ func (m *model) lose(c *modelConn) {
 func (m *model) nap(n *modelNode) {
 	m.deliver(0)
 	m.fault++
-	m.put(history.Lab, &history.Fault{ID: m.fault, Step: m.fault - 1, What: "node stop", Nodes: []int{n.slot}, Harm: history.HarmNone})
+	m.put(history.Lab, &history.Fault{ID: m.fault, Step: m.fault - 1, What: "node stop", Nodes: []int{n.node}, Harm: history.HarmNone})
 	m.put(history.Lab, &history.Process{Target: m.daemon(n), Did: history.DidStop})
 	m.now += 200 * ms
 	m.put(history.Lab, &history.Process{Target: m.daemon(n), Did: history.DidContinue})
@@ -297,7 +297,7 @@ func (m *model) live(steps int) {
 		switch dice := m.rng.IntN(100); {
 		case dice < 20 && a != b && a.alive && b.alive:
 			m.connect(a, b)
-		case dice < 22 && a.slot >= 2 && a.alive:
+		case dice < 22 && a.node >= 2 && a.alive:
 			m.die(a)
 			m.now += 500 * ms
 		case dice < 26 && !a.alive:
@@ -328,7 +328,7 @@ func (m *model) finish() []history.Record {
 	m.deliver(0)
 	m.now += 100 * ms
 	for _, a := range m.nodes { // new connections after the last fault
-		b := m.nodes[(a.slot+1)%len(m.nodes)]
+		b := m.nodes[(a.node+1)%len(m.nodes)]
 		if a != b {
 			m.connect(a, b)
 		}

@@ -133,7 +133,7 @@ var mutations = []mutation{
 	{"self of the next generation", isEvent(history.EventSelf), nil, func(e *edit, i int) { body[*event](e, i).Subject.Generation += 1000 }},
 	{"self of another node", isEvent(history.EventSelf), nil, func(e *edit, i int) {
 		b := body[*event](e, i)
-		b.Subject.Node = (b.Subject.Node + 1) % 2 // the host, or slot 1: they live for ever
+		b.Subject.Node = (b.Subject.Node + 1) % 2 // the host, or node 1: they live for ever
 	}},
 
 	{"one byte more received", bytes2[*received], func(e *edit, i int) bool {

@@ -33,14 +33,14 @@ func (m *notifiedAll) finish() {
 // survivor judges one source for one incarnation that ended.
 func (m *notifiedAll) survivor(l *incarnation, s *session) {
 	a := s.known[l.incarnation]
-	if a == nil || s.source.Slot == l.slot || a.since > l.gone && a.removed == never {
+	if a == nil || s.source.Node == l.node || a.since > l.gone && a.removed == never {
 		return
 	}
 	late := l.gone + m.w.within(m.w.bound.Silence)
-	if l.slot != 0 && m.hostAway(l.gone, late) {
+	if l.node != 0 && m.hostAway(l.gone, late) {
 		late += int64(hostGrace)
 	}
-	late += m.w.stood(s.source.Slot, l.gone, late)
+	late += m.w.stood(s.source.Node, l.gone, late)
 	if a.removed <= late {
 		m.good()
 		return
@@ -66,17 +66,17 @@ func (m *notifiedAll) hostAway(from, to int64) bool {
 // able reports whether a source could be notified: it and its node lived and were
 // reachable, as the same incarnation, from before the loss of the other until late.
 func (m *notifiedAll) able(s *session, l *incarnation, lost, late int64) bool {
-	slot := s.source.Slot
+	node := s.source.Node
 	from := lost - m.w.within(m.w.bound.Silence)
 	if a := s.known[l.incarnation]; a.cleared <= late {
 		return false
 	}
-	if !m.w.alive(s.source, lost, late) || m.w.slots.get(slot) == nil || len(m.w.at(slot).daemons) > 0 && !m.w.runs(slot, lost, late) {
+	if !m.w.alive(s.source, lost, late) || m.w.nodes.get(node) == nil || len(m.w.at(node).daemons) > 0 && !m.w.runs(node, lost, late) {
 		return false
 	}
 	for _, f := range m.w.faults {
 		if f.Harm != history.HarmNone && f.begin <= late && f.end >= from &&
-			(f.onNode(slot) || f.onApp(slot) || f.onWay(slot, 0) || f.onWay(slot, l.slot)) {
+			(f.onNode(node) || f.onApp(node) || f.onWay(node, 0) || f.onWay(node, l.node)) {
 			return false
 		}
 	}

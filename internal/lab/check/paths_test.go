@@ -30,8 +30,8 @@ func TestARunThatNeverUsedAPathIsSeen(t *testing.T) {
 		return j, r.Paths
 	}
 	const much, little = 1 << 20, 1 << 10
-	at := func(slot, paths int) history.Paths {
-		return history.Paths{Target: history.Daemon(slot, 1), Conns: 2, Paths: paths, New: paths}
+	at := func(node, paths int) history.Paths {
+		return history.Paths{Target: history.Daemon(node, 1), Conns: 2, Paths: paths, New: paths}
 	}
 	for _, tt := range []struct {
 		name   string

@@ -88,13 +88,13 @@ func clearKills(e *edit) {
 	}
 }
 
-// quietEnd returns the end of a connection between two slots that are never killed, as the host and
+// quietEnd returns the end of a connection between two nodes that are never killed, as the host and
 // the last connections of the run have.
 func quietEnd(e *edit, how string) int {
 	killed := map[int]bool{}
 	for _, r := range e.records {
 		if p, ok := r.Body.(*history.Process); ok && isKill(r, p) {
-			killed[p.Target.Slot] = true
+			killed[p.Target.Node] = true
 		}
 	}
 	last := find(e, -1, func(_ rec, b *history.Fault) bool { return b.Harm == history.HarmRemove })
@@ -110,6 +110,6 @@ func quietEnd(e *edit, how string) int {
 			return false
 		}
 		peer := int(body[*history.Opened](e, o).Remote.Node)
-		return !killed[r.Source.Slot] && !killed[peer] || e.records[o].At > limit
+		return !killed[r.Source.Node] && !killed[peer] || e.records[o].At > limit
 	})
 }

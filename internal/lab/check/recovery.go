@@ -7,11 +7,11 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// recovery (I13): after the last fault has ended, every pair of slots that tried to connect after
+// recovery (I13): after the last fault has ended, every pair of nodes that tried to connect after
 // it, both running, gets a connection within the bound. A try that fails counts if the peer's
 // application was there.
 //
-// It needs opened records, returns of connect that name the slot, and process records.
+// It needs opened records, returns of connect that name the node, and process records.
 type recovery struct {
 	judge
 	quiet, limit int64
@@ -31,19 +31,19 @@ func (m *recovery) see(i int, r *history.Record) {
 	switch b := r.Body.(type) {
 	case *history.Opened:
 		if b.Side == history.Client && r.At >= m.quiet {
-			pair := m.try(i, r.Source.Slot, m.w.slotOf(b.Remote))
+			pair := m.try(i, r.Source.Node, m.w.nodeOf(b.Remote))
 			if _, known := m.worked[pair]; !known {
 				m.worked[pair] = r.At
 			}
 		}
 	case *history.Return:
 		if b.Name == "connect" && b.To != nil && b.Began >= m.quiet && r.At <= m.limit && m.listens(*b.To) {
-			m.try(i, r.Source.Slot, *b.To)
+			m.try(i, r.Source.Node, *b.To)
 		}
 	}
 }
 
-// try notes that a slot has tried to connect to another one.
+// try notes that a node has tried to connect to another one.
 func (m *recovery) try(i, from, to int) (pair [2]int) {
 	pair = [2]int{from, to}
 	if _, known := m.tried[pair]; !known {
@@ -52,9 +52,9 @@ func (m *recovery) try(i, from, to int) (pair [2]int) {
 	return pair
 }
 
-// listens reports whether the application of a slot is there until the limit.
-func (m *recovery) listens(slot int) bool {
-	apps := m.w.at(slot).apps
+// listens reports whether the application of a node is there until the limit.
+func (m *recovery) listens(node int) bool {
+	apps := m.w.at(node).apps
 	return len(apps) == 0 || slices.ContainsFunc(apps, func(p *proc) bool {
 		return p.start <= m.quiet+m.w.order() && p.end > m.limit && !m.w.stopped(p, m.quiet, m.limit)
 	})
@@ -69,7 +69,7 @@ func (m *recovery) finish() {
 		if !ok {
 			at = never
 		}
-		m.inTime(m.quiet, m.limit, at, []int{m.tried[pair]}, "no connection from slot %s to slot %s opens within %s after the last fault",
-			m.w.begin.Slot(pair[0]), m.w.begin.Slot(pair[1]), time.Duration(m.limit-m.quiet))
+		m.inTime(m.quiet, m.limit, at, []int{m.tried[pair]}, "no connection from node %s to node %s opens within %s after the last fault",
+			m.w.begin.NodeLabel(pair[0]), m.w.begin.NodeLabel(pair[1]), time.Duration(m.limit-m.quiet))
 	}
 }

@@ -60,7 +60,7 @@ var invariants = []invariant{
 	{"paths", "", "daemons without --enable-faults: connections go over to paths",
 		func(g judge) machine { return &paths{judge: g, sent: map[history.ConnEnd]int64{}, look: -1} }},
 	{"leaks", "I12", "everything is released in the end",
-		func(g judge) machine { return &leaks{g, map[history.Source]int{}, map[slotRole]int{}} }},
+		func(g judge) machine { return &leaks{g, map[history.Source]int{}, map[nodeRole]int{}} }},
 	{"recovery", "I13", "new connections work soon after the last fault",
 		func(g judge) machine { return newRecovery(g) }},
 	{"isolation", "I14", "connections that no fault touches are not reset",

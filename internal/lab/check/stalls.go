@@ -7,7 +7,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// stalls (I14): between two slots that no fault has touched yet, bytes that an end has accepted
+// stalls (I14): between two nodes that no fault has touched yet, bytes that an end has accepted
 // from its application do not stand still for longer than the bound: from when they are under way, or
 // the last of them arrived, to the next that arrive. Nor do a send and the recv of the other end
 // wait for each other for so long.
@@ -79,12 +79,12 @@ func (m *stalls) stood(end history.ConnEnd, x interval, proof []int) {
 		return
 	}
 	limit := x.from + int64(m.w.bound.Stall+recordLate)
-	a, b := m.w.slotsOf(c)
+	a, b := m.w.nodesOf(c)
 	broken := min(x.to, limit) // later faults are no reason
 	if a < 0 || b < 0 || m.w.touchedBy(a, b, broken) || m.w.resettable(a, b, broken) != nil {
 		return
 	}
-	m.unless(x.to <= limit, x.from, proof, "connection %d between slots %d and %d: nothing arrives from the %s for %s, though it sends",
+	m.unless(x.to <= limit, x.from, proof, "connection %d between nodes %d and %d: nothing arrives from the %s for %s, though it sends",
 		end.Conn, a, b, end.Side, time.Duration(x.to-x.from))
 }
 

@@ -10,7 +10,7 @@ import (
 
 // TestStallsAreOfWhatNoFaultTouches delays a message as long as it may be, and longer
 // where that is no stall of the fabric: in a lab that shares its processors, and
-// behind a fault of one of the two slots.
+// behind a fault of one of the two nodes.
 func TestStallsAreOfWhatNoFaultTouches(t *testing.T) {
 	base := correct(11, 4, 600)
 	for _, tt := range []struct {
@@ -39,7 +39,7 @@ func TestStallsAreOfWhatNoFaultTouches(t *testing.T) {
 }
 
 // calm returns the record of the arrival of all that was sent until then, with nothing
-// else on that connection and no fault of its slots for a while.
+// else on that connection and no fault of its nodes for a while.
 func calm(e *edit) int {
 	return find(e, 0, func(r rec, b *received) bool {
 		o := find(e, 0, func(_ rec, o *history.Opened) bool { return o.ConnEnd == b.ConnEnd })
@@ -47,7 +47,7 @@ func calm(e *edit) int {
 		if o < 0 || sent < 0 || b.To <= b.From+1 {
 			return false
 		}
-		ends := []int{r.Source.Slot, int(body[*history.Opened](e, o).Remote.Node)}
+		ends := []int{r.Source.Node, int(body[*history.Opened](e, o).Remote.Node)}
 		return !slices.ContainsFunc(e.records, func(x rec) bool {
 			soon := x.At < r.At+400*ms
 			switch c := x.Body.(type) {

@@ -31,14 +31,14 @@ func (m *survival) see(i int, r *history.Record) {
 }
 
 // ended judges the end of a daemon: the lab asked for it, or a fault that may
-// remove the node is on its slot. A run's end is asked for too.
+// remove the node is on it. A run's end is asked for too.
 func (m *survival) ended(i int, r *history.Record, b *history.Process) {
 	if _, asked := m.asked[b.Target]; asked {
 		m.good()
 		return
 	}
 	for _, f := range m.w.faults {
-		if f.Harm == history.HarmRemove && f.onNode(b.Target.Slot) && m.w.around(f, r.At) {
+		if f.Harm == history.HarmRemove && f.onNode(b.Target.Node) && m.w.around(f, r.At) {
 			m.good()
 			return
 		}

@@ -35,7 +35,7 @@ type world struct {
 	faults       []*fault // in the order of their begin
 	faultOf      map[int]*fault
 	procs        table[history.Source, proc]
-	slots        table[int, slot]
+	nodes        table[int, node]
 	incarnations table[addr.Incarnation, incarnation]
 	conns        table[uint64, conn]
 	windows      table[uint64, window]
@@ -75,8 +75,8 @@ type proc struct {
 // An interval is from From to To, both included.
 type interval struct{ from, to int64 }
 
-// A slot is one machine.
-type slot struct {
+// A node is one machine.
+type node struct {
 	id           int
 	daemons      []*proc        // in the order of their start
 	incarnations []*incarnation // in the order in which they began
@@ -86,9 +86,9 @@ type slot struct {
 // An incarnation is one generation of a node ID.
 type incarnation struct {
 	incarnation addr.Incarnation
-	slot        int // -1: it never spoke
+	node        int // -1: it never spoke
 	born        int64
-	gone        int64 // its process ended, it was reset, or the slot has another incarnation
+	gone        int64 // its process ended, it was reset, or the node has another incarnation
 	killed      bool  // its process ended
 	why         int   // index of the record that says that it is gone; -1
 	// notices are the known peers of observers that were notified of its end.
@@ -264,22 +264,22 @@ func (w *world) take(i int, r *history.Record) {
 	}
 }
 
-// slot returns a slot.
-func (w *world) slot(id int) *slot { return w.slots.of(id, slot{id: id}) }
+// node returns a node.
+func (w *world) node(id int) *node { return w.nodes.of(id, node{id: id}) }
 
-// at returns a slot to read, an empty one if no record has it.
-func (w *world) at(id int) *slot {
-	if s := w.slots.get(id); s != nil {
+// at returns a node to read, an empty one if no record has it.
+func (w *world) at(id int) *node {
+	if s := w.nodes.get(id); s != nil {
 		return s
 	}
-	return &slot{}
+	return &node{}
 }
 
 // process follows a process.
 func (w *world) process(i int, at int64, b *history.Process) {
 	known := len(w.procs.list)
 	p := w.procs.of(b.Target, proc{source: b.Target, start: at, end: never, endIndex: -1, asked: never})
-	if s := w.slot(b.Target.Slot); len(w.procs.list) > known {
+	if s := w.node(b.Target.Node); len(w.procs.list) > known {
 		if b.Target.Role == history.RoleDaemon {
 			s.daemons = append(s.daemons, p)
 		} else {
@@ -301,7 +301,7 @@ func (w *world) process(i int, at int64, b *history.Process) {
 		}
 	}
 	if p.end == at && p.endIndex == i && b.Target.Role == history.RoleDaemon {
-		for _, l := range w.slot(b.Target.Slot).incarnations {
+		for _, l := range w.node(b.Target.Node).incarnations {
 			w.goneBy(l, at, i, true)
 		}
 	}
@@ -316,7 +316,7 @@ func (w *world) goneBy(l *incarnation, at int64, index int, killed bool) {
 
 // incarnation returns an incarnation; it is born when it is first mentioned.
 func (w *world) incarnation(l addr.Incarnation, at int64) *incarnation {
-	return w.incarnations.of(l, incarnation{incarnation: l, slot: -1, born: at, gone: never, why: -1})
+	return w.incarnations.of(l, incarnation{incarnation: l, node: -1, born: at, gone: never, why: -1})
 }
 
 // session returns the session of a source.
@@ -358,7 +358,7 @@ func (w *world) event(i int, r *history.Record, b *history.Event) {
 	}
 }
 
-// self gives the slot of a source an incarnation.
+// self gives the node of a source an incarnation.
 func (w *world) self(i int, r *history.Record, subject addr.Incarnation) {
 	s := w.session(r.Source)
 	if n := len(s.self); n == 0 || s.self[n-1].v != subject {
@@ -366,11 +366,11 @@ func (w *world) self(i int, r *history.Record, subject addr.Incarnation) {
 		s.forget(r.At)
 	}
 	l := w.incarnation(subject, r.At)
-	if l.slot >= 0 {
+	if l.node >= 0 {
 		return
 	}
-	l.slot = r.Source.Slot
-	sl := w.slot(l.slot)
+	l.node = r.Source.Node
+	sl := w.node(l.node)
 	for _, old := range sl.incarnations {
 		w.goneBy(old, r.At, i, false)
 	}
@@ -443,25 +443,25 @@ func (w *world) opened(i int, r *history.Record, b *history.Opened) {
 	}
 }
 
-// slotOf returns the slot of an incarnation, -1 if it is not known.
-func (w *world) slotOf(l addr.Incarnation) int {
+// nodeOf returns the node of an incarnation, -1 if it is not known.
+func (w *world) nodeOf(l addr.Incarnation) int {
 	if x := w.incarnations.get(l); x != nil {
-		return x.slot
+		return x.node
 	}
 	return -1
 }
 
-// slots returns the slots of a connection's ends, -1 if one is not known.
-func (w *world) slotsOf(c *conn) (a, b int) {
-	return w.slotOfEnd(c, 0), w.slotOfEnd(c, 1)
+// nodes returns the nodes of a connection's ends, -1 if one is not known.
+func (w *world) nodesOf(c *conn) (a, b int) {
+	return w.nodeOfEnd(c, 0), w.nodeOfEnd(c, 1)
 }
 
-func (w *world) slotOfEnd(c *conn, side int) int {
+func (w *world) nodeOfEnd(c *conn, side int) int {
 	if e := c.ends[side]; e.opened != never {
-		return e.source.Slot
+		return e.source.Node
 	}
 	if e := c.ends[1-side]; e.opened != never {
-		return w.slotOf(e.remote)
+		return w.nodeOf(e.remote)
 	}
 	return -1
 }

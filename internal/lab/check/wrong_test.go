@@ -138,7 +138,7 @@ var wrongs = []struct {
 
 	{"notified", "one survivor is not told", func(e *edit) { e.drop(find(e, 0, isRemoved)) }},
 	{"notified", "one survivor is told late", func(e *edit) {
-		i := find(e, 2, func(r rec, b *event) bool { return isRemoved(r, b) && r.Source.Slot < 2 })
+		i := find(e, 2, func(r rec, b *event) bool { return isRemoved(r, b) && r.Source.Node < 2 })
 		e.move(i, e.records[i].At+4*sec)
 	}},
 	{"notified", "one survivor is told of another one", func(e *edit) { body[*event](e, find(e, 1, isRemoved)).Subject.Node += 100 }},
@@ -151,9 +151,9 @@ var wrongs = []struct {
 	}},
 	{"cause", "a nap is taken for death", func(e *edit) {
 		i := find(e, 0, func(_ rec, b *history.Fault) bool { return b.What == "node stop" })
-		slot := body[*history.Fault](e, i).Nodes[0]
-		self := body[*event](e, find(e, 0, func(r rec, b *event) bool { return b.What == history.EventSelf && r.Source.Slot == slot }))
-		observer := history.App((slot+1)%4, 1)
+		node := body[*history.Fault](e, i).Nodes[0]
+		self := body[*event](e, find(e, 0, func(r rec, b *event) bool { return b.What == history.EventSelf && r.Source.Node == node }))
+		observer := history.App((node+1)%4, 1)
 		e.insert(i, observer, &event{What: history.EventRemoved, Subject: self.Subject, Reason: "silent"})
 		clearKills(e)
 	}},
@@ -164,7 +164,7 @@ var wrongs = []struct {
 		e.insert(i+3, e.records[i].Source, &b)
 	}},
 
-	{"one-holder", "two slots have one incarnation", func(e *edit) { body[*event](e, find(e, 2, isSelf)).Subject = addr.Incarnation{Node: 1, Generation: 1} }},
+	{"one-holder", "two nodes have one incarnation", func(e *edit) { body[*event](e, find(e, 2, isSelf)).Subject = addr.Incarnation{Node: 1, Generation: 1} }},
 	{"one-holder", "an ID is given away", func(e *edit) { body[*event](e, find(e, 2, isSelf)).Subject = addr.Incarnation{Node: 1, Generation: 5} }},
 	{"one-holder", "a generation is used again", func(e *edit) {
 		i := find(e, 0, func(_ rec, b *event) bool { return b.What == history.EventSelf && b.Subject.Generation == 2 })
@@ -261,10 +261,10 @@ var wrongs = []struct {
 	{"recovery", "one direction never works again", func(e *edit) {
 		last := find(e, -1, func(_ rec, b *history.FaultEnd) bool { return true })
 		for i := range e.records[last:] {
-			if b, ok := e.records[last+i].Body.(*ret); ok && b.Name == "connect" && e.records[last+i].Source.Slot == 0 {
+			if b, ok := e.records[last+i].Body.(*ret); ok && b.Name == "connect" && e.records[last+i].Source.Node == 0 {
 				b.Status = "ETIMEDOUT"
 			}
-			if o, ok := e.records[last+i].Body.(*history.Opened); ok && o.Side == history.Client && e.records[last+i].Source.Slot == 0 {
+			if o, ok := e.records[last+i].Body.(*history.Opened); ok && o.Side == history.Client && e.records[last+i].Source.Node == 0 {
 				e.records[last+i].Body = &history.Note{}
 			}
 		}

@@ -30,7 +30,7 @@ func bad(field string, value any, format string, args ...any) error {
 }
 
 // check reports the first field of a mapping that is out of its range. Texts and lists have
-// their bounds, numbers are not negative, lists of numbers are slots, and a word is one of
+// their bounds, numbers are not negative, lists of numbers are nodes, and a word is one of
 // its type's or of its tag of, or empty where it may be left out. The tag least is the least
 // number, or the least length of a text. What has a text form of its own checks itself.
 func check(v reflect.Value) error {
@@ -108,8 +108,8 @@ func checkList(name string, v reflect.Value) error {
 		e := v.Index(i)
 		switch e.Kind() {
 		case reflect.Int:
-			if e.Int() < 0 || e.Int() > MaxSlot {
-				return bad(name, e.Int(), "slots 0…%d", MaxSlot)
+			if e.Int() < 0 || e.Int() > MaxNode {
+				return bad(name, e.Int(), "nodes 0…%d", MaxNode)
 			}
 		case reflect.Struct:
 			if err := check(e); err != nil {
@@ -130,10 +130,10 @@ func (b Begin) sense() error {
 	switch {
 	case b.Version != Version:
 		return bad("version", b.Version, "%d", Version)
-	case b.Nodes > MaxSlot+1:
-		return bad("nodes", b.Nodes, "1…%d", MaxSlot+1)
+	case b.Nodes > MaxNode+1:
+		return bad("nodes", b.Nodes, "1…%d", MaxNode+1)
 	case len(b.Names) > b.Nodes:
-		return bad("names", len(b.Names), "at most one for each slot")
+		return bad("names", len(b.Names), "at most one for each node")
 	}
 	return nil
 }

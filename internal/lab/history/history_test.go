@@ -94,7 +94,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{`{"at":1,"src":"lab","seq":1,"note":{"text":"x"},"end":{"complete":true}}`, "more than one"},
 		{`{"at":-1,"src":"lab","seq":1,"note":{"text":"x"}}`, "at: -1"},
 		{`{"at":1,"src":"lab","seq":0,"note":{"text":"x"}}`, "seq: 0"},
-		{`{"at":1,"src":"app:1","seq":1,"note":{"text":"x"}}`, "want lab, daemon:SLOT:RUN or app:SLOT:RUN"},
+		{`{"at":1,"src":"app:1","seq":1,"note":{"text":"x"}}`, "want lab, daemon:NODE:RUN or app:NODE:RUN"},
 		{`{"at":1,"src":"app:01:1","seq":1,"note":{"text":"x"}}`, "want lab"},
 		{`{"at":1,"src":"app:4096:1","seq":1,"note":{"text":"x"}}`, "want lab"},
 		{`{"at":1,"seq":1,"note":{"text":"x"}}`, "want lab"},
@@ -223,12 +223,12 @@ func TestMergeIsTheSortedUnion(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var logs [][]history.Record
 	var all []history.Record
-	for slot := range 7 {
+	for node := range 7 {
 		var log []history.Record
 		at := int64(0)
 		for i := range rng.IntN(200) {
 			at += int64(rng.IntN(3))
-			log = append(log, history.Record{At: at, Source: history.App(slot, 1), Seq: uint64(i) + 1, Body: &history.Note{}})
+			log = append(log, history.Record{At: at, Source: history.App(node, 1), Seq: uint64(i) + 1, Body: &history.Note{}})
 		}
 		logs, all = append(logs, log), append(all, log...)
 	}

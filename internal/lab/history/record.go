@@ -23,9 +23,9 @@
 //
 // # The words
 //
-// A slot is a node's number in the scenario, from 0, the host's. It names the
+// A node is named by its index in the scenario, from 0, the host's. It is the
 // machine, the container or the state directory, and stays when the process
-// restarts. An incarnation ([addr.Incarnation]) is one generation of a node ID; a slot that
+// restarts. An incarnation ([addr.Incarnation]) is one generation of a node ID; a node that
 // comes back has another one. A connection is named by a nonce that its client
 // has drawn and sent, so both ends write the same; an end is (connection,
 // side).
@@ -68,8 +68,8 @@ type Begin struct {
 	Detection string `json:"detection" of:"fast normal calm"`      // fast, normal, calm
 	LostPair  string `json:"lost_pair,omitempty" of:"reset evict"` // reset, evict; empty: reset
 	Paths     string `json:"paths,omitempty" of:"lazy off"`        // [PathsLazy], [PathsOff]; empty in a simulation
-	Nodes     int    `json:"nodes" least:"1"`                      // slots, 1…4096
-	// Names are the names that the scenario gives the first of the slots.
+	Nodes     int    `json:"nodes" least:"1"`                      // nodes, 1…4096
+	// Names are the names that the scenario gives the first of the nodes.
 	Names    []string `json:"names,omitempty"`
 	Duration int64    `json:"duration"`          // of the scenario, ns
 	Build    string   `json:"build,omitempty"`   // version of fabricd
@@ -77,20 +77,20 @@ type Begin struct {
 	Command  string   `json:"command,omitempty"` // that repeats the run
 }
 
-// Slot names a slot for people: "3", or "1 (db)" if the scenario gives it a name.
-func (b *Begin) Slot(slot int) string {
-	if slot >= len(b.Names) {
-		return strconv.Itoa(slot)
+// NodeLabel names a node for people: "3", or "1 (db)" if the scenario gives it a name.
+func (b *Begin) NodeLabel(node int) string {
+	if node >= len(b.Names) {
+		return strconv.Itoa(node)
 	}
-	return fmt.Sprintf("%d (%s)", slot, b.Names[slot])
+	return fmt.Sprintf("%d (%s)", node, b.Names[node])
 }
 
-// Slots lists slots for people, the first of them if there are many.
-func (b *Begin) Slots(all []int) string {
+// NodeLabels lists nodes for people, the first of them if there are many.
+func (b *Begin) NodeLabels(all []int) string {
 	const most = 12
 	words := make([]string, min(len(all), most))
 	for i := range words {
-		words[i] = b.Slot(all[i])
+		words[i] = b.NodeLabel(all[i])
 	}
 	if len(all) > most {
 		words = append(words, fmt.Sprintf("… (%d)", len(all)))
@@ -115,8 +115,8 @@ type End struct {
 	Why      string `json:"why,omitempty"` // if not complete
 }
 
-// A Way is the directed links from each slot of From to each of To, those of a
-// slot to itself left out. Both are sorted.
+// A Way is the directed links from each node of From to each of To, those of a
+// node to itself left out. Both are sorted.
 type Way struct {
 	From []int `json:"from"`
 	To   []int `json:"to"`
@@ -147,9 +147,9 @@ type Fault struct {
 	// Until is when the schedule ends it, ns; 0: it is instant or lasts until
 	// the end.
 	Until int64 `json:"until,omitempty"`
-	Nodes []int `json:"nodes,omitempty"` // slots that it touches as a whole
+	Nodes []int `json:"nodes,omitempty"` // nodes that it touches as a whole
 	Ways  []Way `json:"ways,omitempty"`  // directed links that it touches, if it touches no whole node
-	Apps  []int `json:"apps,omitempty"`  // slots whose applications it touches, and nothing else
+	Apps  []int `json:"apps,omitempty"`  // nodes whose applications it touches, and nothing else
 	Harm  Harm  `json:"harm"`
 	// Cut: nothing passes where it touches, and no node answers there.
 	Cut bool `json:"cut,omitempty"`
@@ -261,7 +261,7 @@ type Call struct {
 	Conn     uint64           `json:"conn,omitempty"`     // nonce; 0: not about a connection, or not yet known
 	Side     Side             `json:"side,omitempty"`     // given with Conn
 	Peer     addr.Incarnation `json:"peer,omitzero"`      // the incarnation it is about; zero: none, or not known
-	// To is the slot that a connect is towards, which may have no incarnation; nil: not a connect,
+	// To is the node that a connect is towards, which may have no incarnation; nil: not a connect,
 	// or not known.
 	To *int `json:"to,omitempty"`
 	// Idle: the call has nothing to do until the peer acts or is lost (a parked

@@ -16,25 +16,25 @@ const (
 	RoleApp    Role = "app"    // an application
 )
 
-// MaxSlot is the highest slot.
-const MaxSlot = 4095
+// MaxNode is the highest index of a node.
+const MaxNode = 4095
 
 // A Source names one process of a run: it is a log of its own. A restarted
 // process is another source. The zero Source is none.
 type Source struct {
 	Role Role
-	Slot int // of the node; 0 for the lab
-	Run  int // counts the starts of this role in this slot from 1; 0 for the lab
+	Node int // its index; 0 for the lab
+	Run  int // counts the starts of this role of this node from 1; 0 for the lab
 }
 
 // Lab is the source of the runner's records.
 var Lab = Source{Role: RoleLab}
 
-// Daemon returns the source of the run-th start of the daemon of a slot.
-func Daemon(slot, run int) Source { return Source{RoleDaemon, slot, run} }
+// Daemon returns the source of the run-th start of the daemon of a node.
+func Daemon(node, run int) Source { return Source{RoleDaemon, node, run} }
 
-// App returns the source of the run-th start of the application of a slot.
-func App(slot, run int) Source { return Source{RoleApp, slot, run} }
+// App returns the source of the run-th start of the application of a node.
+func App(node, run int) Source { return Source{RoleApp, node, run} }
 
 // String returns the source as "lab", "daemon:2:1" or "app:2:1", the form that
 // [ParseSource] accepts.
@@ -42,7 +42,7 @@ func (s Source) String() string {
 	if s.Role == RoleLab {
 		return string(RoleLab)
 	}
-	return string(s.Role) + ":" + strconv.Itoa(s.Slot) + ":" + strconv.Itoa(s.Run)
+	return string(s.Role) + ":" + strconv.Itoa(s.Node) + ":" + strconv.Itoa(s.Run)
 }
 
 // ParseSource parses the form that [Source.String] returns, and no other.
@@ -51,12 +51,12 @@ func ParseSource(text string) (Source, error) {
 		return Lab, nil
 	}
 	role, rest, _ := strings.Cut(text, ":")
-	slot, run, _ := strings.Cut(rest, ":")
+	node, run, _ := strings.Cut(rest, ":")
 	s := Source{Role: Role(role)}
-	s.Slot, _ = strconv.Atoi(slot)
+	s.Node, _ = strconv.Atoi(node)
 	s.Run, _ = strconv.Atoi(run)
 	if err := s.check(); err != nil || s.Role == RoleLab || s.String() != text {
-		return Source{}, fmt.Errorf("source %q: want lab, daemon:SLOT:RUN or app:SLOT:RUN", text)
+		return Source{}, fmt.Errorf("source %q: want lab, daemon:NODE:RUN or app:NODE:RUN", text)
 	}
 	return s, nil
 }
@@ -67,9 +67,9 @@ func (s Source) check() error {
 	case s == Lab:
 		return nil
 	case s.Role != RoleDaemon && s.Role != RoleApp,
-		s.Slot < 0 || s.Slot > MaxSlot,
+		s.Node < 0 || s.Node > MaxNode,
 		s.Run < 1:
-		return fmt.Errorf("source %q: want lab, daemon:SLOT:RUN or app:SLOT:RUN", s.String())
+		return fmt.Errorf("source %q: want lab, daemon:NODE:RUN or app:NODE:RUN", s.String())
 	}
 	return nil
 }
@@ -95,5 +95,5 @@ func (s *Source) UnmarshalText(text []byte) error {
 // compare orders sources: the lab, then daemons, then applications.
 func (s Source) compare(t Source) int {
 	rank := func(r Role) int { return strings.Index("lab daemon app", string(r)) }
-	return cmp.Or(rank(s.Role)-rank(t.Role), s.Slot-t.Slot, s.Run-t.Run)
+	return cmp.Or(rank(s.Role)-rank(t.Role), s.Node-t.Node, s.Run-t.Run)
 }

@@ -20,7 +20,7 @@ func mix(x uint64) uint64 {
 // Nonce returns the n-th number that an application gives its connections and windows.
 // No other of the run has it.
 func Nonce(seed uint64, app history.Source, n uint64) uint64 {
-	return mix(seed^uint64(app.Slot)<<48^uint64(app.Run)<<32^n) | 1
+	return mix(seed^uint64(app.Node)<<48^uint64(app.Run)<<32^n) | 1
 }
 
 // keyOf returns the key of the bytes that an end sends.

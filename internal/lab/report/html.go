@@ -124,7 +124,7 @@ func (p *page) legend(s *scene) {
 	p.f("<p class=\"mute\">A bar is an incarnation of the node, with its ID and generation; hatched: the node is stopped; a stroke: its process ends. " +
 		"Its application hears: ▲ a node was added, ▼ removed, ✕ its own incarnation was removed. Dashed frames are faults.")
 	if len(s.streams) > maxStreams {
-		p.f(" %d of %d slots are shown.", maxStreams, len(s.streams))
+		p.f(" %d of %d nodes are shown.", maxStreams, len(s.streams))
 	}
 	if len(s.faults) > maxFaults {
 		p.f(" The first %d of %d faults are shown.", maxFaults, len(s.faults))

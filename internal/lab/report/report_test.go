@@ -44,21 +44,21 @@ func incarnation(node, generation int) addr.Incarnation {
 	return addr.Incarnation{Node: addr.NodeID(node), Generation: addr.Generation(generation)}
 }
 
-// event tells the application of a slot.
-func (l *log) event(at int64, slot int, what history.EventKind, observer, subject addr.Incarnation, reason string) {
-	l.put(at, history.App(slot, 1), &history.Event{What: what, Observer: observer, Subject: subject, Reason: reason})
+// event tells the application of a node.
+func (l *log) event(at int64, node int, what history.EventKind, observer, subject addr.Incarnation, reason string) {
+	l.put(at, history.App(node, 1), &history.Event{What: what, Observer: observer, Subject: subject, Reason: reason})
 }
 
-// sees has the application of a slot know everybody's first incarnation.
-func (l *log) sees(at int64, slot, nodes int) {
-	view := &history.View{Observer: incarnation(slot, 1)}
+// sees has the application of a node know everybody's first incarnation.
+func (l *log) sees(at int64, node, nodes int) {
+	view := &history.View{Observer: incarnation(node, 1)}
 	for o := range nodes {
 		view.Live = append(view.Live, history.Member{Incarnation: incarnation(o, 1)})
 	}
-	l.put(at, history.App(slot, 1), view)
+	l.put(at, history.App(node, 1), view)
 }
 
-// traffic has slot 0 receive messages of slot 2, write to it with SYNC, and wait for a fence.
+// traffic has node 0 receive messages of node 2, write to it with SYNC, and wait for a fence.
 func (l *log) traffic() {
 	end := history.ConnEnd{Conn: 7, Side: history.Client}
 	app := history.App(0, 1)
@@ -70,16 +70,16 @@ func (l *log) traffic() {
 	}
 }
 
-// sample is a small run: slot 2 of 3 is killed, a link is lossy, slot 1 stands
+// sample is a small run: node 2 of 3 is killed, a link is lossy, node 1 stands
 // still, and one survivor is told twice.
 func sample() *Run {
 	l := &log{}
 	l.put(0, history.Lab, &history.Begin{Version: 1, Scenario: "sample", Seed: 7, Lab: "local", Detection: "normal", Nodes: 3, Duration: 6000 * ms,
 		Build: "v0.1", Started: "2026-01-02T03:04:05Z", Command: "fabricd chaos run sample.yaml --on local --seed 7"})
-	for slot := range 3 {
-		l.put(10*ms, history.Lab, &history.Process{Target: history.Daemon(slot, 1), Did: history.DidStart})
-		l.event(20*ms, slot, history.EventSelf, incarnation(slot, 1), incarnation(slot, 1), "")
-		l.sees(21*ms, slot, 3)
+	for node := range 3 {
+		l.put(10*ms, history.Lab, &history.Process{Target: history.Daemon(node, 1), Did: history.DidStart})
+		l.event(20*ms, node, history.EventSelf, incarnation(node, 1), incarnation(node, 1), "")
+		l.sees(21*ms, node, 3)
 	}
 	l.put(500*ms, history.Lab, &history.Timeline{})
 	l.traffic()
@@ -90,17 +90,17 @@ func sample() *Run {
 	l.put(2000*ms, history.Lab, &history.FaultEnd{ID: 2, Fired: 1, Proof: "state T"})
 	l.put(2500*ms, history.Lab, &history.Fault{ID: 3, Step: 2, What: "node kill", Nodes: []int{2}, Until: 4000 * ms, Harm: history.HarmRemove})
 	l.put(2501*ms, history.Lab, &history.Process{Target: history.Daemon(2, 1), Did: history.DidKill})
-	for slot := range 2 {
-		l.put(int64(2510+slot)*ms, history.App(slot, 1), &history.Return{Call: history.Call{ID: 1, Name: "recv", Began: 900 * ms, Peer: incarnation(2, 1), Idle: true}, Status: "ECONNRESET"})
-		l.event(int64(2520+slot)*ms, slot, history.EventRemoved, incarnation(slot, 1), incarnation(2, 1), "crashed")
+	for node := range 2 {
+		l.put(int64(2510+node)*ms, history.App(node, 1), &history.Return{Call: history.Call{ID: 1, Name: "recv", Began: 900 * ms, Peer: incarnation(2, 1), Idle: true}, Status: "ECONNRESET"})
+		l.event(int64(2520+node)*ms, node, history.EventRemoved, incarnation(node, 1), incarnation(2, 1), "crashed")
 	}
 	l.event(2530*ms, 1, history.EventRemoved, incarnation(1, 1), incarnation(2, 1), "crashed")
 	l.put(3000*ms, history.Lab, &history.FaultEnd{ID: 1, Fired: 41, Proof: "dropped 41 packets"})
 	l.put(4000*ms, history.Lab, &history.Process{Target: history.Daemon(2, 2), Did: history.DidStart})
 	l.put(4000*ms, history.Lab, &history.FaultEnd{ID: 3, Fired: 1, Proof: "the process is gone"})
 	l.event(4100*ms, 2, history.EventSelf, incarnation(2, 2), incarnation(2, 2), "")
-	for slot := range 2 {
-		l.event(int64(4110+slot)*ms, slot, history.EventAdded, incarnation(slot, 1), incarnation(2, 2), "")
+	for node := range 2 {
+		l.event(int64(4110+node)*ms, node, history.EventAdded, incarnation(node, 1), incarnation(2, 2), "")
 	}
 	l.put(6000*ms, history.Lab, &history.End{Complete: true})
 	return judged(l, "sample")
@@ -184,8 +184,8 @@ func TestRunIsToldInFull(t *testing.T) {
 		}
 	}
 	r.Result.Begin.Names = []string{"front", "db"}
-	if text := string(page2(t, r)); !strings.Contains(text, "slot 1 (db)<") || !strings.Contains(text, "slot 2<") {
-		t.Error("slots are not shown with their names")
+	if text := string(page2(t, r)); !strings.Contains(text, "node 1 (db)<") || !strings.Contains(text, "node 2<") {
+		t.Error("nodes are not shown with their names")
 	}
 	if r.Verdict() != Broken {
 		t.Errorf("verdict %s", r.Verdict())
@@ -356,17 +356,17 @@ func TestTextIsEscaped(t *testing.T) {
 	}
 }
 
-// large is a run of 200 slots, 3,000 faults and a hundred thousand events, judged once for
+// large is a run of 200 nodes, 3,000 faults and a hundred thousand events, judged once for
 // all tests, which only read it.
 var large = sync.OnceValue(newLarge)
 
 func newLarge() *Run {
 	l := &log{}
 	l.put(0, history.Lab, &history.Begin{Version: 1, Scenario: "large", Seed: 1, Lab: "sim", Detection: "fast", Nodes: 200, Duration: 1e12})
-	for slot := range 200 {
-		l.put(1, history.Lab, &history.Process{Target: history.Daemon(slot, 1), Did: history.DidStart})
-		l.event(2, slot, history.EventSelf, incarnation(slot, 1), incarnation(slot, 1), "")
-		l.sees(3, slot, 200)
+	for node := range 200 {
+		l.put(1, history.Lab, &history.Process{Target: history.Daemon(node, 1), Did: history.DidStart})
+		l.event(2, node, history.EventSelf, incarnation(node, 1), incarnation(node, 1), "")
+		l.sees(3, node, 200)
 	}
 	at := int64(1e9)
 	for i := range 3000 {
@@ -387,7 +387,7 @@ func TestSizeIsBounded(t *testing.T) {
 	if len(text) > 2<<20 {
 		t.Errorf("the page of %d records has %d bytes", len(r.Records), len(text))
 	}
-	if !bytes.Contains(text, []byte("48 of 200 slots are shown")) || !bytes.Contains(text, []byte("of 3000 faults are shown")) {
+	if !bytes.Contains(text, []byte("48 of 200 nodes are shown")) || !bytes.Contains(text, []byte("of 3000 faults are shown")) {
 		t.Error("the page does not say what it leaves out")
 	}
 	document, err := JSON(r)

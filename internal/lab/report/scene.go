@@ -13,13 +13,13 @@ type scene struct {
 	begin   *history.Begin
 	zero    int64 // of the scenario's clock, by which all times of a scene are, on the run's
 	end     int64
-	streams []*stream // by slot
+	streams []*stream // by node
 	faults  []*sceneFault
 }
 
-// A stream is one slot.
+// A stream is one node.
 type stream struct {
-	slot    int
+	node    int
 	bars    []bar // lives of its daemon
 	marks   []mark
 	touched bool
@@ -69,7 +69,7 @@ func newScene(begin *history.Begin, records []history.Record, zero int64) *scene
 			}
 		case *history.Process:
 			if b.Target.Role == history.RoleDaemon {
-				s.stream(b.Target.Slot).process(r.At, b)
+				s.stream(b.Target.Node).process(r.At, b)
 			}
 		case *history.Event:
 			s.event(&r, b)
@@ -79,12 +79,12 @@ func newScene(begin *history.Begin, records []history.Record, zero int64) *scene
 	return s
 }
 
-// stream returns the stream of a slot.
-func (s *scene) stream(slot int) *stream {
-	for len(s.streams) <= slot {
-		s.streams = append(s.streams, &stream{slot: len(s.streams)})
+// stream returns the stream of a node.
+func (s *scene) stream(node int) *stream {
+	for len(s.streams) <= node {
+		s.streams = append(s.streams, &stream{node: len(s.streams)})
 	}
-	return s.streams[slot]
+	return s.streams[node]
 }
 
 // last returns the open bar of a kind, nil if there is none.
@@ -120,7 +120,7 @@ func (l *stream) process(at int64, p *history.Process) {
 
 // event marks the events of an application; daemons tell the same.
 func (s *scene) event(r *history.Record, b *history.Event) {
-	l := s.stream(r.Source.Slot)
+	l := s.stream(r.Source.Node)
 	if b.What == history.EventSelf {
 		l.incarnation(r.At, b.Subject)
 	}
@@ -195,13 +195,13 @@ func (s *scene) entries() []faultEntry {
 func (s *scene) touches(f *sceneFault) string {
 	var parts []string
 	if len(f.Nodes) > 0 {
-		parts = append(parts, "slots "+s.begin.Slots(f.Nodes))
+		parts = append(parts, "nodes "+s.begin.NodeLabels(f.Nodes))
 	}
 	if len(f.Apps) > 0 {
-		parts = append(parts, "applications of "+s.begin.Slots(f.Apps))
+		parts = append(parts, "applications of "+s.begin.NodeLabels(f.Apps))
 	}
 	for _, w := range f.Ways {
-		parts = append(parts, s.begin.Slots(w.From)+" → "+s.begin.Slots(w.To))
+		parts = append(parts, s.begin.NodeLabels(w.From)+" → "+s.begin.NodeLabels(w.To))
 	}
 	return join(parts, ", ", 8)
 }

@@ -9,7 +9,7 @@ import (
 
 // Limits of a timeline.
 const (
-	maxStreams = 48  // slots that are drawn
+	maxStreams = 48  // nodes that are drawn
 	maxFaults  = 400 // faults that are drawn one by one
 	maxRows    = 12  // of faults of links
 )
@@ -34,7 +34,7 @@ type timeline struct {
 	y       map[int]float64
 }
 
-// drawTimeline draws the incarnations of every slot.
+// drawTimeline draws the incarnations of every node.
 func drawTimeline(s *scene) string {
 	t := &timeline{scene: s, y: map[int]float64{}}
 	t.scale, t.ticks = newAxis(-s.zero, s.end)
@@ -45,7 +45,7 @@ func drawTimeline(s *scene) string {
 	t.f("<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"what became of every node\">\n", chart.Width, int(height))
 	t.f("<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" class=\"hatch\"/></pattern></defs>\n")
 	for i, l := range t.streams {
-		t.y[l.slot] = top + float64(i)*streamH
+		t.y[l.node] = top + float64(i)*streamH
 	}
 	t.axis(height)
 	for i, row := range rows {
@@ -60,17 +60,17 @@ func drawTimeline(s *scene) string {
 }
 
 // chooseStreams returns the streams that are drawn: if there are too many, those of
-// the host and of slots that something was done to first.
+// the host and of nodes that something was done to first.
 func chooseStreams(all []*stream) []*stream {
 	if len(all) <= maxStreams {
 		return all
 	}
 	chosen := slices.Clone(all)
 	slices.SortStableFunc(chosen, func(a, b *stream) int {
-		return boolInt(b.touched || b.slot == 0) - boolInt(a.touched || a.slot == 0)
+		return boolInt(b.touched || b.node == 0) - boolInt(a.touched || a.node == 0)
 	})
 	chosen = chosen[:maxStreams]
-	slices.SortFunc(chosen, func(a, b *stream) int { return a.slot - b.slot })
+	slices.SortFunc(chosen, func(a, b *stream) int { return a.node - b.node })
 	return chosen
 }
 
@@ -93,10 +93,10 @@ func (t *timeline) axis(height float64) {
 	}
 }
 
-// stream draws one slot: its incarnations, its pauses, the events of its application.
+// stream draws one node: its incarnations, its pauses, the events of its application.
 func (t *timeline) stream(l *stream) {
-	y := t.y[l.slot]
-	t.f("<text x=\"4\" y=\"%.1f\">slot %s%s</text>\n", y+barH-2, t.begin.Slot(l.slot), raw(map[bool]string{true: " (host)"}[l.slot == 0]))
+	y := t.y[l.node]
+	t.f("<text x=\"4\" y=\"%.1f\">node %s%s</text>\n", y+barH-2, t.begin.NodeLabel(l.node), raw(map[bool]string{true: " (host)"}[l.node == 0]))
 	runs := 0
 	for _, b := range l.bars {
 		x, w := t.x(b.from), max(t.x(b.to)-t.x(b.from), 0.5)
@@ -164,14 +164,14 @@ func (t *timeline) mark(kind string, x, y float64, label string) {
 	t.f("<title>%s</title></path>\n", label)
 }
 
-// nodeFaults frames the slots that a fault touches as a whole, while it lasts.
+// nodeFaults frames the nodes that a fault touches as a whole, while it lasts.
 func (t *timeline) nodeFaults() {
 	for i, f := range t.faults {
 		if i == maxFaults {
 			return
 		}
-		for _, slot := range slices.Concat(f.Nodes, f.Apps) {
-			y, drawn := t.y[slot]
+		for _, node := range slices.Concat(f.Nodes, f.Apps) {
+			y, drawn := t.y[node]
 			if !drawn {
 				continue
 			}

@@ -8,8 +8,8 @@ import (
 
 // A Link breaks directed links. Its fields are those of [faults.Rule].
 type Link struct {
-	From  NodeSet `yaml:"from" need:"true" may:"others" doc:"sending slots"`
-	To    NodeSet `yaml:"to" need:"true" may:"others" doc:"receiving slots"`
+	From  NodeSet `yaml:"from" need:"true" may:"others" doc:"sending nodes"`
+	To    NodeSet `yaml:"to" need:"true" may:"others" doc:"receiving nodes"`
 	Both  bool    `yaml:"both" doc:"the other direction too"`
 	Plane Plane   `yaml:"plane" doc:"which traffic; all if it is left out"`
 
@@ -47,18 +47,18 @@ func (l *Link) Rule() faults.Rule {
 	}
 }
 
-// A Partition separates groups of slots.
+// A Partition separates groups of nodes.
 type Partition struct {
-	Groups Groups    `yaml:"groups" need:"true" doc:"lists of slots; others is all that are in no other group; a slot in no group reaches everybody"`
+	Groups Groups    `yaml:"groups" need:"true" doc:"lists of nodes; others is all that are in no other group; a node in no group reaches all"`
 	Way    Direction `yaml:"way" doc:"symmetric, asymmetric (what each group sends to those after it) or partial (only neighbours in the list); symmetric if it is left out"`
 	For    Span      `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
-// A Path breaks the paths that connections between slots have when it begins, and not
+// A Path breaks the paths that connections between nodes have when it begins, and not
 // their links: the packets of the sockets of these paths.
 type Path struct {
-	From NodeSet `yaml:"from" need:"true" may:"others" doc:"slots"`
-	To   NodeSet `yaml:"to" need:"true" may:"others" doc:"slots at the other ends"`
+	From NodeSet `yaml:"from" need:"true" may:"others" doc:"which nodes"`
+	To   NodeSet `yaml:"to" need:"true" may:"others" doc:"nodes at the other ends"`
 	Of   PathOf  `yaml:"of" doc:"messages: those of applications with each other; rma: those of applications with the other node; both if it is left out"`
 	Do   PathDo  `yaml:"do" need:"true" doc:"cut: all their packets vanish, both ways; one-way: those of from do; full: those of more than 600 bytes; reset: the kernel answers them with a reset"`
 	For  Span    `yaml:"for" doc:"how long; to the end if it is left out"`
@@ -84,9 +84,9 @@ const (
 	PathReset  PathDo = "reset"
 )
 
-// A Network breaks the interface of slots.
+// A Network breaks the interface of nodes.
 type Network struct {
-	Node NodeSet   `yaml:"node" need:"true" doc:"slots"`
+	Node NodeSet   `yaml:"node" need:"true" doc:"which nodes"`
 	Do   NetworkDo `yaml:"do" need:"true" doc:"disconnect: the cable is pulled; reject: the kernel answers every packet with port unreachable; forge: forged ICMP messages tell the kernel that packets to its peers are too long; garbage: a stranger sends random bytes to every port and socket"`
 	For  Span      `yaml:"for" doc:"how long; to the end if it is left out"`
 }
@@ -102,10 +102,10 @@ const (
 	Garbage    NetworkDo = "garbage"
 )
 
-// A Node does something to the fabricd of slots.
+// A Node does something to the fabricd of nodes.
 type Node struct {
-	ID  NodeSet `yaml:"id" need:"true" doc:"slots"`
-	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a leave message; terminate: asks it to end; stop: freezes it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this slot, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it; ban: the host ends its incarnation and keeps its identity out; remove: the host ends its incarnation and forgets its identity, and another machine comes"`
+	ID  NodeSet `yaml:"id" need:"true" doc:"which nodes"`
+	Do  NodeDo  `yaml:"do" need:"true" doc:"kill: ends it without a leave message; terminate: asks it to end; stop: freezes it; start: starts it; replace: kills it and starts another machine in its place, without its state; usurp: starts a second host in this node, with a copy of the host's state; damage: kills it, changes a bit of its state and starts it; ban: the host ends its incarnation and keeps its identity out; remove: the host ends its incarnation and forgets its identity, and another machine comes"`
 	For Span    `yaml:"for" doc:"after which it is undone: started again after kill and terminate, thawed after stop, allowed again after ban, ended after usurp, its state put back after damage that it has refused; of replace and remove: how long nobody is there"`
 }
 
@@ -125,9 +125,9 @@ const (
 	Remove    NodeDo = "remove"
 )
 
-// An App does something to the application of slots.
+// An App does something to the application of nodes.
 type App struct {
-	Node NodeSet `yaml:"node" need:"true" doc:"slots"`
+	Node NodeSet `yaml:"node" need:"true" doc:"which nodes"`
 	Do   AppDo   `yaml:"do" need:"true" doc:"kill, stop: as for a node; slow: it receives only so much; close: it closes all its endpoints and begins anew; flood: another one on the node takes connections, windows and room for messages until it is refused, and keeps them"`
 	Rate int     `yaml:"rate" range:"0..1000000" doc:"with slow: messages a second"`
 	For  Span    `yaml:"for" doc:"after which it is undone: started, thawed, as fast as before"`
@@ -145,9 +145,9 @@ const (
 	AppFlood AppDo = "flood"
 )
 
-// A Fault is one of package failpoint's faults inside the fabricd of slots.
+// A Fault is one of package failpoint's faults inside the fabricd of nodes.
 type Fault struct {
-	Node        NodeSet   `yaml:"node" need:"true" doc:"slots"`
+	Node        NodeSet   `yaml:"node" need:"true" doc:"which nodes"`
 	Kind        FaultKind `yaml:"kind" need:"true" doc:"crash: at a step, or at once; delay: at a step; clock, disk, descriptors, slow-receiver"`
 	Step        StepName  `yaml:"step" doc:"step of the protocol, as fabricd faults steps lists them"`
 	Nth         int       `yaml:"nth" range:"0..1048576" doc:"which passing of the step is the first that counts; 1 if it is left out"`
@@ -176,17 +176,17 @@ const (
 	FaultSlow        FaultKind = "slow-receiver"
 )
 
-// A CPU takes processor time from slots.
+// A CPU takes processor time from nodes.
 type CPU struct {
-	Node  NodeSet `yaml:"node" need:"true" doc:"slots"`
+	Node  NodeSet `yaml:"node" need:"true" doc:"which nodes"`
 	Share Percent `yaml:"share" doc:"what is left to them of one processor"`
 	Hogs  int     `yaml:"hogs" range:"0..64" doc:"busy loops that run beside them"`
 	For   Span    `yaml:"for" doc:"how long; to the end if it is left out"`
 }
 
-// A Memory bounds the memory of slots.
+// A Memory bounds the memory of nodes.
 type Memory struct {
-	Node  NodeSet `yaml:"node" need:"true" doc:"slots"`
+	Node  NodeSet `yaml:"node" need:"true" doc:"which nodes"`
 	Limit Size    `yaml:"limit" need:"true" range:"1048576..1099511627776" doc:"bytes"`
 	For   Span    `yaml:"for" doc:"how long; to the end if it is left out"`
 }

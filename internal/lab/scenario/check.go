@@ -90,12 +90,12 @@ func (c *checker) names(of Cluster) {
 	}
 	for i, n := range of.Names {
 		at := fmt.Sprintf("cluster.names[%d]", i)
-		slot, _ := of.Names.slot(string(n))
+		node, _ := of.Names.node(string(n))
 		switch {
-		case slot != i || slices.Contains(of.defaults(), string(n)):
+		case node != i || slices.Contains(of.defaults(), string(n)):
 			c.bad(at, string(n), "is the name of two nodes")
 		case slices.Contains(setNames, string(n)):
-			c.bad(at, string(n), "means other slots: want another name than %s", join2(setNames))
+			c.bad(at, string(n), "means other nodes: want another name than %s", join2(setNames))
 		case len(n) >= MaxName:
 			c.bad(at, string(n), "want at most %d letters", MaxName-1)
 		}
@@ -104,8 +104,8 @@ func (c *checker) names(of Cluster) {
 
 // defaults returns the names of the nodes that the file does not name.
 func (c Cluster) defaults() (names []string) {
-	for slot := len(c.Names); slot < c.Nodes; slot++ {
-		names = append(names, c.Names.Of(slot))
+	for node := len(c.Names); node < c.Nodes; node++ {
+		names = append(names, c.Names.Of(node))
 	}
 	return names
 }
@@ -117,7 +117,7 @@ func (c *checker) selections() {
 		c.set(at+".not", s.Not, setUse{})
 		if len(c.problems) == 0 {
 			if n := len(c.s.candidates(s)); n < s.Any {
-				c.bad(at+".any", fmt.Sprint(s.Any), "only %d slots to draw from", n)
+				c.bad(at+".any", fmt.Sprint(s.Any), "only %d nodes to draw from", n)
 			}
 		}
 	}
@@ -128,9 +128,9 @@ func (c *checker) workload() {
 	for _, p := range w.Pairs.List {
 		switch {
 		case max(p[0], p[1]) >= c.s.Cluster.Nodes:
-			c.bad("workload.pairs", fmt.Sprint(p), "no such slot: the cluster has 0 to %d", c.s.Cluster.Nodes-1)
+			c.bad("workload.pairs", fmt.Sprint(p), "no such node: the cluster has 0 to %d", c.s.Cluster.Nodes-1)
 		case p[0] == p[1]:
-			c.bad("workload.pairs", fmt.Sprint(p), "want two slots")
+			c.bad("workload.pairs", fmt.Sprint(p), "want two nodes")
 		}
 	}
 	if r := w.RMA; r != nil {
@@ -153,7 +153,7 @@ type setUse struct {
 	others    bool
 }
 
-// set checks a set of slots.
+// set checks a set of nodes.
 func (c *checker) set(at string, set NodeSet, use setUse) {
 	for i, r := range set {
 		name, isSelection := r.selection()
@@ -161,17 +161,17 @@ func (c *checker) set(at string, set NodeSet, use setUse) {
 		case isSelection:
 			c.reference(at, r, name, use)
 		case r.Name == SetOthers && !use.others:
-			c.bad(at, r.Name, "says nothing here: name the slots")
+			c.bad(at, r.Name, "says nothing here: name the nodes")
 		case r.Name == SetNodes && c.s.Cluster.Nodes == 1:
 			c.bad(at, r.Name, "there is only the host")
 		case r.Name == "" && r.ID >= c.s.Cluster.Nodes:
-			c.bad(at, r.String(), "no such slot: the cluster has 0 to %d", c.s.Cluster.Nodes-1)
+			c.bad(at, r.String(), "no such node: the cluster has 0 to %d", c.s.Cluster.Nodes-1)
 		case slices.ContainsFunc(set[:i], func(o NodeRef) bool { return o.ID == r.ID && o.Name == r.Name }):
 			c.bad(at, r.String(), "is there twice")
 		}
 	}
 	if set != nil && len(set) == 0 {
-		c.bad(at, "[]", "want at least one slot")
+		c.bad(at, "[]", "want at least one node")
 	}
 }
 
@@ -179,7 +179,7 @@ func (c *checker) reference(at string, r NodeRef, name Name, use setUse) {
 	i := slices.IndexFunc(c.s.Select, func(s Selection) bool { return s.Name == name })
 	switch {
 	case !use.selection:
-		c.bad(at, r.Name, "want slots here, no selection")
+		c.bad(at, r.Name, "want nodes here, no selection")
 	case i < 0:
 		c.bad(at, r.Name, "no such selection: select has none of this name")
 	case c.s.Select[i].Fresh && !use.fresh:
@@ -265,7 +265,7 @@ func (c *checker) times(at string, s *Step) {
 	}
 }
 
-// inStep is how a step may name slots.
+// inStep is how a step may name nodes.
 var inStep = setUse{selection: true, fresh: true}
 
 // labs refuses an action that a lab of the scenario cannot do.
@@ -277,14 +277,14 @@ func (c *checker) labs(at, value string, can ...Lab) {
 	}
 }
 
-// ends checks the two sets of slots that something is between.
+// ends checks the two sets of nodes that something is between.
 func (c *checker) ends(at string, from, to NodeSet) {
 	if from.has(SetOthers) && to.has(SetOthers) {
 		c.bad(at+".to", SetOthers, "others on both sides says nothing")
 	}
 	senders, receivers := c.s.possible(from), c.s.possible(to)
 	if c.s.size(from) == 1 && c.s.size(to) == 1 && slices.ContainsFunc(senders, func(id int) bool { return slices.Contains(receivers, id) }) {
-		c.bad(at+".to", to.String(), "is or may be the slot of from")
+		c.bad(at+".to", to.String(), "is or may be the same node as from")
 	}
 }
 
@@ -316,7 +316,7 @@ func (c *checker) partition(at string, p *Partition) {
 		}
 		for _, id := range c.s.possible(g) {
 			if first, twice := seen[id]; twice && first != i {
-				c.bad(fmt.Sprintf("%s.groups[%d]", at, i), g.String(), "slot %d is or may be in group %d too", id, first)
+				c.bad(fmt.Sprintf("%s.groups[%d]", at, i), g.String(), "node %d is or may be in group %d too", id, first)
 				return
 			}
 			seen[id] = i
@@ -337,7 +337,7 @@ var nodeRules = map[NodeDo]struct {
 	notHost, need, never string // it is not for the host; it needs for; it takes no for
 }{
 	Start:   {never: "start is not undone: leave it out"},
-	Usurp:   {labs: []Lab{Local, Netns}, notHost: "slot 0 is the host itself"},
+	Usurp:   {labs: []Lab{Local, Netns}, notHost: "node 0 is the host itself"},
 	Damage:  {labs: []Lab{Local, Netns}, need: "damage needs it: its state has to be put back"},
 	Ban:     {labs: realLabs, notHost: "the host itself decides", need: "ban needs it: when the node may come back"},
 	Remove:  {labs: realLabs, notHost: "the host itself decides", need: "remove needs it: when the node may come back"},

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// inExpect is how an expectation may name slots.
+// inExpect is how an expectation may name nodes.
 var inExpect = setUse{selection: true}
 
 // expect checks one expectation.
@@ -61,7 +61,7 @@ func (c *checker) after(at string, after After, allowed ...After) {
 	c.bad(at+".after", string(after), "want one of %s", strings.Join(list(allowed...), ", "))
 }
 
-// one checks that exactly one key of a union is set, and the sets of slots of its mapping, whose
+// one checks that exactly one key of a union is set, and the sets of nodes of its mapping, whose
 // place in the file it returns.
 func (c *checker) one(at, what string, union reflect.Value, use setUse) (string, bool) {
 	set := setFields(union)
@@ -72,9 +72,9 @@ func (c *checker) one(at, what string, union reflect.Value, use setUse) (string,
 	at += "." + set[0]
 	mapping := theOne(union)
 	for _, f := range fieldsOf(mapping.Type()) {
-		if slots, ok := mapping.FieldByIndex(f.index).Interface().(NodeSet); ok {
+		if nodes, ok := mapping.FieldByIndex(f.index).Interface().(NodeSet); ok {
 			use.others = f.others
-			c.set(at+"."+f.key, slots, use)
+			c.set(at+"."+f.key, nodes, use)
 		}
 	}
 	return at, true

@@ -16,7 +16,7 @@ func (s *NodeSet) decode(d *decoder, path string, n ast.Node) {
 		items = seq.Values
 	}
 	if len(items) > MaxNodes {
-		d.bad(path, n, fmt.Sprint(len(items)), fmt.Sprintf("want at most %d slots", MaxNodes))
+		d.bad(path, n, fmt.Sprint(len(items)), fmt.Sprintf("want at most %d nodes", MaxNodes))
 		return
 	}
 	*s = make(NodeSet, len(items))

@@ -23,7 +23,7 @@
 // The package is pure: it reads no file, no clock, and draws from the seed
 // alone. [Schema] is the format as a JSON Schema, made from the same types.
 //
-// Nodes are slots here: 0 … nodes-1, the number that a machine, a container or
-// a state directory has in the scenario. Slot 0 is the host. A slot is no node
+// A node is named by its index here, 0 … nodes-1, which a machine, a container or
+// a state directory has in the scenario. Node 0 is the host. An index is no node
 // ID: IDs are granted when nodes join.
 package scenario

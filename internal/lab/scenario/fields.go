@@ -17,7 +17,7 @@ type field struct {
 	index    []int
 	typ      reflect.Type
 	need     bool
-	others   bool // a set of slots may name [SetOthers]
+	others   bool // a set of nodes may name [SetOthers]
 	bounded  bool
 	min, max int64
 	doc      string

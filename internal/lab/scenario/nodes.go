@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// A NodeRef is one entry of a [NodeSet]: a slot, or a word for some.
+// A NodeRef is one entry of a [NodeSet]: a node, or a word for some.
 type NodeRef struct {
 	ID   int
 	Name string // host, nodes, all, others or $name; empty: ID
 	Node string // the name of node ID, where the file has that instead of the number
 }
 
-// A NodeSet is a set of slots. In a file it is one entry or a list of them:
+// A NodeSet is a set of nodes. In a file it is one entry or a list of them:
 //
-//	3              slot 3
-//	db             the slot whose node has this name
-//	host           slot 0
+//	3              node 3
+//	db             the node that has this name
+//	host           node 0
 //	nodes          all but the host
 //	all            all
 //	others         all that the rest of the step, or no fault at all, touches
-//	$victim        the slots that the selection victim has drawn
+//	$victim        the nodes that the selection victim has drawn
 //	[0, 2, $more]  all of these
 //
-// A nil set was left out. In a [Schedule] every set is a sorted list of slots.
+// A nil set was left out. In a [Schedule] every set is a sorted list of nodes.
 type NodeSet []NodeRef
 
-// Slots returns the set of the given slots.
-func Slots(ids ...int) NodeSet {
+// NodesOf returns the set of the given nodes.
+func NodesOf(ids ...int) NodeSet {
 	set := make(NodeSet, len(ids))
 	for i, id := range ids {
 		set[i].ID = id
@@ -36,7 +36,7 @@ func Slots(ids ...int) NodeSet {
 	return set
 }
 
-// IDs returns the slots of a set in a [Schedule]; entries that are still names
+// IDs returns the nodes of a set in a [Schedule]; entries that are still names
 // are left out.
 func (s NodeSet) IDs() []int {
 	ids := make([]int, 0, len(s))
@@ -68,7 +68,7 @@ func (r *NodeRef) parse(text string, names Names) bool {
 		r.Name = text
 		return new(Name).parse(name)
 	}
-	if id, ok := names.slot(text); ok {
+	if id, ok := names.node(text); ok {
 		r.ID, r.Node = id, text
 		return true
 	}
@@ -87,28 +87,28 @@ func (r NodeRef) String() string {
 	return strconv.Itoa(r.ID)
 }
 
-const nodesAllowed = "want a slot, the name of a node, host, nodes, all, others, $name, or a list of them"
+const nodesAllowed = "want the index or the name of a node, host, nodes, all, others, $name, or a list of them"
 
-// Names are the names of nodes, from slot 0 on. Nodes behind the last of them are
-// n3, n4, …: the letter and their slot.
+// Names are the names of nodes, from node 0 on. Nodes behind the last of them are
+// n3, n4, …: the letter and their index.
 type Names []Name
 
-// Of returns the name of a slot's node.
-func (n Names) Of(slot int) string {
-	if slot < len(n) {
-		return string(n[slot])
+// Of returns the name of a node.
+func (n Names) Of(node int) string {
+	if node < len(n) {
+		return string(n[node])
 	}
-	return "n" + strconv.Itoa(slot)
+	return "n" + strconv.Itoa(node)
 }
 
-// slot returns the slot whose node has a name.
-func (n Names) slot(name string) (int, bool) {
+// node returns the node that has a name.
+func (n Names) node(name string) (int, bool) {
 	if i := slices.Index(n, Name(name)); i >= 0 {
 		return i, true
 	}
 	number, ok := strings.CutPrefix(name, "n")
-	slot, err := strconv.Atoi(number)
-	return slot, ok && err == nil && slot >= len(n) && slot < MaxNodes && n.Of(slot) == name
+	node, err := strconv.Atoi(number)
+	return node, ok && err == nil && node >= len(n) && node < MaxNodes && n.Of(node) == name
 }
 
 // String returns the set as a file has it.
@@ -126,7 +126,7 @@ func (s NodeSet) String() string {
 // Groups are the sides of a [Partition].
 type Groups []NodeSet
 
-// Pairs are the slots that talk to each other: none, mesh (every two), ring (each
+// Pairs are the nodes that talk to each other: none, mesh (every two), ring (each
 // with the next), star (the host with each), or a list.
 type Pairs struct {
 	Shape string   // empty: List counts, or there are none
@@ -135,7 +135,7 @@ type Pairs struct {
 
 var pairShapes = []string{"none", "mesh", "ring", "star"}
 
-// Of returns the pairs of a cluster of n slots, the lower slot first, in order.
+// Of returns the pairs of a cluster of n nodes, the lower node first, in order.
 func (p Pairs) Of(n int) [][2]int {
 	var all [][2]int
 	add := func(a, b int) {

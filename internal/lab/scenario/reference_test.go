@@ -49,9 +49,9 @@ func referenceOf(f field) (kind string, below reflect.Type) {
 	t := f.typ
 	switch t {
 	case reflect.TypeFor[NodeSet]():
-		return "slots", nil
+		return "nodes", nil
 	case reflect.TypeFor[Groups]():
-		return "list of slots", nil
+		return "list of nodes", nil
 	case reflect.TypeFor[Pairs]():
 		return "`none`, `mesh`, `ring`, `star`, or pairs", nil
 	case reflect.TypeFor[[]Selection]():

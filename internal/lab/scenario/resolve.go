@@ -12,7 +12,7 @@ import (
 type Schedule struct {
 	Scenario *Scenario
 	Seed     uint64
-	// Drawn are the slots of each selection that is not fresh.
+	// Drawn are the nodes of each selection that is not fresh.
 	Drawn map[Name][]int
 	// Actions are in the order of their times; at equal times in that of the
 	// timeline.
@@ -20,7 +20,7 @@ type Schedule struct {
 }
 
 // An Action is one thing to do. Every [NodeSet] in it is a sorted list of
-// slots, and every [Span] one time.
+// nodes, and every [Span] one time.
 type Action struct {
 	ID    int      // counts the actions of the schedule from 1, in order
 	Step  int      // index in the timeline
@@ -92,7 +92,7 @@ func (s *Scenario) count() int {
 	return n
 }
 
-// candidates returns the slots from which a selection draws.
+// candidates returns the nodes from which a selection draws.
 func (s *Scenario) candidates(sel Selection) []int {
 	from := s.literal(sel.Of)
 	if sel.Of == nil {
@@ -102,7 +102,7 @@ func (s *Scenario) candidates(sel Selection) []int {
 	return slices.DeleteFunc(from, func(id int) bool { return slices.Contains(not, id) })
 }
 
-// draw draws the slots of a selection.
+// draw draws the nodes of a selection.
 func (s *Scenario) draw(sel Selection, d *dice) []int {
 	from := s.candidates(sel)
 	for i := range min(sel.Any, len(from)) {
@@ -114,7 +114,7 @@ func (s *Scenario) draw(sel Selection, d *dice) []int {
 	return drawn
 }
 
-// literal returns the slots of a set without those of selections and others,
+// literal returns the nodes of a set without those of selections and others,
 // sorted, each once.
 func (s *Scenario) literal(set NodeSet) []int {
 	var ids []int
@@ -136,7 +136,7 @@ func (s *Scenario) literal(set NodeSet) []int {
 	return slices.Compact(ids)
 }
 
-// possible returns every slot that a set may have, without those of others.
+// possible returns every node that a set may have, without those of others.
 func (s *Scenario) possible(set NodeSet) []int {
 	ids := s.literal(set)
 	for _, sel := range s.Select {
@@ -148,7 +148,7 @@ func (s *Scenario) possible(set NodeSet) []int {
 	return slices.Compact(ids)
 }
 
-// size returns how many slots a set has at most, without those of others.
+// size returns how many nodes a set has at most, without those of others.
 func (s *Scenario) size(set NodeSet) int {
 	n := len(s.literal(set))
 	for _, sel := range s.Select {
@@ -159,9 +159,9 @@ func (s *Scenario) size(set NodeSet) int {
 	return n
 }
 
-// Slots returns the slots that a set of an expectation means, sorted; others
+// NodesIn returns the nodes that a set of an expectation means, sorted; others
 // are those that no fault of the schedule touches.
-func (out *Schedule) Slots(set NodeSet) []int {
+func (out *Schedule) NodesIn(set NodeSet) []int {
 	ids := out.Scenario.literal(set)
 	for _, r := range set {
 		if name, ok := r.selection(); ok {
@@ -175,7 +175,7 @@ func (out *Schedule) Slots(set NodeSet) []int {
 	return slices.Compact(ids)
 }
 
-// Untouched returns the slots that no action touches: neither they, nor a link
+// Untouched returns the nodes that no action touches: neither they, nor a link
 // of theirs, nor their application.
 func (out *Schedule) Untouched() []int {
 	touched := map[int]bool{}
@@ -199,11 +199,11 @@ func (out *Schedule) Untouched() []int {
 	return ids
 }
 
-// Late returns the slots that do not run at the beginning, sorted.
+// Late returns the nodes that do not run at the beginning, sorted.
 func (s *Scenario) Late() []int { return s.literal(s.Cluster.Late) }
 
 // Fixed returns a scenario that has this schedule whatever the seed: every
-// action is a step of its own with a fixed time and fixed slots. Actions for
+// action is a step of its own with a fixed time and fixed nodes. Actions for
 // which keep is false are left out; a nil keep keeps all.
 func (out *Schedule) Fixed(keep func(Action) bool) *Scenario {
 	s := *out.Scenario
@@ -211,7 +211,7 @@ func (out *Schedule) Fixed(keep func(Action) bool) *Scenario {
 	for _, sel := range out.Scenario.Select {
 		if !sel.Fresh { // expectations may name it
 			ids := out.Drawn[sel.Name]
-			s.Select = append(s.Select, Selection{Name: sel.Name, Any: len(ids), Of: Slots(ids...)})
+			s.Select = append(s.Select, Selection{Name: sel.Name, Any: len(ids), Of: NodesOf(ids...)})
 		}
 	}
 	s.Expect = slices.Clone(out.Scenario.Expect)

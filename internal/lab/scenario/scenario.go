@@ -24,7 +24,7 @@ type Scenario struct {
 	Rows     []Name       `yaml:"rows" doc:"rows of the failure model, criteria and known issues that it shows, as F1, B6, S3, I5 or P12"`
 	On       []Lab        `yaml:"on" need:"true" doc:"labs that can run it"`
 	Cluster  Cluster      `yaml:"cluster" need:"true" doc:"the nodes"`
-	Select   []Selection  `yaml:"select" doc:"names for slots that are drawn from the seed, used as $name"`
+	Select   []Selection  `yaml:"select" doc:"names for nodes that are drawn from the seed, used as $name"`
 	Workload Workload     `yaml:"workload" doc:"what applications do all the time"`
 	Duration Duration     `yaml:"duration" need:"true" doc:"of the run, from the moment when the cluster is complete and the workload runs"`
 	Timeline []Step       `yaml:"timeline" doc:"what is broken when"`
@@ -46,14 +46,14 @@ const (
 // Labs are all labs, the cheapest first.
 var Labs = []Lab{Sim, Local, Netns, Compose}
 
-// A Cluster is the initial state of a run. Every slot runs one fabricd and one
+// A Cluster is the initial state of a run. Every node runs one fabricd and one
 // application.
 type Cluster struct {
-	Nodes     int       `yaml:"nodes" need:"true" range:"1..1024" doc:"slots, the host's (0) included"`
+	Nodes     int       `yaml:"nodes" need:"true" range:"1..1024" doc:"how many, the host (0) included"`
 	Detection Detection `yaml:"detection" doc:"detection profile of every node; normal if it is left out"`
 	LostPair  LostPair  `yaml:"lost_pair" doc:"what the host makes of two nodes that have lost only each other: reset keeps both, evict removes one of them; reset if it is left out"`
-	Names     Names     `yaml:"names" doc:"names of the nodes, from slot 0 on; n0, n1 and so on where they are left out. A name goes wherever a slot goes"`
-	Late      NodeSet   `yaml:"late" doc:"slots that do not run at the beginning: a start step starts them"`
+	Names     Names     `yaml:"names" doc:"names of the nodes, from node 0 on; n0, n1 and so on where they are left out. A name goes wherever an index goes"`
+	Late      NodeSet   `yaml:"late" doc:"nodes that do not run at the beginning: a start step starts them"`
 	// Certificates is at least a minute, or 0: the product's default.
 	Certificates Duration `yaml:"certificates" doc:"how long a node's certificate is valid, at least 1m; a year if it is left out"`
 	// ConnMemory is the setting conn-memory of every node, or 0: auto. A simulation
@@ -61,11 +61,11 @@ type Cluster struct {
 	ConnMemory Size `yaml:"conn_memory" range:"1048576..1099511627776" doc:"memory of each node's connections in a real lab; half of what it may have if it is left out"`
 }
 
-// A Selection names slots that are drawn from the seed.
+// A Selection names nodes that are drawn from the seed.
 type Selection struct {
 	Name  Name    `yaml:"-"`
 	Any   int     `yaml:"any" need:"true" range:"1..1024" doc:"how many"`
-	Of    NodeSet `yaml:"of" doc:"from which slots; all if it is left out"`
+	Of    NodeSet `yaml:"of" doc:"from which nodes; all if it is left out"`
 	Not   NodeSet `yaml:"not" doc:"but not these"`
 	Fresh bool    `yaml:"fresh" doc:"drawn anew for every step and every repetition that uses it"`
 }
@@ -132,13 +132,13 @@ type Step struct {
 // A Do is one action: exactly one of its fields is set.
 type Do struct {
 	Link      *Link      `yaml:"link" doc:"break links, by the fault plane of the nodes or by the kernel"`
-	Partition *Partition `yaml:"partition" doc:"separate groups of slots from each other"`
+	Partition *Partition `yaml:"partition" doc:"separate groups of nodes from each other"`
 	Path      *Path      `yaml:"path" doc:"break the paths of connections, and not their links"`
-	Network   *Network   `yaml:"network" doc:"break a slot's network interface"`
-	Node      *Node      `yaml:"node" doc:"do something to the fabricd of slots"`
-	App       *App       `yaml:"app" doc:"do something to the application of slots"`
-	Fault     *Fault     `yaml:"fault" doc:"a fault inside the fabricd of slots, at a step of the protocol or at once"`
-	CPU       *CPU       `yaml:"cpu" doc:"take processor time from slots"`
-	Memory    *Memory    `yaml:"memory" doc:"bound the memory of slots"`
+	Network   *Network   `yaml:"network" doc:"break a node's network interface"`
+	Node      *Node      `yaml:"node" doc:"do something to the fabricd of nodes"`
+	App       *App       `yaml:"app" doc:"do something to the application of nodes"`
+	Fault     *Fault     `yaml:"fault" doc:"a fault inside the fabricd of nodes, at a step of the protocol or at once"`
+	CPU       *CPU       `yaml:"cpu" doc:"take processor time from nodes"`
+	Memory    *Memory    `yaml:"memory" doc:"bound the memory of nodes"`
 	Rotate    *Rotate    `yaml:"rotate" doc:"change what the cluster is sealed with"`
 }

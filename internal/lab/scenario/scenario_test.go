@@ -93,9 +93,9 @@ func TestDecodeAndEncodeAgree(t *testing.T) {
 	}
 }
 
-// TestANameGoesWhereverASlotGoes writes the same scenario with numbers and with names,
+// TestANameGoesWhereverAnIndexGoes writes the same scenario with numbers and with names,
 // which the file gives behind their uses.
-func TestANameGoesWhereverASlotGoes(t *testing.T) {
+func TestANameGoesWhereverAnIndexGoes(t *testing.T) {
 	const text = `
 version: 1
 name: x
@@ -124,7 +124,7 @@ cluster: {nodes: 4, names: [front, db, web-1], late: 3}
 	if !reflect.DeepEqual(got.Actions, numbered.Actions) || !reflect.DeepEqual(got.Drawn, numbered.Drawn) {
 		t.Errorf("got %+v, want %+v", got.Actions, numbered.Actions)
 	}
-	if at := got.Slots(s.Expect[0].Removed.At); !slices.Equal(at, []int{0, 3}) {
+	if at := got.NodesIn(s.Expect[0].Removed.At); !slices.Equal(at, []int{0, 3}) {
 		t.Errorf("observers %v, want 0 and 3", at)
 	}
 	if line := scenario.Line(&s.Expect[0]); line != "{removed: {node: web-1, at: [front, n3]}}" {
@@ -133,8 +133,8 @@ cluster: {nodes: 4, names: [front, db, web-1], late: 3}
 	if again := mustDecode(t, string(scenario.Encode(s))); !reflect.DeepEqual(again, s) {
 		t.Errorf("came back different:\n%s", scenario.Encode(again))
 	}
-	if b := got.Begin(scenario.Sim); b.Slot(1) != "1 (db)" || b.Slot(3) != "3" {
-		t.Errorf("slots are %s and %s for people, want 1 (db) and 3", b.Slot(1), b.Slot(3))
+	if b := got.Begin(scenario.Sim); b.NodeLabel(1) != "1 (db)" || b.NodeLabel(3) != "3" {
+		t.Errorf("nodes are %s and %s for people, want 1 (db) and 3", b.NodeLabel(1), b.NodeLabel(3))
 	}
 }
 
@@ -178,16 +178,16 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{strings.Replace(head, "nodes: 3", "nodes: !!int 3", 1), "anchors, aliases and tags"},
 		{strings.Replace(head, "nodes: 3", "nodes: ", 1), "has no value"},
 		{strings.Replace(head, "nodes: 3", "nodes: 3, late: [0]", 1), `cluster.late: "0": the host runs`},
-		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [host]", 1), `f:4:29: cluster.names[0]: "host": means other slots`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [host]", 1), `f:4:29: cluster.names[0]: "host": means other nodes`},
 		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [a, a]", 1), `cluster.names[1]: "a": is the name of two nodes`},
 		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [n2]", 1), `cluster.names[0]: "n2": is the name of two nodes`},
 		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [a, b, c, d]", 1), `cluster.names: "4": want at most 3`},
 		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [3]", 1), `cluster.names[0]: "3": want a letter`},
 		{strings.Replace(head, "nodes: 3", "nodes: 3, names: a", 1), `cluster.names: "a": want a list`},
-		{strings.Replace(head, "nodes: 3", "nodes: 3, late: [hots], names: [a, b]", 1), `f:4:28: cluster.late: "hots": want a slot, the name of a node, host, nodes, all, others, $name, or a list of them; nodes are named a, b`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, late: [hots], names: [a, b]", 1), `f:4:28: cluster.late: "hots": want the index or the name of a node, host, nodes, all, others, $name, or a list of them; nodes are named a, b`},
 		{head + "workload: {pairs: [[0, db]]}\n", `workload.pairs: "db": want none`},
-		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [a, b]", 1) + "workload: {pairs: [[b, 1]]}\n", `workload.pairs: "[1 1]": want two slots`},
-		{small(`{at: 1s, node: {id: n3, do: kill}}`, ""), `timeline[0].node.id: "n3": no such slot`},
+		{strings.Replace(head, "nodes: 3", "nodes: 3, names: [a, b]", 1) + "workload: {pairs: [[b, 1]]}\n", `workload.pairs: "[1 1]": want two nodes`},
+		{small(`{at: 1s, node: {id: n3, do: kill}}`, ""), `timeline[0].node.id: "n3": no such node`},
 		{strings.Replace(small(`{at: 1s, node: {id: [b, 1], do: kill}}`, ""), "nodes: 3", "nodes: 3, names: [a, b]", 1), `timeline[0].node.id: "1": is there twice`},
 		{strings.Replace(small(`{at: 1s, node: {id: a, do: replace}}`, ""), "nodes: 3", "nodes: 3, names: [a, b]", 1), `timeline[0].node.id: "a": another host`},
 		{strings.Replace(head, "10s", "0s", 1), `duration: "0s": want at least 1ms`},
@@ -196,14 +196,14 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{strings.Replace(head, "10s", "99999999999h", 1), `duration: "99999999999h": want a duration`},
 		{strings.Replace(head, "10s", "10", 1), `duration: "10": want a duration`},
 		{head + "about: \"a\\nb\"\n", "want one line of text"},
-		{head + "select: {v: {any: 4}}\n", `select.v.any: "4": only 3 slots`},
-		{head + "select: {v: {any: 1, not: all}}\n", "only 0 slots"},
+		{head + "select: {v: {any: 4}}\n", `select.v.any: "4": only 3 nodes`},
+		{head + "select: {v: {any: 1, not: all}}\n", "only 0 nodes"},
 		{head + "select: {1v: {any: 1}}\n", `select.1v: "1v": want a letter`},
-		{head + "select: {v: {any: 1, of: $v}}\n", "want slots here, no selection"},
+		{head + "select: {v: {any: 1, of: $v}}\n", "want nodes here, no selection"},
 		{head + "select: {v: 3}\n", `select.v: "3": want a mapping of any, of, not, fresh`},
 		{head + "workload: {pairs: cube}\n", `workload.pairs: "cube": want none, mesh, ring, star`},
-		{head + "workload: {pairs: [[0, 3]]}\n", "no such slot: the cluster has 0 to 2"},
-		{head + "workload: {pairs: [[1, 1]]}\n", "want two slots"},
+		{head + "workload: {pairs: [[0, 3]]}\n", "no such node: the cluster has 0 to 2"},
+		{head + "workload: {pairs: [[1, 1]]}\n", "want two nodes"},
 		{head + "workload: {messages: {size: 0, rate: 1}}\n", `size: "0": want a size from 1 to 64MiB`},
 		{head + "workload: {messages: {size: 9..4, rate: 1}}\n", `size: "9..4": want a size`},
 		{head + "workload: {messages: {size: 9, rate: 0}}\n", `rate: "0": want a whole number from 1`},
@@ -226,20 +226,20 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{small(`{at: 1s, from: 1s, node: {id: 1, do: kill}}`, ""), "belong to every"},
 		{small(`{at: 1s}`, ""), "want exactly one action of link, partition"},
 		{small(`{at: 1s, node: {id: 1, do: kill}, app: {node: 1, do: kill}}`, ""), `"[app node]": want exactly one action`},
-		{small(`{at: 1s, node: {id: 3, do: kill}}`, ""), `f:9:25: timeline[0].node.id: "3": no such slot: the cluster has 0 to 2`},
+		{small(`{at: 1s, node: {id: 3, do: kill}}`, ""), `f:9:25: timeline[0].node.id: "3": no such node: the cluster has 0 to 2`},
 		{small(`{at: 1s, node: {id: [1, 1], do: kill}}`, ""), "is there twice"},
-		{small(`{at: 1s, node: {id: [], do: kill}}`, ""), "want at least one slot"},
+		{small(`{at: 1s, node: {id: [], do: kill}}`, ""), "want at least one node"},
 		{small(`{at: 1s, node: {id: $w, do: kill}}`, ""), `"$w": no such selection`},
 		{small(`{at: 1s, node: {id: others, do: kill}}`, ""), "says nothing here"},
 		{small(`{at: 1s, node: {id: 1, do: eat}}`, ""), `do: "eat": want one of kill, terminate, stop`},
 		{small(`{at: 1s, node: {id: 1, do: start, for: 1s}}`, ""), "start is not undone"},
 		{small(`{at: 1s, node: {id: 1, do: stop, for: 0s}}`, ""), "want more than 0s"},
-		{small(`{at: 1s, node: {id: host, do: usurp}}`, ""), "slot 0 is the host itself"},
+		{small(`{at: 1s, node: {id: host, do: usurp}}`, ""), "node 0 is the host itself"},
 		{small(`{at: 1s, node: {id: all, do: replace}}`, ""), "another host is another cluster"},
 		{small(`{at: 1s, node: {id: 1, do: kill, when: now}}`, ""), `timeline[0].node.when: "when": unknown key`},
 		{small(`{at: 1s, link: {from: 1, to: 2}}`, ""), "does nothing"},
-		{small(`{at: 1s, link: {from: 1, to: 1, cut: true}}`, ""), "is or may be the slot of from"},
-		{small(`{at: 1s, link: {from: 1, to: $v, cut: true}}`, ""), "is or may be the slot of from"},
+		{small(`{at: 1s, link: {from: 1, to: 1, cut: true}}`, ""), "is or may be the same node as from"},
+		{small(`{at: 1s, link: {from: 1, to: $v, cut: true}}`, ""), "is or may be the same node as from"},
 		{small(`{at: 1s, link: {from: others, to: others, cut: true}}`, ""), "says nothing"},
 		{small(`{at: 1s, link: {from: 1, to: 2, drop: 101%}}`, ""), `f:9:43: timeline[0].link.drop: "101%": want a percentage`},
 		{small(`{at: 1s, link: {from: 1, to: 2, drop: 0.2}}`, ""), `drop: "0.2": want a percentage`},
@@ -252,7 +252,7 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{small(`{at: 1s, link: {from: 1, to: 2, hold: true}}`, ""), "must be let go"},
 		{small(`{at: 1s, link: {from: 1, to: 2, shape: normal, cut: true}}`, ""), "means nothing without jitter"},
 		{small(`{at: 1s, partition: {groups: [[0, 1]]}}`, ""), "want at least two groups"},
-		{small(`{at: 1s, partition: {groups: [[0, 1], [1, 2]]}}`, ""), `f:9:43: timeline[0].partition.groups[1]: "[1, 2]": slot 1 is or may be in group 0 too`},
+		{small(`{at: 1s, partition: {groups: [[0, 1], [1, 2]]}}`, ""), `f:9:43: timeline[0].partition.groups[1]: "[1, 2]": node 1 is or may be in group 0 too`},
 		{small(`{at: 1s, partition: {groups: [[0, 1], $v]}}`, ""), "is or may be in group 0 too"},
 		{small(`{at: 1s, partition: {groups: [[0, 1, 2], others]}}`, ""), "leave nobody"},
 		{small(`{at: 1s, partition: {groups: [others, others]}}`, ""), "is there twice"},
@@ -275,7 +275,7 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		// Expectations.
 		{small("", `{}`), "want exactly one expectation of removed, added"},
 		{small("", `{removed: {node: 1}, added: {node: 1}}`), "want exactly one expectation"},
-		{small("", `{removed: {node: 7}}`), `f:9:22: expect[0].removed.node: "7": no such slot`},
+		{small("", `{removed: {node: 7}}`), `f:9:22: expect[0].removed.node: "7": no such node`},
 		{small("", `{removed: {node: $n}}`), "is drawn anew for every step"},
 		{small("", `{removed: {node: others}}`), "says nothing here"},
 		{small("", `{removed: {node: 1, reason: sad}}`), "want one of left, crashed"},
@@ -348,7 +348,7 @@ func checkSchedule(t *testing.T, s *scenario.Schedule) {
 		}
 		for _, w := range touch.Ways {
 			if len(w.From) == 0 || len(w.To) == 0 {
-				t.Fatalf("seed %d: %s has a way without slots", s.Seed, a)
+				t.Fatalf("seed %d: %s has a way without nodes", s.Seed, a)
 			}
 		}
 		if _, err := history.Append(nil, history.Record{Source: history.Lab, Seq: 1, Body: a.Begun(s.Scenario.Cluster, 0)}); err != nil {
@@ -406,7 +406,7 @@ func TestRemovingAStepLeavesTheOthersDraws(t *testing.T) {
 func TestSeedsMeanTheSameForEver(t *testing.T) {
 	s := mustDecode(t, small(`{at: 1s..2s, node: {id: $n, do: kill, for: 1s..3s}}`, "")).Resolve(2024)
 	a := s.Actions[0]
-	if got := a.At.String() + " " + a.Until.String() + " " + a.Node.ID.String() + " " + scenario.Slots(s.Drawn["v"]...).String(); got != pinned {
+	if got := a.At.String() + " " + a.Until.String() + " " + a.Node.ID.String() + " " + scenario.NodesOf(s.Drawn["v"]...).String(); got != pinned {
 		t.Errorf("seed 2024 draws %q, and did draw %q", got, pinned)
 	}
 }
@@ -460,7 +460,7 @@ func TestSelectionsDrawWithinTheirBounds(t *testing.T) {
 	}
 	for _, id := range []int{1, 3, 4} {
 		if count[id] < 1800 || count[id] > 2200 {
-			t.Errorf("slot %d was drawn %d times of 2000", id, count[id])
+			t.Errorf("node %d was drawn %d times of 2000", id, count[id])
 		}
 	}
 	if len(count) != 3 {

@@ -92,8 +92,8 @@ func valueSchema(t reflect.Type, f field) object {
 	case reflect.TypeFor[Groups]():
 		return object{{"type", "array"}, {"minItems", 2}, {"items", nodesSchema()}}
 	case reflect.TypeFor[Pairs]():
-		slot := object{{"anyOf", []object{numberSchema(), nameSchema()}}}
-		pair := object{{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", slot}}
+		node := object{{"anyOf", []object{numberSchema(), nameSchema()}}}
+		pair := object{{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", node}}
 		return object{{"anyOf", []object{{{"enum", pairShapes}}, {{"type", "array"}, {"items", pair}}}}}
 	case reflect.TypeFor[[]Selection]():
 		return object{{"type", "object"}, {"additionalProperties", mappingSchema(reflect.TypeFor[Selection]())}}
@@ -118,7 +118,7 @@ func valueSchema(t reflect.Type, f field) object {
 	panic(fmt.Sprintf("BUG: no schema for %s", t))
 }
 
-// numberSchema and nameSchema are a slot's number and its node's name.
+// numberSchema and nameSchema are a node's number and its node's name.
 func numberSchema() object {
 	return object{{"type", "integer"}, {"minimum", 0}, {"maximum", MaxNodes - 1}}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/history"
 )
 
-// A Touch is the slots and links of an action.
+// A Touch is the nodes and links of an action.
 type Touch struct {
-	Nodes []int         // slots that it touches as a whole
+	Nodes []int         // nodes that it touches as a whole
 	Ways  []history.Way // directed links that it touches
-	Apps  []int         // slots whose application alone it touches
+	Apps  []int         // nodes whose application alone it touches
 }
 
-// Touches returns the slots and links of the action of a [Schedule].
+// Touches returns the nodes and links of the action of a [Schedule].
 func (a Action) Touches() (t Touch) {
 	switch {
 	case a.Link != nil:
@@ -70,7 +70,7 @@ func (p *Partition) ways() []history.Way {
 	return ways
 }
 
-// What names the action as readable text, without its slots: "node kill", "link drop
+// What names the action as readable text, without its nodes: "node kill", "link drop
 // 20%".
 func (a Action) What() string {
 	switch {
@@ -230,7 +230,7 @@ func (d *Do) Lasts() *Span {
 	return nil
 }
 
-// sets returns the sets of slots of the action.
+// sets returns the sets of nodes of the action.
 func (d *Do) sets() (all []*NodeSet) {
 	for _, f := range theOne(valueOf(d)).Fields() {
 		switch x := f.Addr().Interface().(type) {
@@ -270,14 +270,14 @@ func (d Do) Clone() Do {
 	return d
 }
 
-// fix draws the random parts of the action: the slots of its sets, and how long it
+// fix draws the random parts of the action: the nodes of its sets, and how long it
 // lasts, which it returns; 0: it has no end.
 func (d *Do) fix(out *Schedule, r *dice) Duration {
 	fresh := map[Name][]int{}
 	sets := d.sets()
 	drawn := make([][]int, len(sets))
 	for i, set := range sets {
-		drawn[i] = out.slots(*set, fresh, r)
+		drawn[i] = out.nodes(*set, fresh, r)
 	}
 	for i, set := range sets {
 		if set.has(SetOthers) {
@@ -287,7 +287,7 @@ func (d *Do) fix(out *Schedule, r *dice) Duration {
 		}
 	}
 	for i, set := range sets {
-		*set = Slots(drawn[i]...)
+		*set = NodesOf(drawn[i]...)
 	}
 	return d.fixSpan(r)
 }
@@ -309,9 +309,9 @@ func (d *Do) fixSpan(r *dice) Duration {
 	return length
 }
 
-// slots returns the slots of a set without others. A fresh selection is drawn
+// nodes returns the nodes of a set without others. A fresh selection is drawn
 // once for an action.
-func (out *Schedule) slots(set NodeSet, fresh map[Name][]int, r *dice) []int {
+func (out *Schedule) nodes(set NodeSet, fresh map[Name][]int, r *dice) []int {
 	ids := out.Scenario.literal(set)
 	for _, ref := range set {
 		name, ok := ref.selection()
@@ -332,7 +332,7 @@ func (out *Schedule) slots(set NodeSet, fresh map[Name][]int, r *dice) []int {
 	return slices.Compact(ids)
 }
 
-// rest returns the slots that are in none of the sets.
+// rest returns the nodes that are in none of the sets.
 func (out *Schedule) rest(sets [][]int) []int {
 	var ids []int
 	for id := range out.Scenario.Cluster.Nodes {

@@ -38,7 +38,7 @@ func TestAnIDGoesOnAfterItsQuarantine(t *testing.T) {
 				lost = r.At
 			}
 		case *history.Event:
-			if b.What == history.EventSelf && r.Source.Slot == 4 && b.Subject == (addr.Incarnation{Node: 1, Generation: 2}) {
+			if b.What == history.EventSelf && r.Source.Node == 4 && b.Subject == (addr.Incarnation{Node: 1, Generation: 2}) {
 				reused = r.At
 			}
 		}

@@ -106,7 +106,7 @@ func (g *generator) fault() {
 		g.node(at, scenario.Terminate)
 	case 5:
 		if id := g.index(); id != 0 {
-			g.add(at, scenario.Do{Node: &scenario.Node{ID: scenario.Slots(id), Do: scenario.Replace, For: g.long()}})
+			g.add(at, scenario.Do{Node: &scenario.Node{ID: scenario.NodesOf(id), Do: scenario.Replace, For: g.long()}})
 		}
 	case 6:
 		g.app(at)
@@ -115,7 +115,7 @@ func (g *generator) fault() {
 	case 9:
 		g.partition(at)
 	case 10:
-		g.add(at, scenario.Do{Network: &scenario.Network{Node: scenario.Slots(g.index()), Do: scenario.Disconnect, For: g.long()}})
+		g.add(at, scenario.Do{Network: &scenario.Network{Node: scenario.NodesOf(g.index()), Do: scenario.Disconnect, For: g.long()}})
 	case 11:
 		g.swizzle(at)
 	case 12:
@@ -137,11 +137,11 @@ func (g *generator) node(at scenario.Span, do scenario.NodeDo) {
 		}
 	}
 	slices.Sort(ids)
-	g.add(at, scenario.Do{Node: &scenario.Node{ID: scenario.Slots(ids...), Do: do, For: g.long()}})
+	g.add(at, scenario.Do{Node: &scenario.Node{ID: scenario.NodesOf(ids...), Do: do, For: g.long()}})
 }
 
 func (g *generator) app(at scenario.Span) {
-	x := &scenario.App{Node: scenario.Slots(g.index()), For: g.long()}
+	x := &scenario.App{Node: scenario.NodesOf(g.index()), For: g.long()}
 	switch g.rng.IntN(4) {
 	case 0:
 		x.Do = scenario.AppKill
@@ -165,7 +165,7 @@ func (g *generator) link(at scenario.Span) {
 		}
 	}
 	slices.Sort(from)
-	l := &scenario.Link{From: scenario.Slots(from...), To: scenario.Slots(to...), Both: g.rng.IntN(2) == 0, For: g.long()}
+	l := &scenario.Link{From: scenario.NodesOf(from...), To: scenario.NodesOf(to...), Both: g.rng.IntN(2) == 0, For: g.long()}
 	ms := func(n int) scenario.Duration {
 		return scenario.Duration(time.Duration(1+g.rng.IntN(n)) * time.Millisecond)
 	}
@@ -198,7 +198,7 @@ func (g *generator) partition(at scenario.Span) {
 		}
 	}
 	slices.Sort(a)
-	p := &scenario.Partition{Groups: scenario.Groups{scenario.Slots(a...), scenario.Slots(b...)}, For: g.long()}
+	p := &scenario.Partition{Groups: scenario.Groups{scenario.NodesOf(a...), scenario.NodesOf(b...)}, For: g.long()}
 	if g.rng.IntN(3) == 0 {
 		p.Way = "asymmetric"
 	}
@@ -213,7 +213,7 @@ func (g *generator) swizzle(at scenario.Span) {
 	for _, id := range ids {
 		begin += scenario.Duration(between(g.rng, 0, 300*time.Millisecond).Truncate(time.Millisecond))
 		last := end + scenario.Duration(between(g.rng, 0, 2*time.Second).Truncate(time.Millisecond))
-		g.add(scenario.At(begin), scenario.Do{Network: &scenario.Network{Node: scenario.Slots(id), Do: scenario.Disconnect, For: scenario.At(last - begin)}})
+		g.add(scenario.At(begin), scenario.Do{Network: &scenario.Network{Node: scenario.NodesOf(id), Do: scenario.Disconnect, For: scenario.At(last - begin)}})
 	}
 }
 
@@ -227,13 +227,13 @@ func (g *generator) crash(at scenario.Span) {
 		}
 		return false
 	})
-	g.add(at, scenario.Do{Fault: &scenario.Fault{Node: scenario.Slots(g.index()), Kind: scenario.FaultCrash,
+	g.add(at, scenario.Do{Fault: &scenario.Fault{Node: scenario.NodesOf(g.index()), Kind: scenario.FaultCrash,
 		Step: scenario.StepName(steps[g.rng.IntN(len(steps))].Name), Nth: 1 + g.rng.IntN(20),
 		Within: scenario.Duration(3 * time.Second), Restart: g.long().From}})
 }
 
 func (g *generator) disk(at scenario.Span) {
-	f := &scenario.Fault{Node: scenario.Slots(0), Kind: scenario.FaultDisk, For: g.long()}
+	f := &scenario.Fault{Node: scenario.NodesOf(0), Kind: scenario.FaultDisk, For: g.long()}
 	switch g.rng.IntN(3) {
 	case 0:
 		f.Disk = "full"
@@ -257,10 +257,10 @@ func Zombies(seed uint64) *scenario.Scenario {
 		moment := scenario.Duration(between(g.rng, 0, time.Second).Truncate(time.Microsecond))
 		long := scenario.At(scenario.Duration(between(g.rng, 1800*time.Millisecond, 2800*time.Millisecond).Truncate(time.Millisecond)))
 		zombie := g.index()
-		g.add(scenario.At(at+moment), scenario.Do{Node: &scenario.Node{ID: scenario.Slots(zombie), Do: scenario.Stop, For: long}})
+		g.add(scenario.At(at+moment), scenario.Do{Node: &scenario.Node{ID: scenario.NodesOf(zombie), Do: scenario.Stop, For: long}})
 		if other := g.index(); other != zombie {
 			g.add(scenario.At(at+moment+scenario.Duration(between(g.rng, 0, 2*time.Second).Truncate(time.Millisecond))),
-				scenario.Do{Node: &scenario.Node{ID: scenario.Slots(other), Do: scenario.Kill, For: scenario.At(scenario.Duration(50 * time.Millisecond))}})
+				scenario.Do{Node: &scenario.Node{ID: scenario.NodesOf(other), Do: scenario.Kill, For: scenario.At(scenario.Duration(50 * time.Millisecond))}})
 		}
 	}
 	return g.checked()
@@ -278,14 +278,14 @@ func Cuts(seed uint64) *scenario.Scenario {
 		from, to := i%3, (i+1)%3
 		switch g.rng.IntN(4) {
 		case 0:
-			g.add(at, scenario.Do{Link: &scenario.Link{From: scenario.Slots(from), To: scenario.Slots(to), Reset: true, For: scenario.At(scenario.Duration(time.Millisecond))}})
+			g.add(at, scenario.Do{Link: &scenario.Link{From: scenario.NodesOf(from), To: scenario.NodesOf(to), Reset: true, For: scenario.At(scenario.Duration(time.Millisecond))}})
 		case 1:
-			g.add(at, scenario.Do{Link: &scenario.Link{From: scenario.Slots(from), To: scenario.Slots(to), Cut: true, Both: g.rng.IntN(2) == 0,
+			g.add(at, scenario.Do{Link: &scenario.Link{From: scenario.NodesOf(from), To: scenario.NodesOf(to), Cut: true, Both: g.rng.IntN(2) == 0,
 				For: scenario.At(scenario.Duration(between(g.rng, 2*time.Second, 3*time.Second).Truncate(time.Millisecond)))}})
 		case 2:
-			g.add(at, scenario.Do{Node: &scenario.Node{ID: scenario.Slots(1 + g.rng.IntN(2)), Do: scenario.Kill, For: scenario.At(scenario.Duration(200 * time.Millisecond))}})
+			g.add(at, scenario.Do{Node: &scenario.Node{ID: scenario.NodesOf(1 + g.rng.IntN(2)), Do: scenario.Kill, For: scenario.At(scenario.Duration(200 * time.Millisecond))}})
 		case 3:
-			g.add(at, scenario.Do{App: &scenario.App{Node: scenario.Slots(from), Do: scenario.AppKill, For: scenario.At(scenario.Duration(100 * time.Millisecond))}})
+			g.add(at, scenario.Do{App: &scenario.App{Node: scenario.NodesOf(from), Do: scenario.AppKill, For: scenario.At(scenario.Duration(100 * time.Millisecond))}})
 		}
 	}
 	return g.checked()

@@ -40,7 +40,7 @@ type App struct {
 
 	mu      sync.Mutex          // guards the fields below
 	writers load.Writers        // the ends that it has had
-	ids     map[int]int         // node IDs of slots where they are not the slot's number
+	ids     map[int]int         // IDs of nodes, by index, where the two differ
 	waiting map[string]struct{} // connections that have to be made before the application is ready
 }
 
@@ -55,7 +55,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	a := newApp(c, NewLog(out, history.App(c.Slot, c.Run), clock))
+	a := newApp(c, NewLog(out, history.App(c.Node, c.Run), clock))
 	var wg sync.WaitGroup
 	wg.Go(func() { a.followControl(ctx) })
 	a.run(ctx)
@@ -80,21 +80,21 @@ func (c *Config) expected() map[string]struct{} {
 			continue
 		}
 		for _, kind := range c.Plan.Kinds() {
-			all[connection(p.Slot, kind)] = struct{}{}
+			all[connection(p.Node, kind)] = struct{}{}
 		}
 	}
 	return all
 }
 
-func connection(slot int, kind load.Kind) string { return fmt.Sprintf("%c%d", kind, slot) }
+func connection(node int, kind load.Kind) string { return fmt.Sprintf("%c%d", kind, node) }
 
 // connected counts a connection. When all expected connections have been made once, the
 // application reports that it is ready.
-func (a *App) connected(slot int, kind load.Kind) {
+func (a *App) connected(node int, kind load.Kind) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := len(a.waiting)
-	delete(a.waiting, connection(slot, kind))
+	delete(a.waiting, connection(node, kind))
 	if before > 0 && len(a.waiting) == 0 {
 		a.sayReady()
 	}
@@ -153,7 +153,7 @@ func (a *App) count(phase history.Phase) {
 	held := Held("self")
 	delete(held, "rss")
 	held["goroutines"] = int64(runtime.NumGoroutine())
-	a.log.Put(&history.Resources{Target: history.App(a.c.Slot, a.c.Run), Phase: phase, Count: held})
+	a.log.Put(&history.Resources{Target: history.App(a.c.Node, a.c.Run), Phase: phase, Count: held})
 }
 
 // Now returns the time since the zero of the run.
@@ -164,12 +164,12 @@ func (a *App) Put(b history.Body) { a.log.Put(b) }
 
 // Bug writes that a promise was broken which no other record shows.
 func (a *App) Bug(format string, args ...any) {
-	a.log.Put(&history.Logged{Target: history.App(a.c.Slot, a.c.Run), Line: "BUG: " + fmt.Sprintf(format, args...)})
+	a.log.Put(&history.Logged{Target: history.App(a.c.Node, a.c.Run), Line: "BUG: " + fmt.Sprintf(format, args...)})
 }
 
 // Nonce returns a number that no other connection or window of the run has.
 func (a *App) Nonce() uint64 {
-	return load.Nonce(a.c.Seed, history.App(a.c.Slot, a.c.Run), a.nonces.Add(1))
+	return load.Nonce(a.c.Seed, history.App(a.c.Node, a.c.Run), a.nonces.Add(1))
 }
 
 // Load loads a word that the peer may be writing.

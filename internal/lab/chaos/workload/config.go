@@ -13,10 +13,10 @@ import (
 type Config struct {
 	Zero int64  `json:"zero"` // CLOCK_MONOTONIC at the zero of the run, ns
 	Seed uint64 `json:"seed"`
-	Slot int    `json:"slot"` // of the node; its ID
-	Run  int    `json:"run"`  // counts the starts of the application of this slot from 1
+	Node int    `json:"node"` // its index
+	Run  int    `json:"run"`  // counts the starts of the application of this node from 1
 
-	Socket  string `json:"socket"`  // of the slot's fabricd
+	Socket  string `json:"socket"`  // of the node's fabricd
 	Admin   string `json:"admin"`   // admin socket of the same
 	History string `json:"history"` // file to write; it does not exist yet
 	Control string `json:"control"` // file with a [Control], which may come and change; empty: none
@@ -27,9 +27,9 @@ type Config struct {
 	Plan load.Plan `json:"plan"`
 }
 
-// A Peer is another slot that this application talks to.
+// A Peer is another node that this application talks to.
 type Peer struct {
-	Slot   int  `json:"slot"`
+	Node   int  `json:"node"`
 	Client bool `json:"client"` // this end connects
 	Late   bool `json:"late"`   // it may not be there yet
 }

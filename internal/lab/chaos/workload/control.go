@@ -20,7 +20,7 @@ type Control struct {
 	Slow int  `json:"slow"` // messages per second that each connection receives; 0: all
 	Anew int  `json:"anew"` // counts the times that the application closes all and begins anew
 	Rest bool `json:"rest"` // it begins nothing more: the run is about to end
-	// IDs are the node IDs of slots where they are not the slot's number.
+	// IDs are the IDs of nodes, by index, where the two differ.
 	IDs map[int]int `json:"ids,omitempty"`
 }
 
@@ -116,12 +116,12 @@ func (a *App) setIDs(ids map[int]int) {
 	a.ids = ids
 }
 
-// nodeOf returns the node ID of a slot.
-func (a *App) nodeOf(slot int) fabric.NodeID {
+// nodeOf returns the ID of a node.
+func (a *App) nodeOf(node int) fabric.NodeID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if id, ok := a.ids[slot]; ok {
+	if id, ok := a.ids[node]; ok {
 		return fabric.NodeID(id)
 	}
-	return fabric.NodeID(slot)
+	return fabric.NodeID(node)
 }

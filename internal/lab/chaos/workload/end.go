@@ -55,9 +55,9 @@ func (s *session) newEnd(conn *fabric.Conn, kind load.Kind) *end {
 }
 
 // dial connects to peer and greets it; nil if that failed.
-func (s *session) dial(slot int, kind load.Kind) *end {
-	call := s.app.calls.begin(history.Call{Name: "connect", To: &slot}, true)
-	conn, err := s.node.DialAddr(s.ctx, fabric.Addr{Node: s.app.nodeOf(slot), Port: Port})
+func (s *session) dial(node int, kind load.Kind) *end {
+	call := s.app.calls.begin(history.Call{Name: "connect", To: &node}, true)
+	conn, err := s.node.DialAddr(s.ctx, fabric.Addr{Node: s.app.nodeOf(node), Port: Port})
 	s.app.calls.end(call, 0, statusOf(err))
 	if err != nil {
 		return nil

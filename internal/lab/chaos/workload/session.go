@@ -201,7 +201,7 @@ func (s *session) talk() {
 	}
 	for _, p := range c.Peers {
 		if p.Client {
-			s.keepAll(p.Slot)
+			s.keepAll(p.Node)
 		}
 	}
 	s.wg.Go(s.watchSignals)

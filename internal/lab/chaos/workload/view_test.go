@@ -81,7 +81,7 @@ func TestANewIncarnationHasAView(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := newTap()
-	a := newApp(Config{Slot: i, Run: 1, Seed: 7}, NewLog(log, history.App(i, 1), clock))
+	a := newApp(Config{Node: i, Run: 1, Seed: 7}, NewLog(log, history.App(i, 1), clock))
 	const tries = 3
 	var asked atomic.Int32 // for the table of the new incarnation, which has it late
 	a.incarnations = func(context.Context) (all []history.Member, err error) {

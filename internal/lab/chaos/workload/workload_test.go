@@ -40,10 +40,10 @@ func TestApplicationsTalk(t *testing.T) {
 	var wg sync.WaitGroup
 	logs := make([]bytes.Buffer, nodes)
 	for i := range nodes {
-		cfg := Config{Slot: i, Run: 1, Seed: 7, Plan: plan()}
+		cfg := Config{Node: i, Run: 1, Seed: 7, Plan: plan()}
 		for j := range nodes {
 			if j != i {
-				cfg.Peers = append(cfg.Peers, Peer{Slot: j, Client: i < j})
+				cfg.Peers = append(cfg.Peers, Peer{Node: j, Client: i < j})
 			}
 		}
 		a := newApp(cfg, NewLog(&logs[i], history.App(i, 1), clock))
