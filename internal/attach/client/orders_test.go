@@ -37,7 +37,7 @@ var mistakes = []struct{ name, old, new, story, shows string }{
 // doorbell: Go's atomics are sequentially consistent, so interleavings of steps are the only possible
 // executions.
 func stepped(t *testing.T) string {
-	doorbell, channel := contents(t, "../../shm/doorbell.go"), contents(t, "channel.go")
+	doorbell, channel := contents(t, "../../shm/doorbell.go"), contents(t, "shmpath.go")
 	reader := replaced(t, "reader", contents(t, "../../ring/reader.go"), "shown atomic.Uint64", "shown readerPlace")
 	writer := replaced(t, "writer", contents(t, "../../ring/writer.go"), "dshown atomic.Uint64", "dshown writerPlace")
 	for old, with := range map[string]string{
@@ -60,7 +60,7 @@ func stepped(t *testing.T) string {
 	return overlaid(t, map[string]string{
 		"../../ring/reader.go": replaced(t, "reader", reader, `import "sync/atomic"`, ""),
 		"../../ring/writer.go": replaced(t, "writer", writer, `import "sync/atomic"`, ""),
-		"channel.go":           channel, "../../shm/doorbell.go": doorbell,
+		"shmpath.go":           channel, "../../shm/doorbell.go": doorbell,
 		"../../ring/word_unsafe.go":  contents(t, "testdata/orders/word_unsafe.go"),
 		"../../shm/doorbell_step.go": contents(t, "testdata/orders/doorbell_step.go"),
 		"search_test.go":             contents(t, "testdata/orders/search_test.go"),
