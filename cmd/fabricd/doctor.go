@@ -118,7 +118,7 @@ func printPlan(w io.Writer, p doctor.Plan) error {
       messages       %[8]s at most of each that no application has read;
                      one application has memory for %[7]s
       descriptors    %[9]d of fabricd
-`, plural(int(p.Connections), "connection"), size(uint64(p.Channels)), size(uint64(p.Channel)), p.Applications,
+`, plural(int(p.Connections), "connection"), size(uint64(p.ShmPaths)), size(uint64(p.ShmPath)), p.Applications,
 		p.Ends, p.Inside, plural(int(p.Fit), "connection"), size(uint64(p.Unread)), p.Outside,
 		plural(int(p.Users), "user"), p.UserEnds)
 	for _, lack := range p.Lacks {

@@ -170,7 +170,7 @@ func ringsOf(r daemon.RingStatus) string {
 		return "none: " + r.None
 	}
 	text := fmt.Sprintf("%d slots and %s each way, released by %d %%, %s in all; huge pages %s",
-		r.Slots, size(uint64(r.Data)), r.Release, size(uint64(r.Channel)), r.HugePages)
+		r.Slots, size(uint64(r.Data)), r.Release, size(uint64(r.ShmPath)), r.HugePages)
 	if r.Small != "" {
 		text += ", small ones at the start: " + r.Small
 	}

@@ -80,7 +80,7 @@ func TestLinksShowTheirProvider(t *testing.T) {
 func TestStatusSaysEachThingOnce(t *testing.T) {
 	st := daemon.Status{Name: "rack-1", Role: daemon.RoleNode, State: "joining", Detail: "no ID yet: waiting for the host",
 		ID: 0xFFFF, Host: "lost", HostDetail: "lost: connection refused", Term: 3, UptimeSec: 125,
-		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", Channel: 561152}, Trust: "host", Panics: 3, Counts: daemon.Counts{Nodes: 2, Links: 1}}
+		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", ShmPath: 561152}, Trust: "host", Panics: 3, Counts: daemon.Counts{Nodes: 2, Links: 1}}
 	text, err := json.Marshal(struct {
 		daemon.Status
 		New  int  `json:"new_thing_ms"`

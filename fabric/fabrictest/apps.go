@@ -34,7 +34,7 @@ func newApps(n *engine.Node) (*apps, error) {
 			return c, nil
 		},
 		NewSession: func(c attach.Credentials) (attach.NodeSession, error) { return n.NewSession(c), nil },
-		NoChannels: outside,
+		NoShmPaths: outside,
 		NoPaths:    outside,
 	})
 	if err != nil {

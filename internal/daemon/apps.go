@@ -21,7 +21,7 @@ type apps struct {
 // openApps begins to serve applications: this process, and others by the socket if there
 // is one. Until the node is a member they are refused, with that reason.
 func (d *Daemon) openApps(context.Context) error {
-	none, err := d.tryChannels()
+	none, err := d.tryShmPaths()
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (d *Daemon) openApps(context.Context) error {
 			return err
 		}
 	}
-	d.live.set(func(p *parts) { p.noChannels = none })
+	d.live.set(func(p *parts) { p.noShmPaths = none })
 	ctx, stop := context.WithCancel(context.Background())
 	delivery, abort := context.WithCancel(context.Background())
 	a := &apps{stop: stop, abort: abort, done: make(chan struct{})}
@@ -67,8 +67,8 @@ func (d *Daemon) tryApps() error {
 	return err
 }
 
-// serving says how applications are served. noChannels is why they get no channels.
-func (d *Daemon) serving(delivery context.Context, noChannels string) server.Options {
+// serving says how applications are served. noShmPaths is why they get no channels.
+func (d *Daemon) serving(delivery context.Context, noShmPaths string) server.Options {
 	o := d.cfg.Local
 	may, _ := d.cfg.sharesMemory()
 	app, user := o.Quotas.limits()
@@ -81,7 +81,7 @@ func (d *Daemon) serving(delivery context.Context, noChannels string) server.Opt
 		NewSession: d.newSession,
 		Delivery:   delivery,
 		NoDirect:   !may || shm.Absent() != nil,
-		NoChannels: noChannels,
+		NoShmPaths: noShmPaths,
 		NoPaths:    d.cfg.NoPaths(),
 		MaxPaths:   int64(d.cfg.maxPaths()),
 		Rings:      o.Rings,

@@ -8,7 +8,7 @@ import (
 
 // Costs are the resources that connections take of a node with some configuration.
 type Costs struct {
-	Channel int64 // bytes of the memory of a channel within the node
+	ShmPath int64 // bytes of the memory of a channel within the node
 	// Ends are those of channels that an application may have, and UserEnds those of
 	// all applications of one user.
 	Ends, UserEnds int64
@@ -37,7 +37,7 @@ func CostsOf(c Config) Costs {
 	}
 	return Costs{
 		Path: path, UserFiles: files, UserPaths: paths,
-		Channel: server.ChannelSize(c.Local.Rings), Ends: server.SessionLimits().Channels, UserEnds: server.UserLimits().Channels,
+		ShmPath: server.ShmPathSize(c.Local.Rings), Ends: server.SessionLimits().ShmPaths, UserEnds: server.UserLimits().ShmPaths,
 		Unread: engine.MessageWindow, Descriptors: 1, Attached: 1,
 		Fit: int64(engine.Fits(newConnMemory(c.Local.Quotas, shm.Limit, nil).get())),
 	}

@@ -126,8 +126,8 @@ type parts struct {
 	store     *trust.Store
 	addresses addresses
 	small     string // why channels have small pages, if huge ones were to be tried
-	// noChannels is why there are none.
-	noChannels string
+	// noShmPaths is why there are none.
+	noShmPaths string
 	// Providers that are open, nil before they are, and those that cannot be.
 	carried     []string
 	unavailable []Unavailable

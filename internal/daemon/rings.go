@@ -37,7 +37,7 @@ func ringSettings() []Setting {
 func (d *Daemon) ringStatus() RingStatus {
 	live, r := d.live.get(), d.cfg.Local.Rings
 	return RingStatus{Slots: r.Slots, Data: r.Data, Release: r.Release, HugePages: d.cfg.Local.HugePages.String(),
-		Small: live.small, Channel: int(server.ChannelSize(r)), None: live.noChannels}
+		Small: live.small, ShmPath: int(server.ShmPathSize(r)), None: live.noShmPaths}
 }
 
 func validRings(r ring.Params) bool { return r.Check() == nil }
@@ -75,14 +75,14 @@ func sizeText(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// tryChannels finds out whether this process can make memory for channels, before a connection
+// tryShmPaths finds out whether this process can make memory for channels, before a connection
 // needs it, and returns why applications of this node are not to have any.
-func (d *Daemon) tryChannels() (why string, err error) {
+func (d *Daemon) tryShmPaths() (why string, err error) {
 	may, must := d.cfg.sharesMemory()
 	if !may {
 		return "shared memory is left out by the setting providers", nil
 	}
-	switch err = server.CheckChannels(d.cfg.Local.Rings); {
+	switch err = server.CheckShmPaths(d.cfg.Local.Rings); {
 	case err == nil:
 		return "", nil
 	case must:

@@ -32,7 +32,7 @@ func TestSizesAreWrittenAndRead(t *testing.T) {
 }
 
 // The two applications of a node have what it was told.
-func TestChannelsAreAsConfigured(t *testing.T) {
+func TestShmPathsAreAsConfigured(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
 	c.Local.Rings = ring.Params{Slots: 64, Data: 64 << 10, Release: 50}
 	if _, err := Init(c, ""); err != nil {
@@ -40,7 +40,7 @@ func TestChannelsAreAsConfigured(t *testing.T) {
 	}
 	d := startTest(t, c)
 	got := d.Status().Rings
-	if want := (RingStatus{Slots: 64, Data: 64 << 10, Release: 50, HugePages: "off", Channel: got.Channel}); got != want || got.Channel < 2*(64<<10) {
+	if want := (RingStatus{Slots: 64, Data: 64 << 10, Release: 50, HugePages: "off", ShmPath: got.ShmPath}); got != want || got.ShmPath < 2*(64<<10) {
 		t.Errorf("status says %+v, want %+v", got, want)
 	}
 }
@@ -104,7 +104,7 @@ func TestPageOfRingsIsTrue(t *testing.T) {
 			t.Errorf("docs/rings.md has no row %q with %s", want, s.Allowed)
 		}
 	}
-	if want := fmt.Sprintf("%d KiB by\ndefault", server.ChannelSize(ring.Default)>>10); !strings.Contains(string(page), want) {
+	if want := fmt.Sprintf("%d KiB by\ndefault", server.ShmPathSize(ring.Default)>>10); !strings.Contains(string(page), want) {
 		t.Errorf("docs/rings.md does not say that a channel takes %q", want)
 	}
 }

@@ -71,7 +71,7 @@ type RingStatus struct {
 	Release   int    `json:"release_percent"`
 	HugePages string `json:"huge_pages"`            // off, try or require
 	Small     string `json:"small_pages,omitempty"` // why there were none at the start, with try
-	Channel   int    `json:"channel_bytes"`         // of both rings of a channel
+	ShmPath   int    `json:"channel_bytes"`         // of both rings of a channel
 	None      string `json:"none,omitempty"`        // why there are no channels
 }
 

@@ -111,9 +111,9 @@ func TestJudge(t *testing.T) {
 }
 
 func TestPlanFor(t *testing.T) {
-	costs := daemon.Costs{Channel: 1000, Ends: 128, UserEnds: 256, Unread: 100, Fit: 129, Descriptors: 1, Attached: 1, Path: 1, UserFiles: 130, UserPaths: 129}
+	costs := daemon.Costs{ShmPath: 1000, Ends: 128, UserEnds: 256, Unread: 100, Fit: 129, Descriptors: 1, Attached: 1, Path: 1, UserFiles: 130, UserPaths: 129}
 	p := PlanFor(129, costs, Facts{Memory: 129_000, Descriptors: 300})
-	if p.Channels != 129_000 || p.Fit != 129 || p.Applications != 3 || p.Users != 2 || p.Inside != 261 || p.Outside != 259 || len(p.Lacks) != 0 {
+	if p.ShmPaths != 129_000 || p.Fit != 129 || p.Applications != 3 || p.Users != 2 || p.Inside != 261 || p.Outside != 259 || len(p.Lacks) != 0 {
 		t.Errorf("%+v", p)
 	}
 	costs.Fit, costs.UserFiles, costs.UserPaths = 128, 129, 128
@@ -133,7 +133,7 @@ func TestPlanFor(t *testing.T) {
 		t.Errorf("without paths: %+v", p)
 	}
 	costs = daemon.CostsOf(daemon.Default())
-	if p := PlanFor(min(MaxPlan, costs.Fit, costs.UserPaths, costs.UserFiles-costs.Attached), costs, Facts{Memory: -1}); len(p.Lacks) != 0 || p.Channels <= 0 || p.Fit < 100 {
+	if p := PlanFor(min(MaxPlan, costs.Fit, costs.UserPaths, costs.UserFiles-costs.Attached), costs, Facts{Memory: -1}); len(p.Lacks) != 0 || p.ShmPaths <= 0 || p.Fit < 100 {
 		t.Errorf("where nothing is known: %+v", p)
 	}
 }

@@ -14,8 +14,8 @@ type Plan struct {
 	Connections int64 `json:"connections"`
 
 	// Within the node: each between two attached applications.
-	Channel      int64 `json:"channel_bytes"`             // of one connection
-	Channels     int64 `json:"channels_bytes"`            // of all connections, if all have a channel
+	ShmPath      int64 `json:"channel_bytes"`             // of one connection
+	ShmPaths     int64 `json:"channels_bytes"`            // of all connections, if all have a channel
 	Ends         int64 `json:"channel_ends"`              // limit of an application
 	UserEnds     int64 `json:"channel_ends_of_user"`      // limit of all applications of one user
 	Applications int64 `json:"applications"`              // the least number that can have all these channels
@@ -35,7 +35,7 @@ type Plan struct {
 func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 	p := Plan{
 		Connections: n,
-		Channel:     costs.Channel, Channels: n * costs.Channel, Ends: costs.Ends, UserEnds: costs.UserEnds,
+		ShmPath:     costs.ShmPath, ShmPaths: n * costs.ShmPath, Ends: costs.Ends, UserEnds: costs.UserEnds,
 		Applications: max(2, over(2*n, costs.Ends)), Users: over(2*n, costs.UserEnds),
 		Unread: costs.Unread, Fit: costs.Fit,
 		Lacks: []string{},
@@ -48,7 +48,7 @@ func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 		}
 	}
 	if f.Memory >= 0 {
-		lack("bytes for channels", p.Channels, uint64(f.Memory))
+		lack("bytes for channels", p.ShmPaths, uint64(f.Memory))
 	}
 	lack("connections between nodes of one application, by conn-memory", n, uint64(p.Fit))
 	if f.Descriptors > 0 {

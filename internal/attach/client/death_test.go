@@ -355,11 +355,11 @@ func TestPeersSeeAnApplicationDie(t *testing.T) {
 	}
 }
 
-// TestPeerDiesAtEveryStepOfAChannel kills the other application at each step of setting up a
+// TestPeerDiesAtEveryStepOfAShmPath kills the other application at each step of setting up a
 // channel, and in the middle of its traffic: the calls here end with a reset, promptly, after a
 // part of the sent bytes, and no resource is left. It does so in the namespaces of this process and
 // in others.
-func TestPeerDiesAtEveryStepOfAChannel(t *testing.T) {
+func TestPeerDiesAtEveryStepOfAShmPath(t *testing.T) {
 	for _, role := range roles {
 		t.Run("which "+role, func(t *testing.T) { peerDies(t, role, nil) })
 		t.Run("which "+role+" in other namespaces", func(t *testing.T) { peerDies(t, role, apart()) })

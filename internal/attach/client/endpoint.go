@@ -35,7 +35,7 @@ type endpoint struct {
 	// The locks cover whole calls, so that the bytes of two calls do not mix; a ctx ends the wait.
 	sending, receiving Mutex
 
-	ch       atomic.Pointer[channel]
+	shmPath  atomic.Pointer[shmPath]
 	path     atomic.Pointer[messagePath]
 	far      farPeer
 	shutOut  atomic.Bool // CloseWrite was called; set under sending
@@ -80,7 +80,7 @@ type upgradeState struct {
 	freeing   sync.Once     // guards unmapping the channels' memory
 	tries     int           // attempts to get a channel; guarded by sending
 	upgrading bool          // a channel has been asked for, or waits for the peer
-	spent     []*channel    // abandoned ones
+	spent     []*shmPath    // abandoned ones
 	joining   chan struct{} // closed when the request for a path has a result; nil before the first
 	pause     backoff       // after a failed request for a path
 }
@@ -387,8 +387,8 @@ func (e *endpoint) shut() bool {
 	e.closed = true
 	e.live.Store(nil)
 	data, watching := e.data, e.polled.by
-	if ch := e.ch.Load(); ch != nil && first {
-		ch.hangUp()
+	if sp := e.shmPath.Load(); sp != nil && first {
+		sp.hangUp()
 	}
 	if p := e.path.Load(); p != nil && first {
 		p.interrupt()

@@ -25,9 +25,9 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 		"aborted":                   {func(_ *service, e *endpoint) { e.Abort("tired of it\n") }, "tired of it"},
 		"its process dead": {func(_ *service, e *endpoint) {
 			e.data.close() // a kernel closes descriptors in any order
-			if ch := e.ch.Load(); ch != nil {
-				ch.room.Close()
-				ch.data.Close()
+			if sp := e.shmPath.Load(); sp != nil {
+				sp.room.Close()
+				sp.data.Close()
 			}
 			e.c.conn.Close()
 		}, attach.CauseDied},
@@ -41,7 +41,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 			"data socket": func(t *testing.T, s *service) (attach.Endpoint, attach.Endpoint) {
 				return connect(t, s.dial(t), s.dial(t))
 			},
-			"channel": func(t *testing.T, s *service) (attach.Endpoint, attach.Endpoint) { return channeled(t, s) },
+			"channel": func(t *testing.T, s *service) (attach.Endpoint, attach.Endpoint) { return overShmPath(t, s) },
 		} {
 			t.Run(name+"/"+way, func(t *testing.T) {
 				s := serve(t, nil)

@@ -26,7 +26,7 @@ type hostileNode struct {
 
 	// Of channels; rings nil: the defaults.
 	rings   *proto.RingsBody
-	channel func() (proto.Message, *os.File)
+	shmPath func() (proto.Message, *os.File)
 	joined  chan proto.JoinedBody
 
 	mu     sync.Mutex // guards writes
@@ -98,8 +98,8 @@ func (n *hostileNode) answer(o proto.Op, body []byte) (proto.Message, *os.File) 
 		return &proto.MemAdd{Size: size}, f
 	case proto.OpRings:
 		return n.rings, nil
-	case proto.OpChannel:
-		return n.channel()
+	case proto.OpShmPath:
+		return n.shmPath()
 	case proto.OpDoorbell:
 		near, far, err := shm.DoorbellPair()
 		if err != nil {

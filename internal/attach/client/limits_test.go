@@ -240,7 +240,7 @@ func TestMemoryOverALimit(t *testing.T) {
 			k.must(t, "talk 100")
 			want := attach.ViaSocket
 			if c.why == "" {
-				want = attach.ViaChannel
+				want = attach.ViaShmPath
 			}
 			eventually(t, "the way is "+want, func() bool {
 				ways := s.ways()
@@ -263,7 +263,7 @@ func TestMemoryOverALimit(t *testing.T) {
 			for range 10 {
 				k.must(t, "talk 500")
 			}
-			eventually(t, "there is a channel", func() bool { return ep.(*endpoint).ch.Load() != nil })
+			eventually(t, "there is a channel", func() bool { return ep.(*endpoint).shmPath.Load() != nil })
 			k.must(t, "talk 10")
 			k.kill()
 		})
@@ -326,7 +326,7 @@ func TestFullDevShm(t *testing.T) {
 	for range 10 {
 		k.must(t, "talk 500")
 	}
-	eventually(t, "there is a channel", func() bool { return ep.(*endpoint).ch.Load() != nil })
+	eventually(t, "there is a channel", func() bool { return ep.(*endpoint).shmPath.Load() != nil })
 	k.must(t, "talk 10")
 	k.kill()
 }

@@ -41,13 +41,13 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 				if upgrade {
 					a.(*endpoint).upgrade(false)
 					eventually(t, "the peer reads at the channel", func() bool {
-						ch := a.(*endpoint).ch.Load()
-						return ch != nil && ch.out.ReaderReady()
+						sp := a.(*endpoint).shmPath.Load()
+						return sp != nil && sp.out.ReaderReady()
 					})
 					q.sendAll(rng)
 				}
 				q.drain(b, rng)
-				if !through(a) && !a.(*endpoint).ch.Load().switched.Load() || !b.(*endpoint).ch.Load().reading.Load() {
+				if !through(a) && !a.(*endpoint).shmPath.Load().switched.Load() || !b.(*endpoint).shmPath.Load().reading.Load() {
 					t.Error("the stream does not go through the channel")
 				}
 				check(t, "Close", a.Close(), status.OK)

@@ -11,24 +11,24 @@ import (
 // wake each other. WRONG is whether this one is made. Each shows in a story of
 // testdata/orders.
 var mistakes = []struct{ name, old, new, story, shows string }{
-	{"reader-looks-then-arms", "	ch.in.Arm()\n	if ch.in.Pending() || ch.ended() {\n",
-		"	looked := WRONG && (ch.in.Pending() || ch.ended())\n	ch.in.Arm()\n	if looked || !WRONG && (ch.in.Pending() || ch.ended()) {\n",
+	{"reader-looks-then-arms", "	sp.in.Arm()\n	if sp.in.Pending() || sp.ended() {\n",
+		"	looked := WRONG && (sp.in.Pending() || sp.ended())\n	sp.in.Arm()\n	if looked || !WRONG && (sp.in.Pending() || sp.ended()) {\n",
 		"pieces", "reader waits at its doorbell for ever"},
-	{"writer-asks-then-publishes", "	n, err := ch.out.Write(p)\n	if n > 0 && ch.out.WakeReader() {\n",
-		"	asked := WRONG && ch.out.WakeReader()\n	n, err := ch.out.Write(p)\n	if n > 0 && (asked || !WRONG && ch.out.WakeReader()) {\n",
+	{"writer-asks-then-publishes", "	n, err := sp.out.Write(p)\n	if n > 0 && sp.out.WakeReader() {\n",
+		"	asked := WRONG && sp.out.WakeReader()\n	n, err := sp.out.Write(p)\n	if n > 0 && (asked || !WRONG && sp.out.WakeReader()) {\n",
 		"pieces", "reader waits at its doorbell for ever"},
-	{"writer-looks-then-arms", "	ch.out.Arm()\n	if ch.out.Room() || ch.cut.Load() || ch.out.Gone() {\n",
-		"	looked := WRONG && ch.out.Room()\n	ch.out.Arm()\n	if looked || !WRONG && ch.out.Room() || ch.cut.Load() || ch.out.Gone() {\n",
+	{"writer-looks-then-arms", "	sp.out.Arm()\n	if sp.out.Room() || sp.cut.Load() || sp.out.Gone() {\n",
+		"	looked := WRONG && sp.out.Room()\n	sp.out.Arm()\n	if looked || !WRONG && sp.out.Room() || sp.cut.Load() || sp.out.Gone() {\n",
 		"room-told-at-once", "writer waits at its doorbell for ever"},
-	{"end-is-looked-at-behind-the-pieces", "	over = ch.ended() // before reading: what was written by then counts\n	n, err = ch.in.Read(p)\n",
-		"	over = !WRONG && ch.ended()\n	n, err = ch.in.Read(p)\n	over = over || WRONG && ch.ended()\n",
+	{"end-is-looked-at-behind-the-pieces", "	over = sp.ended() // before reading: what was written by then counts\n	n, err = sp.in.Read(p)\n",
+		"	over = !WRONG && sp.ended()\n	n, err = sp.in.Read(p)\n	over = over || WRONG && sp.ended()\n",
 		"end-behind-pieces", "the end comes after"},
-	{"poll-arms-and-does-not-look", "			in = ch.in.Pending()\n", "			in = !WRONG && ch.in.Pending()\n",
+	{"poll-arms-and-does-not-look", "			in = sp.in.Pending()\n", "			in = !WRONG && sp.in.Pending()\n",
 		"poll-for-pieces", "poller waits to be told for ever"},
-	{"poll-arms-and-then-says-so", "			ch.dataWatched.Store(true)\n			ch.in.Arm()\n",
-		"			if WRONG {\n				ch.in.Arm()\n				ch.dataWatched.Store(true)\n			} else {\n				ch.dataWatched.Store(true)\n				ch.in.Arm()\n			}\n",
+	{"poll-arms-and-then-says-so", "			sp.dataWatched.Store(true)\n			sp.in.Arm()\n",
+		"			if WRONG {\n				sp.in.Arm()\n				sp.dataWatched.Store(true)\n			} else {\n				sp.dataWatched.Store(true)\n				sp.in.Arm()\n			}\n",
 		"poll-for-pieces", "poller waits to be told for ever"},
-	{"rings-are-kept-from-who-polls", "		ch.changed()\n", "		if !WRONG {\n			ch.changed()\n		}\n",
+	{"rings-are-kept-from-who-polls", "		sp.changed()\n", "		if !WRONG {\n			sp.changed()\n		}\n",
 		"poll-for-room", "poller waits to be told for ever"},
 }
 
@@ -37,7 +37,7 @@ var mistakes = []struct{ name, old, new, story, shows string }{
 // doorbell: Go's atomics are sequentially consistent, so interleavings of steps are the only possible
 // executions.
 func stepped(t *testing.T) string {
-	doorbell, channel := contents(t, "../../shm/doorbell.go"), contents(t, "shmpath.go")
+	doorbell, shmPath := contents(t, "../../shm/doorbell.go"), contents(t, "shmpath.go")
 	reader := replaced(t, "reader", contents(t, "../../ring/reader.go"), "shown atomic.Uint64", "shown readerPlace")
 	writer := replaced(t, "writer", contents(t, "../../ring/writer.go"), "dshown atomic.Uint64", "dshown writerPlace")
 	for old, with := range map[string]string{
@@ -52,15 +52,15 @@ func stepped(t *testing.T) string {
 		"roomWatched, dataWatched atomic.Bool": "roomWatched, dataWatched steppedBool",
 		"watched *atomic.Bool":                 "watched *steppedBool",
 	} {
-		channel = replaced(t, "channel", channel, old, with)
+		shmPath = replaced(t, "shmPath", shmPath, old, with)
 	}
 	for _, m := range mistakes {
-		channel = replaced(t, m.name, channel, m.old, strings.ReplaceAll(m.new, "WRONG", `(mistake == "`+m.name+`")`))
+		shmPath = replaced(t, m.name, shmPath, m.old, strings.ReplaceAll(m.new, "WRONG", `(mistake == "`+m.name+`")`))
 	}
 	return overlaid(t, map[string]string{
 		"../../ring/reader.go": replaced(t, "reader", reader, `import "sync/atomic"`, ""),
 		"../../ring/writer.go": replaced(t, "writer", writer, `import "sync/atomic"`, ""),
-		"shmpath.go":           channel, "../../shm/doorbell.go": doorbell,
+		"shmpath.go":           shmPath, "../../shm/doorbell.go": doorbell,
 		"../../ring/word_unsafe.go":  contents(t, "testdata/orders/word_unsafe.go"),
 		"../../shm/doorbell_step.go": contents(t, "testdata/orders/doorbell_step.go"),
 		"search_test.go":             contents(t, "testdata/orders/search_test.go"),

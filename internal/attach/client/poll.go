@@ -120,9 +120,9 @@ func (e *endpoint) watchAll() {
 		return
 	}
 	e.watch(&e.polled.data, func() (io.Closer, error) { return e.data.watch(e.wg.Go, e.notify) })
-	if ch := e.ch.Load(); ch != nil {
-		e.watch(&ch.watchers.room, func() (io.Closer, error) { return e.watchDoorbell(ch.room) })
-		e.watch(&ch.watchers.data, func() (io.Closer, error) { return e.watchDoorbell(ch.data) })
+	if sp := e.shmPath.Load(); sp != nil {
+		e.watch(&sp.watchers.room, func() (io.Closer, error) { return e.watchDoorbell(sp.room) })
+		e.watch(&sp.watchers.data, func() (io.Closer, error) { return e.watchDoorbell(sp.data) })
 	}
 	if p := e.path.Load(); p != nil {
 		e.watch(&e.polled.path, func() (io.Closer, error) { return e.watchPath(p) })

@@ -60,8 +60,8 @@ func scribbler(path string) error {
 // scribble writes to the ring that it may write to, and stores into both until
 // the peer is gone. It returns how often.
 func scribble(ep attach.Endpoint, rng *rand.Rand) (stores int) {
-	ch := ep.(*endpoint).ch.Load()
-	mem, order := ch.region.Bytes(), binary.NativeEndian
+	sp := ep.(*endpoint).shmPath.Load()
+	mem, order := sp.region.Bytes(), binary.NativeEndian
 	const head, slot = 512, 64 // SPEC.md
 	values := []uint64{0, 1, 57, 1 << 31, 1<<32 - 1}
 	for ; stores%1024 != 0 || ep.Ready()&attach.PollHup == 0; stores++ {
@@ -74,7 +74,7 @@ func scribble(ep attach.Endpoint, rng *rand.Rand) (stores int) {
 			word := half[8*rng.IntN(head/8):]
 			order.PutUint64(word, order.Uint64(word)+v)
 		case 2, 3, 4: // a piece, so that there is something to be read
-			ch.out.Write(make([]byte, 1+rng.IntN(200))) // which fails once it is broken
+			sp.out.Write(make([]byte, 1+rng.IntN(200))) // which fails once it is broken
 		default: // the length of a piece, there and back
 			word := half[head+slot*rng.IntN(64):]
 			for right, n := order.Uint64(word), 0; n < 64; n++ {
@@ -94,7 +94,7 @@ func TestRingsChangeWhileTheyAreRead(t *testing.T) {
 	s := serve(t, nil)
 	bad := start(t, s, "ATTACH_TEST_SCRIBBLER="+s.path)
 	port := addr.Port(bad.number(t, "port"))
-	good, peer := channeled(t, s)
+	good, peer := overShmPath(t, s)
 	sess := s.dial(t)
 	// The bound counts connections and not the time: a call may wait for all of its limit for bytes
 	// that the other process has spoiled.

@@ -22,7 +22,7 @@ import (
 //
 // The writing side is guarded by the endpoint's sending, the reading side by its receiving.
 // Read-only checks of the rest of the shared memory are made under the endpoint's mu.
-type channel struct {
+type shmPath struct {
 	region *shm.Region
 	out    *ring.Writer
 	in     *ring.Reader
@@ -56,9 +56,9 @@ func (e *endpoint) join() {
 	if err != nil {
 		return
 	}
-	var m proto.ChannelBody
+	var m proto.ShmPathBody
 	e.c.at("asking")
-	f, err := e.request(ctx, request{op: proto.OpChannel, ended: status.Reset}, &m)
+	f, err := e.request(ctx, request{op: proto.OpShmPath, ended: status.Reset}, &m)
 	if errors.Is(err, shm.ErrDescriptorLost) { // the node made a channel, but its memory was lost on the way
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
 	}
@@ -66,24 +66,24 @@ func (e *endpoint) join() {
 		return
 	}
 	e.c.at("memory")
-	ch, small, err := e.make(m, settings, f)
+	sp, small, err := e.make(m, settings, f)
 	if err != nil {
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
 		return
 	}
 	e.c.at("made")
-	if !e.install(ch) {
-		ch.close()
+	if !e.install(sp) {
+		sp.close()
 		return
 	}
 	e.c.at("installed")
 	e.ask(ctx, proto.OpJoined, &proto.JoinedBody{OK: 1, Why: small}, nil)
-	e.awaitSwitch(ch)
+	e.awaitSwitch(sp)
 }
 
 // make makes the channel that the node describes, with f as its memory. small is the reason why the
 // memory is not in huge pages, if it should be.
-func (e *endpoint) make(m proto.ChannelBody, settings proto.RingsBody, f *os.File) (ch *channel, small string, err error) {
+func (e *endpoint) make(m proto.ShmPathBody, settings proto.RingsBody, f *os.File) (sp *shmPath, small string, err error) {
 	if f == nil {
 		return nil, "", fmt.Errorf("node sent no memory: %w", status.Protocol)
 	}
@@ -101,34 +101,34 @@ func (e *endpoint) make(m proto.ChannelBody, settings proto.RingsBody, f *os.Fil
 		region.Release()
 		return nil, "", err
 	}
-	ch = &channel{region: region, roomSpin: e.c.tuning.spinner(), dataSpin: e.c.tuning.spinner(), changed: e.notify}
-	if err := e.fit(ch, params, m.Side); err != nil {
-		ch.close()
+	sp = &shmPath{region: region, roomSpin: e.c.tuning.spinner(), dataSpin: e.c.tuning.spinner(), changed: e.notify}
+	if err := e.fit(sp, params, m.Side); err != nil {
+		sp.close()
 		return nil, "", err
 	}
-	return ch, small, nil
+	return sp, small, nil
 }
 
-// fit creates the rings and doorbells of ch.
-func (e *endpoint) fit(ch *channel, params ring.Params, side uint8) (err error) {
-	mem := ch.region.Bytes()
+// fit creates the rings and doorbells of sp.
+func (e *endpoint) fit(sp *shmPath, params ring.Params, side uint8) (err error) {
+	mem := sp.region.Bytes()
 	rings := [2][]byte{mem[:params.Size()], mem[params.Size():]}
 	e.c.at("mapped")
-	if ch.out, err = ring.NewWriter(rings[side], params); err != nil {
+	if sp.out, err = ring.NewWriter(rings[side], params); err != nil {
 		return err
 	}
-	if ch.in, err = ring.NewReader(rings[1-side], params); err != nil {
+	if sp.in, err = ring.NewReader(rings[1-side], params); err != nil {
 		return err
 	}
-	if ch.room, err = e.doorbell(proto.DoorbellOut); err != nil {
+	if sp.room, err = e.doorbell(proto.DoorbellOut); err != nil {
 		return err
 	}
 	e.c.at("bell")
-	if ch.data, err = e.doorbell(proto.DoorbellIn); err != nil {
+	if sp.data, err = e.doorbell(proto.DoorbellIn); err != nil {
 		return err
 	}
-	ch.pending, ch.writable = ch.in.Pending, ch.out.Room
-	ch.over = ch.cut.Load
+	sp.pending, sp.writable = sp.in.Pending, sp.out.Room
+	sp.over = sp.cut.Load
 	return nil
 }
 
@@ -144,36 +144,36 @@ func (e *endpoint) doorbell(which uint8) (*shm.Doorbell, error) {
 }
 
 // close releases the resources of the channel. No call uses it any more.
-func (ch *channel) close() {
-	for _, b := range []*shm.Doorbell{ch.room, ch.data} {
+func (sp *shmPath) close() {
+	for _, b := range []*shm.Doorbell{sp.room, sp.data} {
 		if b != nil {
 			b.Close()
 		}
 	}
-	ch.region.Release()
+	sp.region.Release()
 }
 
-// install makes ch the endpoint's channel; false if the endpoint is closed.
-func (e *endpoint) install(ch *channel) bool {
+// install makes sp the endpoint's channel; false if the endpoint is closed.
+func (e *endpoint) install(sp *shmPath) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return false
 	}
-	e.ch.Store(ch)
-	ch.in.Ready()
+	e.shmPath.Store(sp)
+	sp.in.Ready()
 	if e.ends.reported.Load() || e.c.isLost() {
-		ch.stop()
+		sp.stop()
 	}
 	e.watchAll()
 	return true
 }
 
 // stop ends all waits at the channel's doorbells, now and later. Bytes in the ring can still be read.
-func (ch *channel) stop() {
-	ch.cut.Store(true)
-	ch.room.Stop()
-	ch.data.Stop()
+func (sp *shmPath) stop() {
+	sp.cut.Store(true)
+	sp.room.Stop()
+	sp.data.Stop()
 }
 
 // cut stops the channel of an endpoint whose connection has ended, and stops sending through its
@@ -181,8 +181,8 @@ func (ch *channel) stop() {
 func (e *endpoint) cut(lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ch := e.ch.Load(); ch != nil && !e.closed {
-		ch.stop()
+	if sp := e.shmPath.Load(); sp != nil && !e.closed {
+		sp.stop()
 	}
 	if lost {
 		e.ends.once.Do(func() { close(e.ends.done) })
@@ -199,12 +199,12 @@ func (e *endpoint) cut(lost bool) {
 // awaitSwitch waits until the peer has switched to the ring, and then wakes a receive that waits at
 // the data socket. It waits for the edge only: the receive consumes the doorbell's bytes. A peer that
 // cannot use its side has closed its doorbells.
-func (e *endpoint) awaitSwitch(ch *channel) {
-	err := ch.data.WaitEdge()
-	if _, ok := ch.in.Switched(); ok {
+func (e *endpoint) awaitSwitch(sp *shmPath) {
+	err := sp.data.WaitEdge()
+	if _, ok := sp.in.Switched(); ok {
 		e.kick()
-	} else if err == nil && !ch.cut.Load() {
-		e.giveUp(ch)
+	} else if err == nil && !sp.cut.Load() {
+		e.giveUp(sp)
 	}
 }
 
@@ -220,13 +220,13 @@ func (e *endpoint) kick() {
 
 // giveUp abandons a channel that the other side cannot use. Its memory stays mapped until the
 // endpoint is closed: a running call may still read it.
-func (e *endpoint) giveUp(ch *channel) {
+func (e *endpoint) giveUp(sp *shmPath) {
 	e.mu.Lock()
-	gone := e.closed || ch.switched.Load() || e.ends.reported.Load()
+	gone := e.closed || sp.switched.Load() || e.ends.reported.Load()
 	if !gone {
-		e.ch.Store(nil)
-		e.upgrades.spent = append(e.upgrades.spent, ch)
-		ch.stop()
+		e.shmPath.Store(nil)
+		e.upgrades.spent = append(e.upgrades.spent, sp)
+		sp.stop()
 	}
 	e.mu.Unlock()
 	if !gone {
@@ -237,21 +237,21 @@ func (e *endpoint) giveUp(ch *channel) {
 // heard is called when a call consumes rings of a doorbell, or does not need them. If poll has armed
 // the doorbell, a poller must poll again: the event that it waits for may be there, and the rings that
 // announce it may be consumed before the poller sees them.
-func (ch *channel) heard(b *shm.Doorbell, watched *atomic.Bool) {
+func (sp *shmPath) heard(b *shm.Doorbell, watched *atomic.Bool) {
 	if watched.Load() && watched.Swap(false) {
 		b.Drain()
-		ch.changed()
+		sp.changed()
 	}
 }
 
 // hangUp signals the peer that this side neither writes nor reads any more, and wakes all waiting
 // calls. The caller holds mu.
-func (ch *channel) hangUp() {
-	ch.out.Close()
-	ch.in.Gone()
-	ch.stop()
-	ch.room.Close()
-	ch.data.Close()
+func (sp *shmPath) hangUp() {
+	sp.out.Close()
+	sp.in.Gone()
+	sp.stop()
+	sp.room.Close()
+	sp.data.Close()
 }
 
 // free unmaps the channels' memory after the last call has left it. The endpoint is closed: no
@@ -264,42 +264,42 @@ func (e *endpoint) unmap() {
 	e.receiving.Lock(nil, nil)
 	e.mu.Lock()
 	all := e.upgrades.spent
-	if ch := e.ch.Swap(nil); ch != nil {
-		all = append(all, ch)
+	if sp := e.shmPath.Swap(nil); sp != nil {
+		all = append(all, sp)
 	}
 	e.upgrades.spent = nil
 	e.mu.Unlock()
-	for _, ch := range all {
-		ch.close()
+	for _, sp := range all {
+		sp.close()
 	}
 }
 
 // ringOut returns the channel if sent bytes go through its ring, switching to it if the peer is
 // ready. The caller holds sending.
-func (e *endpoint) ringOut() *channel {
-	ch := e.ch.Load()
-	if ch == nil || ch.switched.Load() {
-		return ch
+func (e *endpoint) ringOut() *shmPath {
+	sp := e.shmPath.Load()
+	if sp == nil || sp.switched.Load() {
+		return sp
 	}
-	if !ch.out.ReaderReady() || ch.cut.Load() {
+	if !sp.out.ReaderReady() || sp.cut.Load() {
 		return nil
 	}
-	ch.out.Start(e.moved.sent)
-	ch.switched.Store(true)
+	sp.out.Start(e.moved.sent)
+	sp.switched.Store(true)
 	e.c.at("switched")
-	ch.room.Ring() // unconditionally: the peer waits elsewhere, at its data socket
-	return ch
+	sp.room.Ring() // unconditionally: the peer waits elsewhere, at its data socket
+	return sp
 }
 
 // write writes the bytes that fit, and wakes the peer.
-func (ch *channel) write(p []byte) (int, error) {
-	ch.heard(ch.room, &ch.roomWatched)
-	if ch.cut.Load() || ch.out.Gone() {
+func (sp *shmPath) write(p []byte) (int, error) {
+	sp.heard(sp.room, &sp.roomWatched)
+	if sp.cut.Load() || sp.out.Gone() {
 		return 0, status.Reset
 	}
-	n, err := ch.out.Write(p)
-	if n > 0 && ch.out.WakeReader() {
-		ch.room.Ring()
+	n, err := sp.out.Write(p)
+	if n > 0 && sp.out.WakeReader() {
+		sp.room.Ring()
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", status.Reset, err)
@@ -308,14 +308,14 @@ func (ch *channel) write(p []byte) (int, error) {
 }
 
 // send is Send through the ring.
-func (ch *channel) send(ctx context.Context, p []byte) (sent int, err error) {
+func (sp *shmPath) send(ctx context.Context, p []byte) (sent int, err error) {
 	for {
-		n, err := ch.write(p[sent:])
+		n, err := sp.write(p[sent:])
 		if sent += n; err != nil || sent == len(p) {
 			return sent, err
 		}
 		if n == 0 {
-			err = ch.awaitRoom(ctx)
+			err = sp.awaitRoom(ctx)
 		} else if ctx.Err() != nil { // also while the reader keeps up
 			err = ended(ctx)
 		}
@@ -326,18 +326,18 @@ func (ch *channel) send(ctx context.Context, p []byte) (sent int, err error) {
 }
 
 // awaitRoom returns when the ring may have room.
-func (ch *channel) awaitRoom(ctx context.Context) error {
-	if ch.roomSpin.watch(ch.writable, ch.over) {
+func (sp *shmPath) awaitRoom(ctx context.Context) error {
+	if sp.roomSpin.watch(sp.writable, sp.over) {
 		return nil
 	}
-	ch.out.Arm()
-	if ch.out.Room() || ch.cut.Load() || ch.out.Gone() {
+	sp.out.Arm()
+	if sp.out.Room() || sp.cut.Load() || sp.out.Gone() {
 		return nil
 	}
-	err := ch.room.Wait(ctx)
-	ch.heard(ch.room, &ch.roomWatched)
-	if err == nil || canceled(err) || ch.cut.Load() {
-		return ignore(err, ch.cut.Load())
+	err := sp.room.Wait(ctx)
+	sp.heard(sp.room, &sp.roomWatched)
+	if err == nil || canceled(err) || sp.cut.Load() {
+		return ignore(err, sp.cut.Load())
 	}
 	return dataError(err) // the peer is gone, or this endpoint closed
 }
@@ -352,15 +352,15 @@ func ignore(err error, cut bool) error {
 
 // ringIn returns the channel if the next bytes come through its ring. Otherwise it returns how many
 // more bytes may come through the data socket, as an upper bound. The caller holds receiving.
-func (e *endpoint) ringIn() (ch *channel, limit uint64, err error) {
-	ch = e.ch.Load()
-	if ch == nil {
+func (e *endpoint) ringIn() (sp *shmPath, limit uint64, err error) {
+	sp = e.shmPath.Load()
+	if sp == nil {
 		return nil, unlimited, nil
 	}
-	if ch.reading.Load() {
-		return ch, 0, nil
+	if sp.reading.Load() {
+		return sp, 0, nil
 	}
-	start, ok := ch.in.Switched()
+	start, ok := sp.in.Switched()
 	got := e.moved.got.Load()
 	switch {
 	case !ok:
@@ -370,8 +370,8 @@ func (e *endpoint) ringIn() (ch *channel, limit uint64, err error) {
 	case start > got:
 		return nil, start - got, nil
 	}
-	ch.reading.Store(true)
-	return ch, 0, nil
+	sp.reading.Store(true)
+	return sp, 0, nil
 }
 
 // unlimited is more bytes than any call receives.
@@ -379,12 +379,12 @@ const unlimited = uint64(1) << 62
 
 // read reads the available bytes, and wakes the peer. over reports that no more bytes can come
 // through the ring.
-func (ch *channel) read(p []byte) (n int, over bool, err error) {
-	ch.heard(ch.data, &ch.dataWatched)
-	over = ch.ended() // before reading: what was written by then counts
-	n, err = ch.in.Read(p)
-	if ch.in.WakeWriter() {
-		ch.data.Ring()
+func (sp *shmPath) read(p []byte) (n int, over bool, err error) {
+	sp.heard(sp.data, &sp.dataWatched)
+	over = sp.ended() // before reading: what was written by then counts
+	n, err = sp.in.Read(p)
+	if sp.in.WakeWriter() {
+		sp.data.Ring()
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", status.Reset, err)
@@ -393,24 +393,24 @@ func (ch *channel) read(p []byte) (n int, over bool, err error) {
 }
 
 // ended reports whether the peer's writing has ended, as far as this side can see.
-func (ch *channel) ended() bool { return ch.cut.Load() || ch.gone.Load() || ch.in.Closed() }
+func (sp *shmPath) ended() bool { return sp.cut.Load() || sp.gone.Load() || sp.in.Closed() }
 
 // receive returns the available bytes. If there are none it returns status.Again and the channel at
 // which to wait, nil for the data socket. The end of the ring is not yet the end of the connection:
 // the data socket reports that.
-func (e *endpoint) receive(data nodeStream, p []byte) (int, *channel, error) {
+func (e *endpoint) receive(data nodeStream, p []byte) (int, *shmPath, error) {
 	for {
-		ch, limit, err := e.ringIn()
+		sp, limit, err := e.ringIn()
 		if err != nil {
 			return 0, nil, err
 		}
-		if ch != nil {
-			n, over, err := ch.read(p)
+		if sp != nil {
+			n, over, err := sp.read(p)
 			if n > 0 || err != nil {
 				return n, nil, err
 			}
 			if !over {
-				return 0, ch, status.Again
+				return 0, sp, status.Again
 			}
 		} else if uint64(len(p)) > limit {
 			p = p[:limit]
@@ -430,17 +430,17 @@ func (e *endpoint) receive(data nodeStream, p []byte) (int, *channel, error) {
 		if n > 0 {
 			e.moved.got.Add(uint64(n))
 		}
-		if err == nil || errors.Is(err, status.Again) || !e.wentOver(ch, limit) {
+		if err == nil || errors.Is(err, status.Again) || !e.wentOver(sp, limit) {
 			return n, nil, err
 		}
 	}
 }
 
-// wentOver reports whether the peer has switched to its ring since ringIn returned ch and limit. A
+// wentOver reports whether the peer has switched to its ring since ringIn returned sp and limit. A
 // peer that writes to the ring and closes at once ends the data socket while bytes are left in the
 // ring.
-func (e *endpoint) wentOver(ch *channel, limit uint64) bool {
-	if ch != nil || limit != unlimited {
+func (e *endpoint) wentOver(sp *shmPath, limit uint64) bool {
+	if sp != nil || limit != unlimited {
 		return false
 	}
 	now, limit, err := e.ringIn()
@@ -448,27 +448,27 @@ func (e *endpoint) wentOver(ch *channel, limit uint64) bool {
 }
 
 // awaitData returns when the ring may have bytes, or has ended.
-func (ch *channel) awaitData(ctx context.Context) error {
-	if ch.dataSpin.watch(ch.pending, ch.over) {
+func (sp *shmPath) awaitData(ctx context.Context) error {
+	if sp.dataSpin.watch(sp.pending, sp.over) {
 		return nil
 	}
-	ch.in.Release()
-	if ch.in.WakeWriter() {
-		ch.data.Ring()
+	sp.in.Release()
+	if sp.in.WakeWriter() {
+		sp.data.Ring()
 	}
-	ch.in.Arm()
-	if ch.in.Pending() || ch.ended() {
+	sp.in.Arm()
+	if sp.in.Pending() || sp.ended() {
 		return nil
 	}
-	err := ch.data.Wait(ctx)
-	ch.heard(ch.data, &ch.dataWatched)
+	err := sp.data.Wait(ctx)
+	sp.heard(sp.data, &sp.dataWatched)
 	switch {
 	case err == nil || canceled(err):
 		return err
 	case errors.Is(err, net.ErrClosed):
 		return status.Reset // this endpoint was closed
 	}
-	ch.gone.Store(true) // by the peer, or by the end of the connection: bytes in the ring remain readable
+	sp.gone.Store(true) // by the peer, or by the end of the connection: bytes in the ring remain readable
 	return nil
 }
 
@@ -477,29 +477,29 @@ func (ch *channel) awaitData(ctx context.Context) error {
 func (e *endpoint) ringEvents(ev attach.Events) attach.Events {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ch := e.ch.Load()
-	if ch == nil || e.closed {
+	sp := e.shmPath.Load()
+	if sp == nil || e.closed {
 		return ev
 	}
 	waited := len(e.polled.listeners) > 0
-	start, ok := ch.in.Switched()
+	start, ok := sp.in.Switched()
 	if ok && start == e.moved.got.Load() && ev&attach.PollIn == 0 {
-		in := ch.in.Pending()
+		in := sp.in.Pending()
 		if !in && waited {
-			ch.dataWatched.Store(true)
-			ch.in.Arm()
-			in = ch.in.Pending()
+			sp.dataWatched.Store(true)
+			sp.in.Arm()
+			in = sp.in.Pending()
 		}
 		if in {
 			ev |= attach.PollIn
 		}
 	}
-	if ch.switched.Load() && ev&attach.PollHup == 0 {
-		out := ch.out.Room()
+	if sp.switched.Load() && ev&attach.PollHup == 0 {
+		out := sp.out.Room()
 		if !out && waited {
-			ch.roomWatched.Store(true)
-			ch.out.Arm()
-			out = ch.out.Room()
+			sp.roomWatched.Store(true)
+			sp.out.Arm()
+			out = sp.out.Room()
 		}
 		if ev &^= attach.PollOut; out {
 			ev |= attach.PollOut

@@ -47,7 +47,7 @@ func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
 	if seen != nil || most != unlimited || err != nil {
 		t.Fatal("the peer has gone over already: ", seen, most, err)
 	}
-	if n, err := a.Send(ctx, []byte("last")); n != 4 || err != nil || !a.(*endpoint).ch.Load().switched.Load() {
+	if n, err := a.Send(ctx, []byte("last")); n != 4 || err != nil || !a.(*endpoint).shmPath.Load().switched.Load() {
 		t.Fatal("not sent through the ring: ", n, err)
 	}
 	check(t, "Close", a.Close(), status.OK)
@@ -71,8 +71,8 @@ func joined(t testing.TB, s *service) (a, b attach.Endpoint) {
 	a.(*endpoint).upgrade(false)
 	for _, ep := range []attach.Endpoint{a, b} {
 		eventually(t, "the peer reads at the channel", func() bool {
-			ch := ep.(*endpoint).ch.Load()
-			return ch != nil && ch.out.ReaderReady()
+			sp := ep.(*endpoint).shmPath.Load()
+			return sp != nil && sp.out.ReaderReady()
 		})
 	}
 	return a, b
@@ -90,14 +90,14 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	state := func() (spent int, rest bool) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return len(e.upgrades.spent), !e.upgrades.upgrading && e.ch.Load() == nil
+		return len(e.upgrades.spent), !e.upgrades.upgrading && e.shmPath.Load() == nil
 	}
 	for round := 0; ; round++ {
-		h, f := c.fetch(proto.OpChannel, far, nil)
+		h, f := c.fetch(proto.OpShmPath, far, nil)
 		if h.Code == status.Again {
 			break
 		}
-		if h.Code != status.OK || round > len(channelAfter) {
+		if h.Code != status.OK || round > len(shmPathAfter) {
 			t.Fatalf("CHANNEL number %d: %v", round, h.Code)
 		}
 		f.Close()
@@ -106,7 +106,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 		}
 		eventually(t, "the other side has given up", func() bool { _, rest := state(); return rest })
 	}
-	if spent, _ := state(); spent > len(channelAfter) {
+	if spent, _ := state(); spent > len(shmPathAfter) {
 		t.Errorf("%d channels are held that came to nothing", spent)
 	}
 	check(t, "Close", ep.Close(), status.OK)
@@ -116,7 +116,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 // it sees them; the changes that they leave are still reported.
 func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 	s := serve(t, nil)
-	a, b := channeled(t, s)
+	a, b := overShmPath(t, s)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	told := make(chan struct{}, 1)
@@ -175,7 +175,7 @@ func (u *unwatched) watch(run func(func()), changed func()) (io.Closer, error) {
 // A data socket that could not be watched is tried again, also when the doorbells are watched.
 func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
 	s := serve(t, nil)
-	_, b := channeled(t, s)
+	_, b := overShmPath(t, s)
 	e := b.(*endpoint)
 	e.mu.Lock()
 	stream := &unwatched{nodeStream: e.data}
@@ -198,7 +198,7 @@ func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
 }
 
 // A second channel of an endpoint is watched as the first one was.
-func TestReadinessOfASecondChannelIsTold(t *testing.T) {
+func TestReadinessOfASecondShmPathIsTold(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
 	c := attachRaw(t, s)
@@ -209,11 +209,11 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 	changed := make(chan struct{}, 1)
 	defer ep.Notify(changed)()
 	for range 2 {
-		c.channel(far)
-		eventually(t, "there is a channel", func() bool { return e.ch.Load() != nil })
+		c.shmPath(far)
+		eventually(t, "there is a channel", func() bool { return e.shmPath.Load() != nil })
 		defer ep.Notify(changed)()
 		e.mu.Lock()
-		watchers := e.ch.Load().watchers
+		watchers := e.shmPath.Load().watchers
 		e.mu.Unlock()
 		if !watchers.room || !watchers.data {
 			t.Error("no goroutine watches the doorbells")
@@ -224,17 +224,17 @@ func TestReadinessOfASecondChannelIsTold(t *testing.T) {
 		eventually(t, "the other side has given up", func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			return !e.upgrades.upgrading && e.ch.Load() == nil
+			return !e.upgrades.upgrading && e.shmPath.Load() == nil
 		})
 	}
 }
 
-// channel asks for a channel until the other side is there, and leaves the
+// shmPath asks for a channel until the other side is there, and leaves the
 // memory.
-func (c *rawClient) channel(ep uint32) {
+func (c *rawClient) shmPath(ep uint32) {
 	c.t.Helper()
 	eventually(c.t, "CHANNEL is answered with memory", func() bool {
-		h, f := c.fetch(proto.OpChannel, ep, nil)
+		h, f := c.fetch(proto.OpShmPath, ep, nil)
 		if f != nil {
 			f.Close()
 		} else if h.Code != status.Again {
@@ -246,7 +246,7 @@ func (c *rawClient) channel(ep uint32) {
 
 // A connection that has ended gets no channel: its application may have got the notification of the
 // end before it knew the endpoint, and would not see it at a ring.
-func TestNoChannelAfterTheEnd(t *testing.T) {
+func TestNoShmPathAfterTheEnd(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
 	c := attachRaw(t, s)
@@ -254,16 +254,16 @@ func TestNoChannelAfterTheEnd(t *testing.T) {
 	defer data.Close()
 	defer ep.Close()
 	s.node.lose()
-	if h, f := c.fetch(proto.OpChannel, far, nil); h.Code != status.Reset || f != nil {
+	if h, f := c.fetch(proto.OpShmPath, far, nil); h.Code != status.Reset || f != nil {
 		t.Errorf("CHANNEL: %v, memory %v", h.Code, f)
 	}
 }
 
 // A call that waits for a channel does not wait for a peer that is gone.
-func TestNobodyWaitsForAChannelWithAPeerThatIsGone(t *testing.T) {
+func TestNobodyWaitsForAShmPathWithAPeerThatIsGone(t *testing.T) {
 	for range 100 { // a request may be looked at when its peer is gone already
-		if h, body := channelOfTheDying(t); h.Code != status.NotSupp {
-			if h.Op != proto.OpChannel|proto.OpReply || h.Code != status.Reset {
+		if h, body := shmPathOfTheDying(t); h.Code != status.NotSupp {
+			if h.Op != proto.OpShmPath|proto.OpReply || h.Code != status.Reset {
 				t.Errorf("answer %#x: %v, %q; want CHANNEL's: %v", h.Op, h.Code, body, status.Reset)
 			}
 			return
@@ -272,9 +272,9 @@ func TestNobodyWaitsForAChannelWithAPeerThatIsGone(t *testing.T) {
 	t.Error("nobody has waited")
 }
 
-// channelOfTheDying asks for a channel with a peer that never does, and dies, and
+// shmPathOfTheDying asks for a channel with a peer that never does, and dies, and
 // returns the answer.
-func channelOfTheDying(t *testing.T) (proto.Header, []byte) {
+func shmPathOfTheDying(t *testing.T) (proto.Header, []byte) {
 	s := serve(t, nil)
 	defer s.stop()
 	sess := s.dial(t)
@@ -286,7 +286,7 @@ func channelOfTheDying(t *testing.T) (proto.Header, []byte) {
 	hold := func(string) { <-release }
 	sess.(*session).step.Store(&hold) // it never asks itself
 	c.next++
-	c.send(proto.Header{Op: proto.OpChannel, Endpoint: far, Request: c.next}, nil, nil)
+	c.send(proto.Header{Op: proto.OpShmPath, Endpoint: far, Request: c.next}, nil, nil)
 	eventually(t, "one side waits", func() bool {
 		h, _ := c.ask(proto.OpSelf, 0, nil, nil, &proto.SelfBody{})
 		return h.Code == status.OK

@@ -17,11 +17,11 @@ import (
 // Whenever one side's session is lost or closed, before, while and after the two
 // get a channel, the other side's calls end, and no descriptor and nothing that
 // is counted is left.
-func TestSessionsThatEndWhileTheyGetAChannel(t *testing.T) {
+func TestSessionsThatEndWhileTheyGetAShmPath(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	s := serve(t, func(o *server.Options) { o.User.Channels = 4 }) // a leak would soon be in the way
+	s := serve(t, func(o *server.Options) { o.User.ShmPaths = 4 }) // a leak would soon be in the way
 	sb := s.dial(t)
 	before := openFiles(t)
 	for range 60 {

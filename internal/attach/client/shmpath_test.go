@@ -42,12 +42,12 @@ func talk(t testing.TB, a, b attach.Endpoint) {
 
 // through reports whether ep sends and receives through a channel.
 func through(ep attach.Endpoint) bool {
-	ch := ep.(*endpoint).ch.Load()
-	return ch != nil && ch.switched.Load() && ch.reading.Load()
+	sp := ep.(*endpoint).shmPath.Load()
+	return sp != nil && sp.switched.Load() && sp.reading.Load()
 }
 
-// channeled returns the ends of a connection that goes through a channel.
-func channeled(t testing.TB, s *service) (a, b attach.Endpoint) {
+// overShmPath returns the ends of a connection that goes through a channel.
+func overShmPath(t testing.TB, s *service) (a, b attach.Endpoint) {
 	t.Helper()
 	a, b = connect(t, s.dial(t), s.dial(t))
 	talk(t, a, b)
@@ -75,7 +75,7 @@ func TestNodeKnowsTheWay(t *testing.T) {
 	}
 	want(attach.ViaSocket)
 	talk(t, a, b)
-	want(attach.ViaChannel)
+	want(attach.ViaShmPath)
 }
 
 // Bytes through the data socket before a channel, and through the ring after it, are one stream:
@@ -140,7 +140,7 @@ func recvCounted(t *testing.T, ep attach.Endpoint, total int, rng *rand.Rand) {
 func TestCloseLeavesWhatIsInTheRing(t *testing.T) {
 	s := serve(t, nil)
 	for range 10 {
-		a, b := channeled(t, s)
+		a, b := overShmPath(t, s)
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		want := bytes.Repeat([]byte("0123456789"), 15_000) // less than the ring holds
 		if n, err := a.Send(ctx, want); n != len(want) || err != nil {
@@ -173,7 +173,7 @@ func (r reader) Read(p []byte) (int, error) {
 }
 
 // Calls that wait at a ring end as those at the data socket do.
-func TestCallsBlockedInAChannelEnd(t *testing.T) {
+func TestCallsBlockedInAShmPathEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(s *service, a, b attach.Endpoint, cancel func())
 		want status.Code
@@ -188,7 +188,7 @@ func TestCallsBlockedInAChannelEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, nil)
-			a, b := channeled(t, s)
+			a, b := overShmPath(t, s)
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			results := make(chan error, 2)
@@ -196,7 +196,7 @@ func TestCallsBlockedInAChannelEnd(t *testing.T) {
 			go func() { _, err := a.Send(ctx, make([]byte, 4<<20)); results <- err }()
 			e := a.(*endpoint)
 			eventually(t, "Send and Recv wait", func() bool {
-				return e.sending.taken() && e.receiving.taken() && !e.ch.Load().out.Room()
+				return e.sending.taken() && e.receiving.taken() && !e.shmPath.Load().out.Room()
 			})
 			c.end(s, a, b, cancel)
 			for range 2 {
@@ -214,7 +214,7 @@ func TestCallsBlockedInAChannelEnd(t *testing.T) {
 // A limit ends a Send also while the peer keeps reading.
 func TestContextEndsASendThatProgresses(t *testing.T) {
 	s := serve(t, nil)
-	a, b := channeled(t, s)
+	a, b := overShmPath(t, s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -237,9 +237,9 @@ func TestContextEndsASendThatProgresses(t *testing.T) {
 }
 
 // Poll: readiness, and notifications of its changes.
-func TestReadinessOfAChannelIsTold(t *testing.T) {
+func TestReadinessOfAShmPathIsTold(t *testing.T) {
 	s := serve(t, nil)
-	a, b := channeled(t, s)
+	a, b := overShmPath(t, s)
 	changed := make(chan struct{}, 1)
 	defer b.Notify(changed)()
 	await := func(ep attach.Endpoint, ch chan struct{}, want attach.Events, mask attach.Events) {
@@ -289,9 +289,9 @@ func TestReadinessOfAChannelIsTold(t *testing.T) {
 }
 
 // The reason why there is no channel is reported, and nothing else changes.
-func TestWithoutAChannel(t *testing.T) {
+func TestWithoutAShmPath(t *testing.T) {
 	t.Run("over the limit", func(t *testing.T) {
-		s := serve(t, func(o *server.Options) { o.Session.Channels = 1 })
+		s := serve(t, func(o *server.Options) { o.Session.ShmPaths = 1 })
 		sa, sb := s.dial(t), s.dial(t)
 		a, b := connect(t, sa, sb)
 		talk(t, a, b)
@@ -357,7 +357,7 @@ func exchange(t *testing.T, a, b attach.Endpoint, n int) {
 }
 
 // An application that cannot use its side reports that, and both sides continue as before.
-func TestChannelThatOneSideCannotUse(t *testing.T) {
+func TestShmPathThatOneSideCannotUse(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
 	c := attachRaw(t, s) // speaks the protocol by hand
@@ -368,7 +368,7 @@ func TestChannelThatOneSideCannotUse(t *testing.T) {
 			ep.Send(context.Background(), []byte("z"))
 		}
 	}()
-	c.channel(far)
+	c.shmPath(far)
 	for _, which := range []uint8{proto.DoorbellOut, proto.DoorbellIn} {
 		h, f := c.fetch(proto.OpDoorbell, far, &proto.DoorbellBody{Which: which})
 		if h.Code != status.OK || f == nil {
@@ -390,7 +390,7 @@ func TestChannelThatOneSideCannotUse(t *testing.T) {
 	if _, err := io.ReadFull(conn, make([]byte, 300)); err != nil {
 		t.Error("what is sent does not come through the data socket: ", err)
 	}
-	eventually(t, "the other side has given up", func() bool { return ep.(*endpoint).ch.Load() == nil })
+	eventually(t, "the other side has given up", func() bool { return ep.(*endpoint).shmPath.Load() == nil })
 }
 
 // Whatever the peer writes into the shared memory, this side ends with an error or continues: it
@@ -401,7 +401,7 @@ func TestPeerThatScribbles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	s := serve(t, nil)
 	for range 30 {
-		a, b := channeled(t, s)
+		a, b := overShmPath(t, s)
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() { io.Copy(io.Discard, reader{ctx, a}) })
@@ -412,7 +412,7 @@ func TestPeerThatScribbles(t *testing.T) {
 				}
 			}
 		})
-		mem := b.(*endpoint).ch.Load().region.Bytes()
+		mem := b.(*endpoint).shmPath.Load().region.Bytes()
 		for range 2000 {
 			at := rng.IntN(600)
 			if rng.IntN(2) == 0 {
@@ -437,7 +437,7 @@ func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
 	ep, far, data := c.accepted(sess)
 	defer data.Close()
 	defer ep.Close()
-	c.channel(far)
+	c.shmPath(far)
 	why := "no\n  messages  channel\x1b[2J\u202e \xff, für immer"
 	if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: why}, nil, nil); h.Code != status.OK {
 		t.Fatal("JOINED: ", h.Code)
@@ -454,7 +454,7 @@ func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
 	})
 }
 
-func TestChannelRequestsThatCannotBe(t *testing.T) {
+func TestShmPathRequestsThatCannotBe(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
 	c := attachRaw(t, s)
@@ -477,14 +477,14 @@ func TestChannelRequestsThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, h.Code, status.Invalid)
 		}
 	}
-	if h, _ := c.ask(proto.OpChannel, 99, nil, nil, nil); h.Code != status.BadFD {
+	if h, _ := c.ask(proto.OpShmPath, 99, nil, nil, nil); h.Code != status.BadFD {
 		t.Errorf("CHANNEL of nothing: %v, want %v", h.Code, status.BadFD)
 	}
 }
 
-func TestMessagesOfAChannelAllocateNothing(t *testing.T) {
+func TestMessagesOfAShmPathAllocateNothing(t *testing.T) {
 	s := serve(t, nil)
-	a, b := channeled(t, s)
+	a, b := overShmPath(t, s)
 	ctx := context.Background()
 	p := make([]byte, 64)
 	got := testing.AllocsPerRun(1000, func() {
@@ -498,7 +498,7 @@ func TestMessagesOfAChannelAllocateNothing(t *testing.T) {
 
 func TestEndSaysWhoEndedIt(t *testing.T) {
 	s := serve(t, nil)
-	a, _ := channeled(t, s)
+	a, _ := overShmPath(t, s)
 	removed := make(chan struct{})
 	defer a.(*endpoint).c.Watch(func(attach.Event) { close(removed) })()
 	s.node.lose()
@@ -524,27 +524,27 @@ func TestLatencyIsASetting(t *testing.T) {
 	t.Setenv("FABRIC_LATENCY", "low")
 	a, b := connect(t, s.dial(t), s.dial(t))
 	talk(t, a, b)
-	if !a.(*endpoint).ch.Load().dataSpin.low {
+	if !a.(*endpoint).shmPath.Load().dataSpin.low {
 		t.Error("low is not taken")
 	}
 	exchange(t, a, b, 100)
 }
 
-// BenchmarkChannel measures a message there and back, and messages one way.
-func BenchmarkChannel(b *testing.B) {
+// BenchmarkShmPath measures a message there and back, and messages one way.
+func BenchmarkShmPath(b *testing.B) {
 	for name, as := range map[string]tuning{"sleeping": {}, "watching": {spin: spinSteps}, "low": {low: true, spin: -1}} {
-		b.Run(name, func(b *testing.B) { benchmarkChannel(b, as, true) })
-		b.Run(name+" rate", func(b *testing.B) { benchmarkChannel(b, as, false) })
+		b.Run(name, func(b *testing.B) { benchmarkShmPath(b, as, true) })
+		b.Run(name+" rate", func(b *testing.B) { benchmarkShmPath(b, as, false) })
 	}
 }
 
-func benchmarkChannel(b *testing.B, as tuning, back bool) {
+func benchmarkShmPath(b *testing.B, as tuning, back bool) {
 	s := serve(b, nil)
-	x, y := channeled(b, s)
+	x, y := overShmPath(b, s)
 	for _, e := range []attach.Endpoint{x, y} {
-		ch := e.(*endpoint).ch.Load()
-		ch.dataSpin = as.spinner()
-		ch.roomSpin = ch.dataSpin
+		sp := e.(*endpoint).shmPath.Load()
+		sp.dataSpin = as.spinner()
+		sp.roomSpin = sp.dataSpin
 	}
 	ctx := context.Background()
 	ended := make(chan struct{})

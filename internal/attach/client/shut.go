@@ -34,8 +34,8 @@ func (e *endpoint) CloseWrite() error {
 		return err
 	}
 	e.shutOut.Store(true)
-	if ch := e.ch.Load(); ch != nil && ch.switched.Load() {
-		ch.shutOut()
+	if sp := e.shmPath.Load(); sp != nil && sp.switched.Load() {
+		sp.shutOut()
 	}
 	if p := e.path.Load(); p != nil {
 		if err := e.shutPath(p); err != nil {
@@ -49,10 +49,10 @@ func (e *endpoint) CloseWrite() error {
 }
 
 // shutOut ends the sent bytes of the ring, and wakes its reader.
-func (ch *channel) shutOut() {
-	ch.out.Close()
-	if ch.out.WakeReader() {
-		ch.room.Ring()
+func (sp *shmPath) shutOut() {
+	sp.out.Close()
+	if sp.out.WakeReader() {
+		sp.room.Ring()
 	}
 }
 
@@ -78,8 +78,8 @@ func (p *messagePath) finish(ctx context.Context) error {
 func (e *endpoint) readOver() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ch := e.ch.Load(); ch != nil && !e.closed {
-		if _, ok := ch.in.Switched(); ok && (ch.in.Pending() || !ch.ended()) {
+	if sp := e.shmPath.Load(); sp != nil && !e.closed {
+		if _, ok := sp.in.Switched(); ok && (sp.in.Pending() || !sp.ended()) {
 			return false
 		}
 	}

@@ -24,8 +24,8 @@ func (e *endpoint) Send(ctx context.Context, p []byte) (int, error) {
 	if e.shutOut.Load() {
 		return 0, errShut
 	}
-	if ch := e.ringOut(); ch != nil {
-		n, err := ch.send(ctx, p)
+	if sp := e.ringOut(); sp != nil {
+		n, err := sp.send(ctx, p)
 		return n, e.broken(err)
 	}
 	if way := e.pathOut(); way != nil {
@@ -63,8 +63,8 @@ func (e *endpoint) TrySend(p []byte) (int, error) {
 	if e.shutOut.Load() {
 		return 0, errShut
 	}
-	if ch := e.ringOut(); ch != nil {
-		n, err := ch.write(p)
+	if sp := e.ringOut(); sp != nil {
+		n, err := sp.write(p)
 		return n, e.broken(err)
 	}
 	if way := e.pathOut(); way != nil {
@@ -101,7 +101,7 @@ func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 				return n, err
 			}
 		}
-		n, ch, err := e.receive(data, p)
+		n, sp, err := e.receive(data, p)
 		if errors.Is(err, io.EOF) {
 			more, perr := e.pathToCome(ctx)
 			if perr != nil {
@@ -116,8 +116,8 @@ func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 		}
 		way := e.path.Load()
 		switch {
-		case ch != nil:
-			err = ch.awaitData(ctx)
+		case sp != nil:
+			err = sp.awaitData(ctx)
 		case e.pathIsOn() != nil:
 			if n, err = way.recv(ctx, p); n > 0 {
 				return n, nil

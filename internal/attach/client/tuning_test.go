@@ -93,9 +93,9 @@ func TestRingsAreTheNodes(t *testing.T) {
 		{Slots: 1 << 12, Data: 1 << 21, Release: 50},
 	} {
 		s := serve(t, func(o *server.Options) { o.Rings = p })
-		a, b := channeled(t, s)
+		a, b := overShmPath(t, s)
 		for _, e := range []attach.Endpoint{a, b} {
-			if got := e.(*endpoint).ch.Load().in.Params; got != p {
+			if got := e.(*endpoint).shmPath.Load().in.Params; got != p {
 				t.Errorf("ring of %+v, want %+v", got, p)
 			}
 		}
@@ -146,14 +146,14 @@ func (s *service) ways() (all [][2]string) {
 	return all
 }
 
-func TestChannelWithoutHugePagesSaysWhy(t *testing.T) {
+func TestShmPathWithoutHugePagesSaysWhy(t *testing.T) {
 	withoutHuge(t)
 	s := serve(t, func(o *server.Options) { o.Rings, o.HugePages = mebibyte, shm.HugeTry })
-	a, b := channeled(t, s)
+	a, b := overShmPath(t, s)
 	exchange(t, a, b, 100)
 	eventually(t, "both ways are told with the reason", func() bool {
 		for _, via := range s.ways() {
-			if via[0] != attach.ViaChannel || !strings.HasPrefix(via[1], "small pages: this kernel ") {
+			if via[0] != attach.ViaShmPath || !strings.HasPrefix(via[1], "small pages: this kernel ") {
 				return false
 			}
 		}
@@ -161,11 +161,11 @@ func TestChannelWithoutHugePagesSaysWhy(t *testing.T) {
 	})
 }
 
-func TestNoChannelWithoutHugePagesThatAreRequired(t *testing.T) {
+func TestNoShmPathWithoutHugePagesThatAreRequired(t *testing.T) {
 	withoutHuge(t)
 	s := serve(t, func(o *server.Options) { o.Rings, o.HugePages = mebibyte, shm.HugeRequire })
 	a, b := connect(t, s.dial(t), s.dial(t))
-	for range channelAfter[1] + 1 {
+	for range shmPathAfter[1] + 1 {
 		exchange(t, a, b, 1)
 	}
 	eventually(t, "the reason is told", func() bool {
@@ -174,22 +174,22 @@ func TestNoChannelWithoutHugePagesThatAreRequired(t *testing.T) {
 				return false
 			}
 		}
-		return a.(*endpoint).ch.Load() == nil && b.(*endpoint).ch.Load() == nil
+		return a.(*endpoint).shmPath.Load() == nil && b.(*endpoint).shmPath.Load() == nil
 	})
 	exchange(t, a, b, 10)
 }
 
-func TestChannelInHugePages(t *testing.T) {
+func TestShmPathInHugePages(t *testing.T) {
 	if err := server.CheckHugePages(mebibyte); err != nil {
 		t.Log("no huge pages here, as is tested beside this: ", err)
 		return
 	}
 	s := serve(t, func(o *server.Options) { o.Rings, o.HugePages = mebibyte, shm.HugeRequire })
-	a, b := channeled(t, s)
+	a, b := overShmPath(t, s)
 	exchange(t, a, b, 1000)
 	eventually(t, "both ways are told", func() bool {
 		for _, via := range s.ways() {
-			if via != [2]string{attach.ViaChannel, ""} {
+			if via != [2]string{attach.ViaShmPath, ""} {
 				return false
 			}
 		}
@@ -250,13 +250,13 @@ func TestWindowMemoryInHugePages(t *testing.T) {
 
 // The node's description of a channel is checked before anything is mapped. A node without RINGS is
 // served with the defaults.
-func TestHostileChannels(t *testing.T) {
+func TestHostileShmPaths(t *testing.T) {
 	good := func() (proto.Message, *os.File) {
-		return &proto.ChannelBody{Slots: 4, Data: 4096}, sharedMemory(t, proto.RingsSize(small))
+		return &proto.ShmPathBody{Slots: 4, Data: 4096}, sharedMemory(t, proto.RingsSize(small))
 	}
 	for name, c := range map[string]struct {
 		rings   *proto.RingsBody
-		channel func() (proto.Message, *os.File)
+		shmPath func() (proto.Message, *os.File)
 		want    string // of JOINED's why; empty: it is joined. "-": there is no JOINED
 	}{
 		"good":                   {&proto.RingsBody{Release: 90}, good, ""},
@@ -269,13 +269,13 @@ func TestHostileChannels(t *testing.T) {
 		"data without end":       {nil, geometry(t, 4, 1<<31), "data 2147483648"},
 		"a third side": {nil, func() (proto.Message, *os.File) {
 			_, f := good()
-			return &proto.ChannelBody{Side: 2, Slots: 4, Data: 4096}, f
+			return &proto.ShmPathBody{Side: 2, Slots: 4, Data: 4096}, f
 		}, "side 2"},
 		"other memory than it has": {nil, geometry(t, 4, 8192), "announced were"},
 		"no memory":                {nil, func() (proto.Message, *os.File) { m, f := good(); f.Close(); return m, nil }, "no memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &hostileNode{t: t, rings: c.rings, channel: c.channel, joined: make(chan proto.JoinedBody, 8)}
+			n := &hostileNode{t: t, rings: c.rings, shmPath: c.shmPath, joined: make(chan proto.JoinedBody, 8)}
 			n.start()
 			sess, err := Dial(context.Background(), n.path)
 			if err != nil {
@@ -293,7 +293,7 @@ func TestHostileChannels(t *testing.T) {
 			e.upgrade(false)
 			if c.want == "-" {
 				eventually(t, "the attempt has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.upgrades.upgrading })
-				if len(n.joined) > 0 || e.ch.Load() != nil {
+				if len(n.joined) > 0 || e.shmPath.Load() != nil {
 					t.Error("it is joined")
 				}
 				return
@@ -302,8 +302,8 @@ func TestHostileChannels(t *testing.T) {
 			if m.OK == 1 != (c.want == "") || !strings.Contains(m.Why, c.want) {
 				t.Errorf("JOINED %+v, want %q", m, c.want)
 			}
-			if ch := e.ch.Load(); c.want == "" && (ch == nil || c.rings == nil && ch.in.Params.Release != ring.Default.Release) {
-				t.Errorf("channel %+v", ch)
+			if sp := e.shmPath.Load(); c.want == "" && (sp == nil || c.rings == nil && sp.in.Params.Release != ring.Default.Release) {
+				t.Errorf("channel %+v", sp)
 			}
 		})
 	}
@@ -323,6 +323,6 @@ func sharedMemory(t testing.TB, n int64) *os.File {
 // geometry returns a channel of these sizes, with memory of the smallest size.
 func geometry(t testing.TB, slots, data uint32) func() (proto.Message, *os.File) {
 	return func() (proto.Message, *os.File) {
-		return &proto.ChannelBody{Slots: slots, Data: data}, sharedMemory(t, proto.RingsSize(small))
+		return &proto.ShmPathBody{Slots: slots, Data: data}, sharedMemory(t, proto.RingsSize(small))
 	}
 }

@@ -1,9 +1,9 @@
 package client
 
-// channelAfter lists after how many calls with sent bytes an endpoint asks for a channel, so that a
+// shmPathAfter lists after how many calls with sent bytes an endpoint asks for a channel, so that a
 // connection of a few messages costs nothing. An endpoint that gets none tries again at the next
 // count; after the last one it stops.
-var channelAfter = [...]uint64{4, 256, 4096}
+var shmPathAfter = [...]uint64{4, 256, 4096}
 
 // sent counts a call that has sent n bytes through the data socket, and asks for a channel when a
 // limit is reached. The caller holds sending.
@@ -13,10 +13,10 @@ func (e *endpoint) sent(n int) {
 	}
 	e.moved.sent += uint64(n)
 	e.moved.calls++
-	if e.upgrades.tries == len(channelAfter) || e.ch.Load() != nil {
+	if e.upgrades.tries == len(shmPathAfter) || e.shmPath.Load() != nil {
 		return
 	}
-	due := e.moved.calls >= channelAfter[e.upgrades.tries] || e.upgrades.tries == 0 && e.moved.sent >= upgradeBytes
+	due := e.moved.calls >= shmPathAfter[e.upgrades.tries] || e.upgrades.tries == 0 && e.moved.sent >= upgradeBytes
 	if due && e.upgrade(false) && !e.far.is.Load() { // a path has pauses instead
 		e.upgrades.tries++
 	}
@@ -31,7 +31,7 @@ const upgradeBytes = 64 << 10
 func (e *endpoint) upgrade(offered bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.data == nil || e.upgrades.upgrading || e.ch.Load() != nil || len(e.upgrades.spent) >= len(channelAfter) {
+	if e.closed || e.data == nil || e.upgrades.upgrading || e.shmPath.Load() != nil || len(e.upgrades.spent) >= len(shmPathAfter) {
 		return false
 	}
 	if e.far.is.Load() {

@@ -68,7 +68,7 @@ const (
 	OpEnding      Op = 29 // how the peer's bytes ended
 	OpAddress     Op = 30 // an endpoint's local address
 	OpMunmap      Op = 31 // gives up a mapping
-	OpChannel     Op = 32 // asks for a channel with the peer
+	OpShmPath     Op = 32 // asks for a channel with the peer
 	OpDoorbell    Op = 33 // asks for a doorbell of a channel
 	OpJoined      Op = 34 // the application uses a channel or path, or cannot
 	OpPostAtomic  Op = 36 // OpAtomic without the old word

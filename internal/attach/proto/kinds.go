@@ -27,7 +27,7 @@ func (o Op) Waits() Kind {
 		return Accepts
 	case OpConnect, OpTryConnect, OpConnectService, OpPath, OpRMAPath:
 		return Connects
-	case OpChannel, OpFarWindow, OpRegister, OpWriteTo, OpReadFrom, OpVWriteTo, OpVReadFrom,
+	case OpShmPath, OpFarWindow, OpRegister, OpWriteTo, OpReadFrom, OpVWriteTo, OpVReadFrom,
 		OpAtomic, OpPostAtomic, OpPutSignal, OpVPutSignal, OpMmap, OpWindow,
 		OpFenceMark, OpFenceWait, OpFenceSignal:
 		return Moves

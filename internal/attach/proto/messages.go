@@ -390,13 +390,13 @@ type WatchBody struct{ On uint8 }
 
 func (m *WatchBody) fields(c *Coder) { c.u8(&m.On) }
 
-// ChannelBody describes a shared-memory path: two rings, one behind the other.
-type ChannelBody struct {
+// ShmPathBody describes a shared-memory path: two rings, one behind the other.
+type ShmPathBody struct {
 	Side        uint8  // 0: writes the first ring and reads the second; 1: the reverse
 	Slots, Data uint32 // of each ring
 }
 
-func (m *ChannelBody) fields(c *Coder) {
+func (m *ShmPathBody) fields(c *Coder) {
 	c.u8(&m.Side)
 	c.reserved(3)
 	c.u32(&m.Slots)

@@ -16,7 +16,7 @@ type Limits struct {
 	Sessions    int64 // attached at a time; 64
 	Endpoints   int64 // open, or closed with bytes still to deliver; 16384
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
-	Channels    int64 // ends of channels; 128
+	ShmPaths    int64 // ends of channels; 128
 	WindowBytes int64 // of all memory passed to the node and still in use; 1 GiB
 	PathRests   int64 // bytes of closed paths that the node sends for the application; 16 MiB
 
@@ -41,7 +41,7 @@ func (l Limits) withDefaults(scale int64) Limits {
 	set(&l.Sessions, 64)
 	set(&l.Endpoints, scale*16384)
 	set(&l.Windows, scale*1024)
-	set(&l.Channels, scale*128)
+	set(&l.ShmPaths, scale*128)
 	set(&l.WindowBytes, scale<<30)
 	set(&l.PathRests, scale*16<<20)
 	return l
@@ -57,7 +57,7 @@ const (
 	memories
 	windowBytes
 	mappings
-	channels
+	shmPaths
 	heldFiles   // descriptors of the node, except for those of pathSockets
 	pathSockets // the node's duplicates of path sockets
 	pathRests   // bytes of PATH_REST
@@ -79,7 +79,7 @@ type account struct {
 func newAccount(who string, l Limits, parent *account) *account {
 	a := &account{who: who, parent: parent, limit: [resources]int64{
 		sessions: l.Sessions, endpoints: l.Endpoints, windows: l.Windows, memories: l.Windows, mappings: l.Windows, windowBytes: l.WindowBytes,
-		channels: l.Channels, heldFiles: l.Descriptors, pathRests: l.PathRests,
+		shmPaths: l.ShmPaths, heldFiles: l.Descriptors, pathRests: l.PathRests,
 	}}
 	share := int64(unbounded)
 	if parent != nil {
@@ -207,7 +207,7 @@ func (a *account) fill(r resource) float64 {
 
 // quotaNames are those of metrics.
 var quotaNames = map[resource]string{endpoints: "endpoints", windows: "windows", windowBytes: "window_memory", mappings: "mappings",
-	channels: "channels", heldFiles: "user_descriptors"}
+	shmPaths: "channels", heldFiles: "user_descriptors"}
 
 // Quotas returns how much of each quota the application or user has that is nearest to it:
 // 1 is all.

@@ -90,7 +90,7 @@ var operations = map[proto.Op]operation{
 	proto.OpCause:      {endpoint: true, do: doCause},
 	proto.OpAbort:      {endpoint: true, in: body[proto.CauseBody], do: doAbort},
 
-	proto.OpChannel:  {endpoint: true, do: doChannel},
+	proto.OpShmPath:  {endpoint: true, do: doShmPath},
 	proto.OpDoorbell: {endpoint: true, in: body[proto.DoorbellBody], do: doDoorbell},
 	proto.OpJoined:   {endpoint: true, in: body[proto.JoinedBody], do: doJoined},
 	proto.OpRings:    {do: doRings},

@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// ChannelSize returns the bytes of memory of a channel with these rings.
-func ChannelSize(p ring.Params) int64 { return proto.RingsSize(p) }
+// ShmPathSize returns the bytes of memory of a channel with these rings.
+func ShmPathSize(p ring.Params) int64 { return proto.RingsSize(p) }
 
 // ErrSmallRings is in the chain of CheckHugePages' error when the rings do not
 // fill a huge page.
@@ -26,8 +26,8 @@ func CheckHugePages(p ring.Params) error {
 	return probe(size, shm.HugeRequire)
 }
 
-// CheckChannels reports why this process cannot create memory for a channel.
-func CheckChannels(p ring.Params) error { return probe(proto.RingsSize(p), shm.HugeOff) }
+// CheckShmPaths reports why this process cannot create memory for a channel.
+func CheckShmPaths(p ring.Params) error { return probe(proto.RingsSize(p), shm.HugeOff) }
 
 // probe creates memory and frees it.
 func probe(size int64, huge shm.HugePages) error {

@@ -52,9 +52,9 @@ type Options struct {
 	// NoDirect makes every transfer go through the node, also between
 	// applications of this machine.
 	NoDirect bool
-	// NoChannels is why no two applications of this machine get a channel, so that
+	// NoShmPaths is why no two applications of this machine get a channel, so that
 	// their messages go through the node; empty: they do.
-	NoChannels string
+	NoShmPaths string
 	// NoPaths is why no application gets a path; "": they may.
 	NoPaths string
 

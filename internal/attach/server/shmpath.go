@@ -99,7 +99,7 @@ func (p *pairs) drop(e *endpoint) {
 		h.close(i)
 	}
 	e.s.account.refund(heldFiles, h.held)
-	e.s.account.refund(channels, 1)
+	e.s.account.refund(shmPaths, 1)
 }
 
 // asked reports whether e's application has a channel, or has asked for one.
@@ -141,13 +141,13 @@ func (p *pairs) ask(e *endpoint, params ring.Params) (h *half, other *endpoint, 
 	}
 	h = &half{of: e, made: make(chan struct{}), alone: make(chan struct{})}
 	h.held = int64(len(h.files))
-	if err := e.s.account.chargeBoth(channels, 1, heldFiles, h.held); err != nil {
+	if err := e.s.account.chargeBoth(shmPaths, 1, heldFiles, h.held); err != nil {
 		return nil, nil, err
 	}
 	if o := other.pairing.half; o != nil && o.peer == nil {
-		if err := makeChannel(o, h, params); err != nil {
+		if err := makeShmPath(o, h, params); err != nil {
 			e.s.account.refund(heldFiles, h.held)
-			e.s.account.refund(channels, 1)
+			e.s.account.refund(shmPaths, 1)
 			o.leave(err)
 			return nil, nil, err
 		}
@@ -157,8 +157,8 @@ func (p *pairs) ask(e *endpoint, params ring.Params) (h *half, other *endpoint, 
 	return h, other, nil
 }
 
-// makeChannel creates the memory and doorbells of both halves.
-func makeChannel(a, b *half, params ring.Params) (err error) {
+// makeShmPath creates the memory and doorbells of both halves.
+func makeShmPath(a, b *half, params ring.Params) (err error) {
 	defer func() {
 		if err != nil {
 			for i := range a.files {
@@ -211,9 +211,9 @@ func (p *pairs) giveUp(e *endpoint, h *half) bool {
 	return true
 }
 
-// doChannel waits for the other side to ask too, and answers with the memory.
-func doChannel(ctx context.Context, s *session, r *request) (reply, error) {
-	if why := s.srv.opt.NoChannels; why != "" {
+// doShmPath waits for the other side to ask too, and answers with the memory.
+func doShmPath(ctx context.Context, s *session, r *request) (reply, error) {
+	if why := s.srv.opt.NoShmPaths; why != "" {
 		r.ep.via(why)
 		return reply{}, fmt.Errorf("%s: %w", why, status.NotSupp)
 	}
@@ -235,7 +235,7 @@ func doChannel(ctx context.Context, s *session, r *request) (reply, error) {
 	if f == nil {
 		return reply{}, status.Reset // closed meanwhile
 	}
-	body := &proto.ChannelBody{Side: h.side, Slots: uint32(params.Slots), Data: uint32(params.Data)}
+	body := &proto.ShmPathBody{Side: h.side, Slots: uint32(params.Slots), Data: uint32(params.Data)}
 	return s.account.answerTaken(body, f), nil
 }
 
@@ -344,7 +344,7 @@ func (p *pairs) join(e *endpoint, ok bool, why string) error {
 		return nil
 	}
 	for _, x := range []*half{h, h.peer} {
-		x.of.ep.Via(attach.ViaChannel, x.why)
+		x.of.ep.Via(attach.ViaShmPath, x.why)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func (e pairedEnd) Pair() (self, peer any, ok bool) { return e.self, e.peer, tru
 
 // A request for a channel may run concurrently with the endpoint's close, which does not wait for
 // it: nothing stays charged, and no descriptor open.
-func TestChannelOfAnEndpointThatIsBeingClosed(t *testing.T) {
+func TestShmPathOfAnEndpointThatIsBeingClosed(t *testing.T) {
 	p := pairs{ends: make(map[any]*endpoint)}
 	user := newAccount("the user", Limits{}.withDefaults(4), nil)
 	var ends [2]*endpoint

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/fabrictest"
+	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/attach/server"
 )
 
@@ -83,10 +84,10 @@ var stages = []stage{
 	{name: "attached, across nodes, tcp, nothing between", opts: alone, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached, across nodes, mixed", opts: mixed, near: throughSocket, far: throughSocket, farNode: 1},
 	{name: "attached to embedded, across swapped nodes, mixed", opts: mixed, near: throughSocket, far: throughEngine, nearNode: 1},
-	{name: "attached, same node", near: throughSocket, far: throughSocket, via: "channel", maps: true},
+	{name: "attached, same node", near: throughSocket, far: throughSocket, via: attach.ViaShmPath, maps: true},
 	{name: "attached, same node, without shared memory", near: throughSocket, far: throughSocket, maps: true,
-		serving: server.Options{NoDirect: true, NoChannels: "this stage has none"}},
-	{name: "attached, across nodes, paths", opts: []fabrictest.Option{fabrictest.QUIC(), fabrictest.Paths()}, near: throughSocket, far: throughSocket, via: "path", farNode: 1},
+		serving: server.Options{NoDirect: true, NoShmPaths: "this stage has none"}},
+	{name: "attached, across nodes, paths", opts: []fabrictest.Option{fabrictest.QUIC(), fabrictest.Paths()}, near: throughSocket, far: throughSocket, via: attach.ViaPath, farNode: 1},
 	{name: "attached to embedded, across nodes, mem", near: throughSocket, far: throughEngine, farNode: 1},
 	{name: "embedded to attached, across nodes, quic", opts: quic, near: throughEngine, far: throughSocket, farNode: 1},
 	{name: "attached to embedded, same node", near: throughSocket, far: throughEngine},

@@ -39,7 +39,7 @@ var modes = []Mode{
 	{Name: "attached, paths", Pairs: []Pair{Across}, Has: Processes, Settles: 400 * time.Millisecond, Start: pathed},
 	{Name: "embedded", Pairs: []Pair{Across}, Has: Held, Settles: 400 * time.Millisecond, Start: embedded},
 	{Name: "embedded, paths", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: embeddedPaths},
-	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: channelled},
+	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: shmPathed},
 }
 
 // inTest starts the nodes of a test's cluster: applications attach within this process.
@@ -93,15 +93,15 @@ func attachedWith(serving server.Options, opts ...fabrictest.Option) func(testin
 	}
 }
 
-// channelled is attached with connections that go over to shared memory before a
+// shmPathed is attached with connections that go over to shared memory before a
 // row has them: else most rows would be over before.
-func channelled(tb testing.TB, timeout time.Duration) Site {
-	return rings{attached()(tb, timeout).(*sockets), "channel"}
+func shmPathed(tb testing.TB, timeout time.Duration) Site {
+	return rings{attached()(tb, timeout).(*sockets), attach.ViaShmPath}
 }
 
 // pathed is attached with connections that go over to paths before a row has them.
 func pathed(tb testing.TB, timeout time.Duration) Site {
-	return rings{attached(fabrictest.Paths())(tb, timeout).(*sockets), "path"}
+	return rings{attached(fabrictest.Paths())(tb, timeout).(*sockets), attach.ViaPath}
 }
 
 // embedded is attached with applications in the process of their nodes, as those of
@@ -293,9 +293,9 @@ func (s *sockets) goFar(a, b *fabric.Endpoint) error {
 // count is the counter of the ends that use a way; nil: it is not counted.
 func (s *sockets) count(via string) *atomic.Int64 {
 	switch via {
-	case "channel":
+	case attach.ViaShmPath:
 		return &s.over[0]
-	case "path":
+	case attach.ViaPath:
 		return &s.over[1]
 	}
 	return nil

@@ -75,12 +75,12 @@ func TestSharedMemoryThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestNoChannelWithoutDescriptors takes the last descriptors that a user's
+// TestNoShmPathWithoutDescriptors takes the last descriptors that a user's
 // applications may have while two of them talk: messages go on through the node, it
 // says why to both, and when there are some again the connection gets its channel. It
 // is the same whether shared memory has to be usable or may: when the node started, it
 // was.
-func TestNoChannelWithoutDescriptors(t *testing.T) {
+func TestNoShmPathWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	for _, providers := range []string{"shm,quic,tcp", "auto"} {
 		t.Run(providers, func(t *testing.T) {

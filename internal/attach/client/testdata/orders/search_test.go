@@ -43,7 +43,7 @@ type order struct {
 	sides     []*side
 	running   *side // nil before the first step
 	parked    chan struct{}
-	near, far *channel
+	near, far *shmPath
 	mem       []byte
 	doorbells map[*shm.Doorbell]*rings
 	ends      []*shm.Doorbell // the doorbells in the order of their making
@@ -256,8 +256,8 @@ func (o *order) key() uint64 {
 	for _, f := range o.flags {
 		h = mix(h, bit(f.set))
 	}
-	for _, ch := range []*channel{o.near, o.far} {
-		h = mix(h, bit(ch.gone.Load())<<1|bit(ch.cut.Load()))
+	for _, sp := range []*shmPath{o.near, o.far} {
+		h = mix(h, bit(sp.gone.Load())<<1|bit(sp.cut.Load()))
 	}
 	for _, v := range slices.Concat(o.near.out.State(), o.far.in.State()) {
 		h = mix(h, v)

@@ -24,35 +24,35 @@ type story struct {
 	release int
 	filled  []int // the pieces that lie in the ring before, by their bytes
 	ends    bool  // a side hangs up
-	sides   func(o *order, near, far *channel) []*side
+	sides   func(o *order, near, far *shmPath) []*side
 }
 
 var stories = []story{
-	{"pieces", 25, nil, false, func(o *order, near, far *channel) []*side {
+	{"pieces", 25, nil, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 0, 1, 1, 1), reads(o, far, 3, 64)}
 	}},
-	{"room-told-at-once", 0, []int{1, 1, 1, 1}, false, func(o *order, near, far *channel) []*side {
+	{"room-told-at-once", 0, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 4, 1, 1), reads(o, far, 6, 64)}
 	}},
-	{"room-for-one", 25, []int{1, 1, 1, 1}, false, func(o *order, near, far *channel) []*side {
+	{"room-for-one", 25, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 4, 1), reads(o, far, 5, 1)}
 	}},
-	{"room-told-late", ring.MaxRelease, []int{1, 1, 1, 1}, false, func(o *order, near, far *channel) []*side {
+	{"room-told-late", ring.MaxRelease, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 4, 1, 1), reads(o, far, 6, 2)}
 	}},
-	{"room-for-long-pieces", ring.MaxRelease, []int{1024, 1024, 1024}, false, func(o *order, near, far *channel) []*side {
+	{"room-for-long-pieces", ring.MaxRelease, []int{1024, 1024, 1024}, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 3072, 2000), reads(o, far, 5072, 1500)}
 	}},
-	{"end-behind-pieces", 25, nil, true, func(o *order, near, far *channel) []*side {
+	{"end-behind-pieces", 25, nil, true, func(o *order, near, far *shmPath) []*side {
 		return []*side{then(writes(o, near, 0, 1, 1), func(err error) error { near.hangUp(); return err }), reads(o, far, 2, 64)}
 	}},
-	{"end-beside-a-writer", 25, []int{1, 1, 1, 1}, true, func(o *order, near, far *channel) []*side {
+	{"end-beside-a-writer", 25, []int{1, 1, 1, 1}, true, func(o *order, near, far *shmPath) []*side {
 		return []*side{then(writes(o, near, 4, 1), isReset), {name: "reader", run: func() error { far.hangUp(); return nil }}}
 	}},
-	{"poll-for-pieces", 25, nil, false, func(o *order, near, far *channel) []*side {
+	{"poll-for-pieces", 25, nil, false, func(o *order, near, far *shmPath) []*side {
 		return append(o.polls(far, far.data, true), writes(o, near, 0, 1, 1), reads(o, far, 1, 1))
 	}},
-	{"poll-for-room", 25, []int{1, 1, 1, 1}, false, func(o *order, near, far *channel) []*side {
+	{"poll-for-room", 25, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
 		return append(o.polls(near, near.room, false), writes(o, near, 4, 1), reads(o, far, 4, 64))
 	}},
 }
@@ -96,21 +96,21 @@ func (s story) set(t *testing.T, mem []byte) *order {
 		o.still[4], o.still[196] = true, true
 	}
 	rings := [2][]byte{mem[:p.Size()], mem[p.Size() : 2*p.Size()]}
-	near, far := &channel{}, &channel{}
+	near, far := &shmPath{}, &shmPath{}
 	near.room, far.data = o.pair(t)
 	near.data, far.room = o.pair(t)
-	for i, ch := range []*channel{near, far} {
+	for i, sp := range []*shmPath{near, far} {
 		var err, err2 error
-		ch.out, err = ring.NewWriter(rings[i], p)
-		ch.in, err2 = ring.NewReader(rings[1-i], p)
+		sp.out, err = ring.NewWriter(rings[i], p)
+		sp.in, err2 = ring.NewReader(rings[1-i], p)
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		ch.pending, ch.writable, ch.over = ch.in.Pending, ch.out.Room, ch.cut.Load
-		ch.in.Ready()
-		ch.out.Start(0)
-		ch.switched.Store(true)
-		ch.reading.Store(true)
+		sp.pending, sp.writable, sp.over = sp.in.Pending, sp.out.Room, sp.cut.Load
+		sp.in.Ready()
+		sp.out.Start(0)
+		sp.switched.Store(true)
+		sp.reading.Store(true)
 	}
 	at := 0
 	for _, n := range s.filled {
@@ -162,11 +162,11 @@ func counted(at, n int) []byte {
 }
 
 // writes sends pieces of so many bytes, which count from at.
-func writes(o *order, ch *channel, at int, sizes ...int) *side {
+func writes(o *order, sp *shmPath, at int, sizes ...int) *side {
 	return &side{name: "writer", run: func() error {
 		for i, size := range sizes {
 			o.only(i)
-			n, err := ch.send(context.Background(), counted(at, size))
+			n, err := sp.send(context.Background(), counted(at, size))
 			if at += n; err != nil {
 				return err
 			}
@@ -176,19 +176,19 @@ func writes(o *order, ch *channel, at int, sizes ...int) *side {
 }
 
 // reads receives total bytes, as Recv does, so many at a time.
-func reads(o *order, ch *channel, total, most int) *side {
+func reads(o *order, sp *shmPath, total, most int) *side {
 	return &side{name: "reader", run: func() (err error) {
 		o.await(o.receiving, false, "takes its turn")
 		for p := make([]byte, most); err == nil && total > 0; {
 			o.only(total)
 			var n int
 			var over bool
-			n, over, err = o.read(ch, p)
+			n, over, err = o.read(sp, p)
 			switch total -= n; {
 			case n == 0 && err == nil && over:
 				err = fmt.Errorf("the end comes after %d bytes, and %d before it are lost", o.got, total)
 			case n == 0 && err == nil:
-				err = ch.awaitData(context.Background())
+				err = sp.awaitData(context.Background())
 			}
 		}
 		o.put(o.receiving, false, "gives its turn")
@@ -197,8 +197,8 @@ func reads(o *order, ch *channel, total, most int) *side {
 }
 
 // read reads available bytes, for the goroutine that has the turn.
-func (o *order) read(ch *channel, p []byte) (n int, over bool, err error) {
-	n, over, err = ch.read(p)
+func (o *order) read(sp *shmPath, p []byte) (n int, over bool, err error) {
+	n, over, err = sp.read(p)
 	for _, b := range p[:n] {
 		if o.note(uint64(b)); b != byte(o.got) {
 			err = fmt.Errorf("byte %d is %d", o.got, b)
@@ -208,23 +208,23 @@ func (o *order) read(ch *channel, p []byte) (n int, over bool, err error) {
 	return n, over, err
 }
 
-// polls polls, beside the calls of the same process at ch, until it has received a
+// polls polls, beside the calls of the same process at sp, until it has received a
 // piece, or could send one. The other side of it tells of rings of b, as
 // shm.WatchRead does.
-func (o *order) polls(ch *channel, b *shm.Doorbell, in bool) []*side {
+func (o *order) polls(sp *shmPath, b *shm.Doorbell, in bool) []*side {
 	told, r := o.flag(), o.doorbells[b]
-	ch.dataWatched.polled, ch.roomWatched.polled = in, !in
-	o.flags = append(o.flags, &ch.dataWatched.flag, &ch.roomWatched.flag)
-	ch.switched.Store(!in) // else it polls for both
+	sp.dataWatched.polled, sp.roomWatched.polled = in, !in
+	o.flags = append(o.flags, &sp.dataWatched.flag, &sp.roomWatched.flag)
+	sp.switched.Store(!in) // else it polls for both
 	if in {
 		o.receiving = o.flag()
 		o.still[ring.OffReaderPlace] = false
 	} else {
 		o.still[ring.OffWriterPlace] = false
 	}
-	ch.changed = func() { o.put(told, true, "tells who polls") }
+	sp.changed = func() { o.put(told, true, "tells who polls") }
 	e := &endpoint{polled: pollers{listeners: map[*chan<- struct{}]chan<- struct{}{nil: nil}}}
-	e.ch.Store(ch)
+	e.shmPath.Store(sp)
 	poll := func() error {
 		for {
 			o.only(0)
@@ -233,7 +233,7 @@ func (o *order) polls(ch *channel, b *shm.Doorbell, in bool) []*side {
 				return nil
 			case in && ev&attach.PollIn != 0:
 				o.await(o.receiving, false, "takes its turn")
-				n, _, err := o.read(ch, make([]byte, 1))
+				n, _, err := o.read(sp, make([]byte, 1))
 				o.put(o.receiving, false, "gives its turn")
 				if n > 0 || err != nil {
 					return err
@@ -247,7 +247,7 @@ func (o *order) polls(ch *channel, b *shm.Doorbell, in bool) []*side {
 		for {
 			o.only(0)
 			o.step(func() bool { return r.edge && r.heard() }, "hears its doorbell", 0, func() uint64 { r.edge = false; return 0 })
-			ch.changed()
+			sp.changed()
 		}
 	}
 	return []*side{{name: "poller", run: poll}, {name: "watcher", run: watch, aside: true}}
