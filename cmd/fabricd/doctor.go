@@ -110,8 +110,8 @@ func (d diagnosis) print(w io.Writer, asJSON bool) error {
 func printPlan(w io.Writer, p doctor.Plan) error {
 	_, err := fmt.Fprintf(w, `
 %[1]s within this node, of attached applications
-      channels       %[2]s of shared memory, %[3]s each
-      applications   %[4]d at least, of %[5]d ends of channels each, and %[10]s, of %[11]d ends each;
+      shared memory  %[2]s for the shared-memory paths, %[3]s each
+      applications   %[4]d at least, of %[5]d ends of shared-memory paths each, and %[10]s, of %[11]d ends each;
                      what is more goes through fabricd
       descriptors    %[6]d of fabricd
 %[1]s to other nodes

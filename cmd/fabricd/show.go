@@ -108,7 +108,7 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 		{"state dir", st.StateDir},
 		{"identity", fmt.Sprintf("%s, start %d", st.Node, st.Epoch)},
 		{"detection", st.Detection},
-		{"channels", ringsOf(st.Rings)},
+		{"shm paths", ringsOf(st.Rings)},
 		{"access", accessOf(st.Access)},
 		{"certificates", certificates(st)},
 		{"nodes", fmt.Sprintf("%d, %s from here", st.Counts.Nodes, plural(st.Counts.Links, "link"))},

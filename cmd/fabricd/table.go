@@ -174,7 +174,9 @@ func showConns(w io.Writer, text json.RawMessage) error {
 		return err
 	}
 	for i := range body.Conns {
-		if c := &body.Conns[i]; c.Socket != nil {
+		c := &body.Conns[i]
+		c.Path = pathName(c.Path)
+		if c.Socket != nil {
 			c.Sent, c.Received = c.Sent+c.Socket.SentBytes, c.Received+c.Socket.ReceivedBytes
 		}
 	}

@@ -195,7 +195,7 @@ func (v *topView) draw(w io.Writer) error {
 	conns := table{{"SENT/S", "RECEIVED/S", "WAITING", "LOCAL", "REMOTE", "PEER", "PID", "STATE", "PATH", "WHY"}}
 	for _, c := range v.Conns[:min(len(v.Conns), topRows)] {
 		conns = append(conns, []string{size(uint64(c.Sent)), size(uint64(c.Received)), size(uint64(c.Waiting)), c.Local, c.Remote, c.Peer,
-			strconv.Itoa(int(c.PID)), c.State, c.Path, c.Why})
+			strconv.Itoa(int(c.PID)), c.State, pathName(c.Path), c.Why})
 	}
 	links := table{{"SENT/S", "RECEIVED/S", "NODE", "NAME", "PROVIDER", "CONNS", "SILENT"}}
 	for _, l := range v.Links {

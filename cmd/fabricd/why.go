@@ -51,9 +51,17 @@ func pathText(r *daemon.PathInfo) string {
 // String returns the path, and the reason for it if that is not obvious.
 func (p part) String() string {
 	if p.Why == "" {
-		return p.Path
+		return pathName(p.Path)
 	}
-	return p.Path + ": " + p.Why
+	return pathName(p.Path) + ": " + p.Why
+}
+
+// pathName returns the name that people read for a connection's path in JSON.
+func pathName(path string) string {
+	if path == "channel" {
+		return "shared-memory path"
+	}
+	return path
 }
 
 func (a *app) whyCommand() *cobra.Command {
@@ -61,10 +69,10 @@ func (a *app) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "why [CONN | NODE PORT]", Short: "Report which path a connection has and why not a faster one, or what a connect would meet",
 		Long: `Report which ways a connection takes, and why not a faster one: messages between two
-applications of this node through memory that they share (channel) or through the
-node (socket), RMA between them on the windows themselves (direct) or through the
-node; messages to another node through a socket between the two applications (path)
-or through a provider's link, RMA through the link. CONN is an
+applications of this node through memory that they share (shared-memory path; "channel"
+in JSON) or through the node (socket), RMA between them on the windows themselves
+(direct) or through the node; messages to another node through a socket between the two
+applications (path) or through a provider's link, RMA through the link. CONN is an
 address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
 it all are reported. Of a link each provider of this node is reported: whether the link has
 it, why, its place among them, and what it is estimated to cost for short messages,

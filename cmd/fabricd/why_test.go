@@ -16,6 +16,7 @@ func TestWaysAreTold(t *testing.T) {
 	}
 	ways := []wayOf{
 		{Local: "0:5", Remote: "0:6", Messages: part{Path: "socket", Why: "the other application does not join"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},
+		{Local: "0:7", Remote: "0:8", Messages: part{Path: "channel", Why: "small pages"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},
 		{Provider: "tcp", Local: "0:5", Remote: "1:6", Messages: part{Path: "socket", Why: "the peer is on another node"}, RMA: part{Path: "node", Why: "no window has been asked for"}, Link: linkOf(links, "1.2")},
 	}
 	var out bytes.Buffer
@@ -24,6 +25,10 @@ func TestWaysAreTold(t *testing.T) {
 	}
 	want := `0:5 to 0:6
   messages  socket: the other application does not join
+  rma       direct
+  link      none: the peer is on this node
+0:7 to 0:8
+  messages  shared-memory path: small pages
   rma       direct
   link      none: the peer is on this node
 0:5 to 1:6

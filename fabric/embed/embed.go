@@ -87,9 +87,9 @@ type Config struct {
 	// none can. AdminSocket is for fabricd's operator commands; empty: none.
 	Socket, AdminSocket string
 
-	// Channels between two applications of the node: messages and bytes on their way in one
-	// direction, per cent that a receiver takes before it releases them (negative: none),
-	// and off, try or require for huge pages. Zero fields: 256, 256 KiB, 25, off.
+	// Shared-memory paths between two applications of the node: messages and bytes on their way in
+	// one direction, per cent that a receiver takes before it releases them (negative: none), and
+	// off, try or require for huge pages. Zero fields: 256, 256 KiB, 25, off.
 	RingSlots, RingData, RingRelease int
 	RingHugePages                    string
 

@@ -20,8 +20,8 @@ type apps struct {
 	done   chan struct{} // closed when nothing of any application is left at the node
 }
 
-// outside is why the connections of a node's own applications have neither channels nor paths: a
-// bubble waits for ever for a socket.
+// outside is why the connections of a node's own applications have neither shared-memory paths nor
+// paths between nodes: a bubble waits for ever for a socket.
 const outside = "a test cluster makes none"
 
 func newApps(n *engine.Node) (*apps, error) {

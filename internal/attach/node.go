@@ -147,6 +147,6 @@ type PathSocket struct {
 const (
 	ViaCall    = "call"    // in the node's process
 	ViaSocket  = "socket"  // through the data socket, relayed by the node
-	ViaShmPath = "channel" // through shared memory, without the node
+	ViaShmPath = "channel" // through a shared-memory path, without the node; scripts know this value
 	ViaPath    = "path"    // through a socket to the application on the other node
 )

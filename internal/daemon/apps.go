@@ -67,7 +67,7 @@ func (d *Daemon) tryApps() error {
 	return err
 }
 
-// serving says how applications are served. noShmPaths is why they get no channels.
+// serving says how applications are served. noShmPaths is why they get no shared-memory paths.
 func (d *Daemon) serving(delivery context.Context, noShmPaths string) server.Options {
 	o := d.cfg.Local
 	may, _ := d.cfg.sharesMemory()

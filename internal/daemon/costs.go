@@ -8,8 +8,8 @@ import (
 
 // Costs are the resources that connections take of a node with some configuration.
 type Costs struct {
-	ShmPath int64 // bytes of the memory of a channel within the node
-	// Ends are those of channels that an application may have, and UserEnds those of
+	ShmPath int64 // bytes of the memory of a shared-memory path within the node
+	// Ends are those of shared-memory paths that an application may have, and UserEnds those of
 	// all applications of one user.
 	Ends, UserEnds int64
 	Unread         int64 // bytes of messages that a connection keeps for a receiver, at most

@@ -125,7 +125,7 @@ type parts struct {
 	apps      *apps // nil without a socket
 	store     *trust.Store
 	addresses addresses
-	small     string // why channels have small pages, if huge ones were to be tried
+	small     string // why shared-memory paths have small pages, if huge ones were to be tried
 	// noShmPaths is why there are none.
 	noShmPaths string
 	// Providers that are open, nil before they are, and those that cannot be.

@@ -12,23 +12,23 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// ringSettings are those of the channels between two applications of this node.
+// ringSettings are those of the shared-memory paths between two applications of this node.
 // A slot is a cache line and no setting; docs/rings.md gives the reason, and the effect of each of
 // these.
 func ringSettings() []Setting {
 	return []Setting{
-		setting("ring-slots", "messages on their way in one direction of a channel, between two applications of this node",
+		setting("ring-slots", "messages on their way in one direction of a shared-memory path, between two applications of this node",
 			fmt.Sprintf("a power of two from %d to %d", ring.MinSlots, ring.MaxSlots), func(c *Config) *int { return &c.Local.Rings.Slots },
 			numbers[int](0, math.MaxInt32).where(func(n int) bool { return validRings(ring.Params{Slots: n, Data: ring.MinData}) })),
-		setting("ring-data", "bytes of messages over 56 bytes on their way in one direction of a channel",
+		setting("ring-data", "bytes of messages over 56 bytes on their way in one direction of a shared-memory path",
 			fmt.Sprintf("a power of two from %s to %s", sizeText(ring.MinData), sizeText(ring.MaxData)), func(c *Config) *int { return &c.Local.Rings.Data },
 			sizes[int](0, ring.MaxData).where(func(n int) bool { return validRings(ring.Params{Slots: ring.MinSlots, Data: n}) })),
-		setting("ring-release", "how much of a channel's ring a receiver takes before it reports the room to the sender, in per cent",
+		setting("ring-release", "how much of a shared-memory path's ring a receiver takes before it reports the room to the sender, in per cent",
 			fmt.Sprintf("a number from 0 to %d; 0: after every read", ring.MaxRelease), func(c *Config) *int { return &c.Local.Rings.Release },
 			numbers[int](0, math.MaxInt32).where(func(n int) bool {
 				return validRings(ring.Params{Slots: ring.MinSlots, Data: ring.MinData, Release: n})
 			})),
-		setting("ring-huge-pages", "whether a channel's memory lies in huge pages", shm.HugeAllowed,
+		setting("ring-huge-pages", "whether a shared-memory path's memory lies in huge pages", shm.HugeAllowed,
 			func(c *Config) *shm.HugePages { return &c.Local.HugePages }, form[shm.HugePages]{shm.ParseHugePages, shm.HugePages.String}),
 	}
 }
@@ -75,8 +75,8 @@ func sizeText(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// tryShmPaths finds out whether this process can make memory for channels, before a connection
-// needs it, and returns why applications of this node are not to have any.
+// tryShmPaths finds out whether this process can make memory for shared-memory paths, before a
+// connection needs it, and returns why applications of this node are not to have any.
 func (d *Daemon) tryShmPaths() (why string, err error) {
 	may, must := d.cfg.sharesMemory()
 	if !may {
@@ -88,14 +88,14 @@ func (d *Daemon) tryShmPaths() (why string, err error) {
 	case must:
 		return "", problem("providers", strings.Join(d.cfg.Providers, ","), "shm cannot be used: "+err.Error(), err)
 	}
-	why = "no memory for channels could be made when the node started: " + err.Error()
+	why = "no memory for shared-memory paths could be made when the node started: " + err.Error()
 	d.log.Warn().Str("op", "provider").Str("provider", sharedMemory).Err(err).Msg("provider cannot be used; applications of this node talk through it")
 	return why, nil
 }
 
-// tryHugePages finds out whether channels can lie in huge pages before a connection needs them: if
-// they are required, failure is a mistake in the configuration; if they are only to be tried, it is
-// logged once.
+// tryHugePages finds out whether shared-memory paths can lie in huge pages before a connection
+// needs them: if they are required, failure is a mistake in the configuration; if they are only to
+// be tried, it is logged once.
 func (d *Daemon) tryHugePages() error {
 	local := d.cfg.Local
 	if local.HugePages == shm.HugeOff {
@@ -107,7 +107,7 @@ func (d *Daemon) tryHugePages() error {
 	}
 	if local.HugePages == shm.HugeTry {
 		d.live.set(func(p *parts) { p.small = err.Error() })
-		d.log.Warn().Str("op", "channels").Err(err).Msg("no huge pages: channels between applications have small ones")
+		d.log.Warn().Str("op", "shm-path").Err(err).Msg("no huge pages: shared-memory paths between applications have small ones")
 		return nil
 	}
 	if errors.Is(err, server.ErrSmallRings) {

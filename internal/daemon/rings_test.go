@@ -105,6 +105,6 @@ func TestPageOfRingsIsTrue(t *testing.T) {
 		}
 	}
 	if want := fmt.Sprintf("%d KiB by\ndefault", server.ShmPathSize(ring.Default)>>10); !strings.Contains(string(page), want) {
-		t.Errorf("docs/rings.md does not say that a channel takes %q", want)
+		t.Errorf("docs/rings.md does not say that a shared-memory path takes %q", want)
 	}
 }

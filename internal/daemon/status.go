@@ -47,7 +47,7 @@ type Status struct {
 	// is renewed, or the operator's file read again, before that.
 	Certificate time.Time `json:"certificate_until,omitzero"`
 
-	// Rings are those of channels between two applications of this node.
+	// Rings are those of shared-memory paths between two applications of this node.
 	Rings RingStatus `json:"rings"`
 
 	// FaultsEnabled says that the node may be broken on purpose, Warnings are the active faults.
@@ -71,8 +71,8 @@ type RingStatus struct {
 	Release   int    `json:"release_percent"`
 	HugePages string `json:"huge_pages"`            // off, try or require
 	Small     string `json:"small_pages,omitempty"` // why there were none at the start, with try
-	ShmPath   int    `json:"channel_bytes"`         // of both rings of a channel
-	None      string `json:"none,omitempty"`        // why there are no channels
+	ShmPath   int    `json:"channel_bytes"`         // of both rings of a shared-memory path
+	None      string `json:"none,omitempty"`        // why there are no shared-memory paths
 }
 
 // Counts say how much is going on.

@@ -18,7 +18,7 @@ type Facts struct {
 	Bound      string // the source of that limit
 	Ptrace     string // kernel.yama.ptrace_scope
 	HugePage   int64  // size of a huge page of shared memory, in bytes
-	HugeFailed error  // of creating a channel of them, if the configuration asks for it
+	HugeFailed error  // of creating a shared-memory path of them, if the configuration asks for it
 
 	UDPFailed   error  // of opening a UDP socket
 	UDPBuffers  string // the fault of its buffers, for operators

@@ -75,7 +75,7 @@ func sharedMemory(f Facts) Finding {
 
 func memory(f Facts) Finding {
 	x := Finding{"memory", OK, fmt.Sprintf("%d MiB are available %s", f.Memory>>20, f.Bound),
-		"raise the limit, or free some: windows and channels take it too (--plan)"}
+		"raise the limit, or free some: windows and shared-memory paths take it too (--plan)"}
 	return graded(x, f.Memory >= 0, uint64(f.Memory), leastMemory, goodMemory)
 }
 
@@ -116,9 +116,9 @@ func hugePages(c daemon.Config, f Facts) Finding {
 	case want == shm.HugeOff:
 		return Finding{"huge-pages", OK, "not asked for", ""}
 	case f.HugeFailed == nil:
-		return Finding{"huge-pages", OK, fmt.Sprintf("channels can have pages of %d KiB", f.HugePage>>10), ""}
+		return Finding{"huge-pages", OK, fmt.Sprintf("shared-memory paths can have pages of %d KiB", f.HugePage>>10), ""}
 	case want == shm.HugeTry:
-		return Finding{"huge-pages", Note, f.HugeFailed.Error(), "channels have small pages meanwhile; docs/rings.md"}
+		return Finding{"huge-pages", Note, f.HugeFailed.Error(), "shared-memory paths have small pages meanwhile; docs/rings.md"}
 	}
 	return Finding{"huge-pages", Bad, f.HugeFailed.Error(), "ring-huge-pages=try takes small pages where there are none; docs/rings.md"}
 }
@@ -235,7 +235,7 @@ func node(n Node) []Finding {
 		all = append(all, Finding{"provider " + u.Provider, Note, u.Reason, "links have the other provider meanwhile"})
 	}
 	if n.Status.Rings.Small != "" {
-		all = append(all, Finding{"channels", Note, n.Status.Rings.Small, "docs/rings.md"})
+		all = append(all, Finding{"shm-paths", Note, n.Status.Rings.Small, "docs/rings.md"})
 	}
 	for _, w := range n.Status.Warnings {
 		all = append(all, Finding{"faults", Note, w, "fabricd faults clear"})

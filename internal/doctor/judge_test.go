@@ -85,7 +85,7 @@ func TestJudge(t *testing.T) {
 			f.Node.Status.Unavailable = []daemon.Unavailable{{Provider: "quic", Reason: "no UDP"}}
 			f.Node.Status.Rings.Small = "too few pages"
 			f.Node.Status.Warnings = []string{"its clock is wrong on purpose"}
-		}, "provider quic note, channels note, faults note"},
+		}, "provider quic note, shm-paths note, faults note"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := well()
@@ -118,7 +118,7 @@ func TestPlanFor(t *testing.T) {
 	}
 	costs.Fit, costs.UserFiles, costs.UserPaths = 128, 129, 128
 	p = PlanFor(129, costs, Facts{Memory: 12_899, Descriptors: 129})
-	want := []string{"bytes for channels: 129000 are needed, 12899 are there", "connections between nodes of one application, by conn-memory: 129 are needed, 128 are there",
+	want := []string{"bytes for shared-memory paths: 129000 are needed, 12899 are there", "connections between nodes of one application, by conn-memory: 129 are needed, 128 are there",
 		"descriptors within the node: 261 are needed, 129 are there", "descriptors for connections to other nodes: 259 are needed, 129 are there",
 		"descriptors of one user for connections to other nodes: 130 are needed, 129 are there", "paths of one user: 129 are needed, 128 are there"}
 	if fmt.Sprint(p.Lacks) != fmt.Sprint(want) {

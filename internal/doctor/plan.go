@@ -15,10 +15,10 @@ type Plan struct {
 
 	// Within the node: each between two attached applications.
 	ShmPath      int64 `json:"channel_bytes"`             // of one connection
-	ShmPaths     int64 `json:"channels_bytes"`            // of all connections, if all have a channel
+	ShmPaths     int64 `json:"channels_bytes"`            // of all connections, if all have a shared-memory path
 	Ends         int64 `json:"channel_ends"`              // limit of an application
 	UserEnds     int64 `json:"channel_ends_of_user"`      // limit of all applications of one user
-	Applications int64 `json:"applications"`              // the least number that can have all these channels
+	Applications int64 `json:"applications"`              // the least number that can have all these shared-memory paths
 	Users        int64 `json:"users"`                     // the least number of their users
 	Inside       int64 `json:"descriptors_within_node"`   // of fabricd with these applications
 	Outside      int64 `json:"descriptors_between_nodes"` // of fabricd with one application, if each connection has a path
@@ -48,7 +48,7 @@ func PlanFor(n int64, costs daemon.Costs, f Facts) Plan {
 		}
 	}
 	if f.Memory >= 0 {
-		lack("bytes for channels", p.ShmPaths, uint64(f.Memory))
+		lack("bytes for shared-memory paths", p.ShmPaths, uint64(f.Memory))
 	}
 	lack("connections between nodes of one application, by conn-memory", n, uint64(p.Fit))
 	if f.Descriptors > 0 {

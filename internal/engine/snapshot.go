@@ -45,10 +45,10 @@ type ConnInfo struct {
 	Unsent    uint64 `json:"unsent"`
 	WaitingMS int64  `json:"waiting_ms"`
 
-	// Path is how the messages get from the application to here: "call" in this
-	// process, "socket", or past the node to the other application directly, and then
-	// they are not counted: "channel", or "path", which Socket describes. Why is the reason
-	// for no faster one.
+	// Path is how the messages get from the application to here: "call" in this process, "socket",
+	// or past the node to the other application directly, and then they are not counted: "channel"
+	// for a shared-memory path, or "path", which Socket describes. Why is the reason for no faster
+	// one.
 	Path string `json:"path"`
 	Why  string `json:"why"`
 	// Socket is the connection's path; nil: it has none.

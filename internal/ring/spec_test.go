@@ -29,7 +29,7 @@ func specification(t *testing.T) (text string, words map[int]headWord) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ = strings.Cut(string(b), "### 5.1. Channels\n")
+	_, text, _ = strings.Cut(string(b), "### 5.1. Shared-memory paths\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	words = map[int]headWord{}
 	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \| u(\d+) \| (armed by the )?(writer|reader) \|`).FindAllStringSubmatch(text, -1) {

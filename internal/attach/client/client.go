@@ -45,7 +45,7 @@ type session struct {
 	next      uint64
 	calls     map[uint64]*call
 	endpoints map[uint32]*endpoint
-	early     map[uint32]struct{} // endpoints not yet created whose peer asks for a channel or a path
+	early     map[uint32]struct{} // endpoints not yet created whose peer asks for a shared-memory path or a path between nodes
 	self      attach.Self
 }
 

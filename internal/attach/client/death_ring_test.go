@@ -85,9 +85,9 @@ func mortal(t *testing.T) string {
 }
 
 // TestPeerDiesAtEveryStepOfARing kills the other application after each of its steps in the rings
-// of a channel, the first time and a later one, as connector and as acceptor, in the namespaces of
-// this process and in others: the calls here end with a reset, promptly, after a part of the sent
-// bytes, and no resource is left.
+// of a shared-memory path, the first time and a later one, as connector and as acceptor, in the
+// namespaces of this process and in others: the calls here end with a reset, promptly, after a part
+// of the sent bytes, and no resource is left.
 func TestPeerDiesAtEveryStepOfARing(t *testing.T) {
 	program := mortal(t)
 	s := serve(t, func(o *server.Options) { o.Rings = ring.Params{Slots: 8, Data: ring.MinData, Release: 25} }) // often full, often empty

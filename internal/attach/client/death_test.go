@@ -95,8 +95,8 @@ func TestMain(m *testing.M) {
 }
 
 // echo attaches to path, prints the port at which it listens, or connects to the port that it
-// reads, and sends back received bytes. At the step of a channel it reports that and waits to be
-// killed.
+// reads, and sends back received bytes. At the step of a shared-memory path it reports that and
+// waits to be killed.
 func echo(path, step string) error {
 	ctx := context.Background()
 	sess, err := Dial(ctx, path)
@@ -356,9 +356,9 @@ func TestPeersSeeAnApplicationDie(t *testing.T) {
 }
 
 // TestPeerDiesAtEveryStepOfAShmPath kills the other application at each step of setting up a
-// channel, and in the middle of its traffic: the calls here end with a reset, promptly, after a
-// part of the sent bytes, and no resource is left. It does so in the namespaces of this process and
-// in others.
+// shared-memory path, and in the middle of its traffic: the calls here end with a reset, promptly,
+// after a part of the sent bytes, and no resource is left. It does so in the namespaces of this
+// process and in others.
 func TestPeerDiesAtEveryStepOfAShmPath(t *testing.T) {
 	for _, role := range roles {
 		t.Run("which "+role, func(t *testing.T) { peerDies(t, role, nil) })
@@ -399,13 +399,13 @@ func peerDies(t *testing.T, role string, attr *syscall.SysProcAttr) {
 	})
 }
 
-// talked waits until the peer has sent some, through a channel.
+// talked waits until the peer has sent some, through a shared-memory path.
 func talked(t *testing.T, ep attach.Endpoint, got chan struct{}, more int) {
 	t.Helper()
 	for range more {
 		<-got
 	}
-	eventually(t, "the peer talks through the channel", func() bool { return through(ep) })
+	eventually(t, "the peer talks through the shared-memory path", func() bool { return through(ep) })
 	<-got
 }
 

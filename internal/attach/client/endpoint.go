@@ -73,13 +73,13 @@ type movedBytes struct {
 	calls uint64
 }
 
-// upgradeState is the endpoint's state of asking for a channel or a path. It is guarded by the
-// endpoint's mu, except where noted.
+// upgradeState is the endpoint's state of asking for a shared-memory path or a path between nodes.
+// It is guarded by the endpoint's mu, except where noted.
 type upgradeState struct {
 	offered   atomic.Bool   // the node has reported the peer's request before live was set
-	freeing   sync.Once     // guards unmapping the channels' memory
-	tries     int           // attempts to get a channel; guarded by sending
-	upgrading bool          // a channel has been asked for, or waits for the peer
+	freeing   sync.Once     // guards unmapping the shared-memory paths' memory
+	tries     int           // attempts to get a shared-memory path; guarded by sending
+	upgrading bool          // a shared-memory path has been asked for, or waits for the peer
 	spent     []*shmPath    // abandoned ones
 	joining   chan struct{} // closed when the request for a path has a result; nil before the first
 	pause     backoff       // after a failed request for a path

@@ -41,7 +41,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 			"data socket": func(t *testing.T, s *service) (attach.Endpoint, attach.Endpoint) {
 				return connect(t, s.dial(t), s.dial(t))
 			},
-			"channel": func(t *testing.T, s *service) (attach.Endpoint, attach.Endpoint) { return overShmPath(t, s) },
+			"shared-memory path": func(t *testing.T, s *service) (attach.Endpoint, attach.Endpoint) { return overShmPath(t, s) },
 		} {
 			t.Run(name+"/"+way, func(t *testing.T) {
 				s := serve(t, nil)
@@ -53,7 +53,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 				}
 				var got []byte
 				p := make([]byte, 64)
-				if c.cause != "gone" || way == "channel" {
+				if c.cause != "gone" || way == "shared-memory path" {
 					n, err := b.Recv(ctx, p)
 					if err != nil {
 						t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 )
 
-// TestNoConnectionStarves lets eight connections of two sessions, each with a channel, carry as
-// much as they can, until one of them has carried much: none of them is starved.
+// TestNoConnectionStarves lets eight connections of two sessions, each with a shared-memory path,
+// carry as much as they can, until one of them has carried much: none of them is starved.
 func TestNoConnectionStarves(t *testing.T) {
 	const conns, share = 8, 10
 	much := int64(500_000) // many times the bytes of one connection in a scheduler's time slice

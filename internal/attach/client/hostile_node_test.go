@@ -24,7 +24,7 @@ type hostileNode struct {
 	epochs func() (int64, *os.File)
 	window func() (proto.Message, *os.File)
 
-	// Of channels; rings nil: the defaults.
+	// Of shared-memory paths; rings nil: the defaults.
 	rings   *proto.RingsBody
 	shmPath func() (proto.Message, *os.File)
 	joined  chan proto.JoinedBody

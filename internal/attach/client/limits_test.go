@@ -190,13 +190,13 @@ const mappingsMost = 3
 
 // TestMemoryOverALimit has applications ask for more than a limit of theirs
 // allows: window memory is refused with ENOMEM and a text that names the limit, a
-// channel is not had, and the node knows why; messages go on. Once the limit is
-// lifted, there is a channel.
+// shared-memory path is not had, and the node knows why; messages go on. Once the limit is
+// lifted, there is a shared-memory path.
 func TestMemoryOverALimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit string // limit that the application sets on itself; empty: a memory control group
 		says  string // Alloc's error; %d is the limit
-		why   string // the node's reason for no channel; empty: there is one
+		why   string // the node's reason for no shared-memory path; empty: there is one
 		mmap  string // Mmap's error; empty: none
 	}{
 		"memory cgroup": {"", "below the limit %s of 67108864 bytes", "below the limit %s of 67108864 bytes", ""},
@@ -252,7 +252,7 @@ func TestMemoryOverALimit(t *testing.T) {
 				}
 				return n == 2
 			})
-			if c.why != "" && !log.has("no channel: messages go through the node", why) {
+			if c.why != "" && !log.has("no shared-memory path: messages go through the node", why) {
 				t.Errorf("the log does not say so:\n%s", log.text())
 			}
 			k.must(t, "talk 1")
@@ -263,7 +263,7 @@ func TestMemoryOverALimit(t *testing.T) {
 			for range 10 {
 				k.must(t, "talk 500")
 			}
-			eventually(t, "there is a channel", func() bool { return ep.(*endpoint).shmPath.Load() != nil })
+			eventually(t, "there is a shared-memory path", func() bool { return ep.(*endpoint).shmPath.Load() != nil })
 			k.must(t, "talk 10")
 			k.kill()
 		})
@@ -314,7 +314,7 @@ func TestAcceptWithoutADescriptor(t *testing.T) {
 	k.kill()
 }
 
-// Neither windows nor channels lie in /dev/shm, which is small in a container: it
+// Neither windows nor shared-memory paths lie in /dev/shm, which is small in a container: it
 // may be full.
 func TestFullDevShm(t *testing.T) {
 	s := serve(t, nil)
@@ -326,7 +326,7 @@ func TestFullDevShm(t *testing.T) {
 	for range 10 {
 		k.must(t, "talk 500")
 	}
-	eventually(t, "there is a channel", func() bool { return ep.(*endpoint).shmPath.Load() != nil })
+	eventually(t, "there is a shared-memory path", func() bool { return ep.(*endpoint).shmPath.Load() != nil })
 	k.must(t, "talk 10")
 	k.kill()
 }

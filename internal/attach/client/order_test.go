@@ -20,9 +20,9 @@ import (
 var orderSizes = []int{1, ring.Inline - 1, ring.Inline, ring.Inline + 1, 64, 300, ring.MinData / 4, ring.MinData/4 + 1, ring.MinData + ring.Inline, 3 * ring.MinData}
 
 // TestPendingSendsKeepTheirOrder queues sends of all sizes after one for which there is no room: in
-// the ring of a channel, or at the data socket while the channel is set up. The bytes arrive in the
-// order of the calls, none overtakes another, not even a TrySend that finds room, and a canceled
-// send has sent nothing.
+// the ring of a shared-memory path, or at the data socket while the shared-memory path is set up.
+// The bytes arrive in the order of the calls, none overtakes another, not even a TrySend that finds
+// room, and a canceled send has sent nothing.
 func TestPendingSendsKeepTheirOrder(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -40,7 +40,7 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 				q.sendAll(rng)
 				if upgrade {
 					a.(*endpoint).upgrade(false)
-					eventually(t, "the peer reads at the channel", func() bool {
+					eventually(t, "the peer reads at the shared-memory path", func() bool {
 						sp := a.(*endpoint).shmPath.Load()
 						return sp != nil && sp.out.ReaderReady()
 					})
@@ -48,7 +48,7 @@ func TestPendingSendsKeepTheirOrder(t *testing.T) {
 				}
 				q.drain(b, rng)
 				if !through(a) && !a.(*endpoint).shmPath.Load().switched.Load() || !b.(*endpoint).shmPath.Load().reading.Load() {
-					t.Error("the stream does not go through the channel")
+					t.Error("the stream does not go through the shared-memory path")
 				}
 				check(t, "Close", a.Close(), status.OK)
 				check(t, "Close", b.Close(), status.OK)

@@ -33,9 +33,9 @@ var mistakes = []struct{ name, old, new, story, shows string }{
 }
 
 // stepped builds this test's program with a search through the possible interleavings of the sides
-// of a channel. Every access to a word of a ring is a step of it, and so is every operation on a
-// doorbell: Go's atomics are sequentially consistent, so interleavings of steps are the only possible
-// executions.
+// of a shared-memory path. Every access to a word of a ring is a step of it, and so is every
+// operation on a doorbell: Go's atomics are sequentially consistent, so interleavings of steps are
+// the only possible executions.
 func stepped(t *testing.T) string {
 	doorbell, shmPath := contents(t, "../../shm/doorbell.go"), contents(t, "shmpath.go")
 	reader := replaced(t, "reader", contents(t, "../../ring/reader.go"), "shown atomic.Uint64", "shown readerPlace")
@@ -68,8 +68,9 @@ func stepped(t *testing.T) string {
 	})
 }
 
-// TestNoOrderLosesAWakeUp runs the two sides of a channel, and a concurrent poller, in every
-// interleaving: no goroutine sleeps for ever, and no byte is lost. It finds each of the mistakes.
+// TestNoOrderLosesAWakeUp runs the two sides of a shared-memory path, and a concurrent poller, in
+// every interleaving: no goroutine sleeps for ever, and no byte is lost. It finds each of the
+// mistakes.
 func TestNoOrderLosesAWakeUp(t *testing.T) {
 	program := stepped(t)
 	t.Run("as it is", func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 )
 
 // A messagePath carries the messages of a connection to another node, from process to process. As
-// with a channel, both directions begin on the data socket, each switches once its sender finds the
-// path ready, and the data socket still carries the end of the connection.
+// with a shared-memory path, both directions begin on the data socket, each switches once its
+// sender finds the path ready, and the data socket still carries the end of the connection.
 type messagePath struct {
 	conn *path.Conn
 	// switched is set once the path carries sent bytes; guarded by sending. reading is set once it

@@ -19,8 +19,8 @@ import (
 )
 
 // scribbler attaches to path and accepts connections. It follows the protocol until one goes
-// through a channel; then it changes the rings as long as the peer exists, faster than the peer can
-// read a word twice.
+// through a shared-memory path; then it changes the rings as long as the peer exists, faster than
+// the peer can read a word twice.
 func scribbler(path string) error {
 	ctx := context.Background()
 	sess, err := Dial(ctx, path)
@@ -86,10 +86,10 @@ func scribble(ep attach.Endpoint, rng *rand.Rand) (stores int) {
 	return stores
 }
 
-// TestRingsChangeWhileTheyAreRead has another process change the memory of a channel between any
-// two reads. A call's result stays within its buffer, no call outlasts the other process, and a
-// concurrent connection is not affected. The test continues until a ring was found corrupt;
-// otherwise it would have tested nothing.
+// TestRingsChangeWhileTheyAreRead has another process change the memory of a shared-memory path
+// between any two reads. A call's result stays within its buffer, no call outlasts the other
+// process, and a concurrent connection is not affected. The test continues until a ring was found
+// corrupt; otherwise it would have tested nothing.
 func TestRingsChangeWhileTheyAreRead(t *testing.T) {
 	s := serve(t, nil)
 	bad := start(t, s, "ATTACH_TEST_SCRIBBLER="+s.path)

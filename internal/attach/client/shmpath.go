@@ -15,10 +15,10 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A channel carries the messages of a connection between two applications of one node through
-// shared memory, without the node. It is an upgrade: both directions begin on the data socket, and
-// each switches to its ring once its sender finds the other side ready. The data socket still
-// carries the end of the connection.
+// A shared-memory path carries the messages of a connection between two applications of one node
+// through shared memory, without the node. It is an upgrade: both directions begin on the data
+// socket, and each switches to its ring once its sender finds the other side ready. The data socket
+// still carries the end of the connection.
 //
 // The writing side is guarded by the endpoint's sending, the reading side by its receiving.
 // Read-only checks of the rest of the shared memory are made under the endpoint's mu.
@@ -48,8 +48,8 @@ type shmPath struct {
 	switched, reading atomic.Bool
 }
 
-// join asks for a channel, sets it up and reports the result to the node. On failure the messages
-// stay on the data socket; the node knows the reason.
+// join asks for a shared-memory path, sets it up and reports the result to the node. On failure the
+// messages stay on the data socket; the node knows the reason.
 func (e *endpoint) join() {
 	ctx := context.Background()
 	settings, err := e.c.rings.get(e.c, e.quit)
@@ -59,7 +59,7 @@ func (e *endpoint) join() {
 	var m proto.ShmPathBody
 	e.c.at("asking")
 	f, err := e.request(ctx, request{op: proto.OpShmPath, ended: status.Reset}, &m)
-	if errors.Is(err, shm.ErrDescriptorLost) { // the node made a channel, but its memory was lost on the way
+	if errors.Is(err, shm.ErrDescriptorLost) { // the node made a shared-memory path, but its memory was lost on the way
 		e.ask(ctx, proto.OpJoined, &proto.JoinedBody{Why: proto.ReasonOf(err)}, nil)
 	}
 	if err != nil {
@@ -81,8 +81,8 @@ func (e *endpoint) join() {
 	e.awaitSwitch(sp)
 }
 
-// make makes the channel that the node describes, with f as its memory. small is the reason why the
-// memory is not in huge pages, if it should be.
+// make makes the shared-memory path that the node describes, with f as its memory. small is the
+// reason why the memory is not in huge pages, if it should be.
 func (e *endpoint) make(m proto.ShmPathBody, settings proto.RingsBody, f *os.File) (sp *shmPath, small string, err error) {
 	if f == nil {
 		return nil, "", fmt.Errorf("node sent no memory: %w", status.Protocol)
@@ -90,7 +90,7 @@ func (e *endpoint) make(m proto.ShmPathBody, settings proto.RingsBody, f *os.Fil
 	params := ring.Params{Slots: int(m.Slots), Data: int(m.Data), Release: int(settings.Release)}
 	if err := params.Check(); err != nil || m.Side > 1 {
 		f.Close()
-		return nil, "", fmt.Errorf("channel of side %d: %w: %w", m.Side, status.Protocol, err)
+		return nil, "", fmt.Errorf("shared-memory path of side %d: %w: %w", m.Side, status.Protocol, err)
 	}
 	region, err := shm.Adopt(f, proto.RingsSize(params))
 	if err != nil {
@@ -143,7 +143,7 @@ func (e *endpoint) doorbell(which uint8) (*shm.Doorbell, error) {
 	return shm.NewDoorbell(f)
 }
 
-// close releases the resources of the channel. No call uses it any more.
+// close releases the resources of the shared-memory path. No call uses it any more.
 func (sp *shmPath) close() {
 	for _, b := range []*shm.Doorbell{sp.room, sp.data} {
 		if b != nil {
@@ -153,7 +153,7 @@ func (sp *shmPath) close() {
 	sp.region.Release()
 }
 
-// install makes sp the endpoint's channel; false if the endpoint is closed.
+// install makes sp the endpoint's shared-memory path; false if the endpoint is closed.
 func (e *endpoint) install(sp *shmPath) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,15 +169,16 @@ func (e *endpoint) install(sp *shmPath) bool {
 	return true
 }
 
-// stop ends all waits at the channel's doorbells, now and later. Bytes in the ring can still be read.
+// stop ends all waits at the shared-memory path's doorbells, now and later. Bytes in the ring can
+// still be read.
 func (sp *shmPath) stop() {
 	sp.cut.Store(true)
 	sp.room.Stop()
 	sp.data.Stop()
 }
 
-// cut stops the channel of an endpoint whose connection has ended, and stops sending through its
-// path; if lost, because the node is gone, it shuts the path down for both ends.
+// cut stops the shared-memory path of an endpoint whose connection has ended, and stops sending
+// through its path; if lost, because the node is gone, it shuts the path down for both ends.
 func (e *endpoint) cut(lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,7 +209,7 @@ func (e *endpoint) awaitSwitch(sp *shmPath) {
 	}
 }
 
-// kick makes a waiting receive and pollers check the channel.
+// kick makes a waiting receive and pollers check the shared-memory path.
 func (e *endpoint) kick() {
 	e.mu.Lock()
 	if e.data != nil && !e.closed {
@@ -218,8 +219,8 @@ func (e *endpoint) kick() {
 	e.notify()
 }
 
-// giveUp abandons a channel that the other side cannot use. Its memory stays mapped until the
-// endpoint is closed: a running call may still read it.
+// giveUp abandons a shared-memory path that the other side cannot use. Its memory stays mapped
+// until the endpoint is closed: a running call may still read it.
 func (e *endpoint) giveUp(sp *shmPath) {
 	e.mu.Lock()
 	gone := e.closed || sp.switched.Load() || e.ends.reported.Load()
@@ -254,9 +255,9 @@ func (sp *shmPath) hangUp() {
 	sp.data.Close()
 }
 
-// free unmaps the channels' memory after the last call has left it. The endpoint is closed: no
-// other call can begin. The endpoint's Close and the session's may both call it: the locks are
-// taken once and never released.
+// free unmaps the shared-memory paths' memory after the last call has left it. The endpoint is
+// closed: no other call can begin. The endpoint's Close and the session's may both call it: the
+// locks are taken once and never released.
 func (e *endpoint) free() { e.upgrades.freeing.Do(e.unmap) }
 
 func (e *endpoint) unmap() {
@@ -274,8 +275,8 @@ func (e *endpoint) unmap() {
 	}
 }
 
-// ringOut returns the channel if sent bytes go through its ring, switching to it if the peer is
-// ready. The caller holds sending.
+// ringOut returns the shared-memory path if sent bytes go through its ring, switching to it if the
+// peer is ready. The caller holds sending.
 func (e *endpoint) ringOut() *shmPath {
 	sp := e.shmPath.Load()
 	if sp == nil || sp.switched.Load() {
@@ -350,8 +351,9 @@ func ignore(err error, cut bool) error {
 	return err
 }
 
-// ringIn returns the channel if the next bytes come through its ring. Otherwise it returns how many
-// more bytes may come through the data socket, as an upper bound. The caller holds receiving.
+// ringIn returns the shared-memory path if the next bytes come through its ring. Otherwise it
+// returns how many more bytes may come through the data socket, as an upper bound. The caller holds
+// receiving.
 func (e *endpoint) ringIn() (sp *shmPath, limit uint64, err error) {
 	sp = e.shmPath.Load()
 	if sp == nil {
@@ -395,9 +397,9 @@ func (sp *shmPath) read(p []byte) (n int, over bool, err error) {
 // ended reports whether the peer's writing has ended, as far as this side can see.
 func (sp *shmPath) ended() bool { return sp.cut.Load() || sp.gone.Load() || sp.in.Closed() }
 
-// receive returns the available bytes. If there are none it returns status.Again and the channel at
-// which to wait, nil for the data socket. The end of the ring is not yet the end of the connection:
-// the data socket reports that.
+// receive returns the available bytes. If there are none it returns status.Again and the
+// shared-memory path at which to wait, nil for the data socket. The end of the ring is not yet the
+// end of the connection: the data socket reports that.
 func (e *endpoint) receive(data nodeStream, p []byte) (int, *shmPath, error) {
 	for {
 		sp, limit, err := e.ringIn()

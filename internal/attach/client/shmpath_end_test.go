@@ -64,13 +64,14 @@ func TestEndOfTheDataSocketBesideASwitch(t *testing.T) {
 	}
 }
 
-// joined returns the ends of a connection with a channel to which neither side has switched.
+// joined returns the ends of a connection with a shared-memory path to which neither side has
+// switched.
 func joined(t testing.TB, s *service) (a, b attach.Endpoint) {
 	t.Helper()
 	a, b = connect(t, s.dial(t), s.dial(t))
 	a.(*endpoint).upgrade(false)
 	for _, ep := range []attach.Endpoint{a, b} {
-		eventually(t, "the peer reads at the channel", func() bool {
+		eventually(t, "the peer reads at the shared-memory path", func() bool {
 			sp := ep.(*endpoint).shmPath.Load()
 			return sp != nil && sp.out.ReaderReady()
 		})
@@ -78,7 +79,7 @@ func joined(t testing.TB, s *service) (a, b attach.Endpoint) {
 	return a, b
 }
 
-// A peer that asks for channels and gives its side up, again and again, does not
+// A peer that asks for shared-memory paths and gives its side up, again and again, does not
 // make this side hold more and more memory and descriptors.
 func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 	s := serve(t, nil)
@@ -98,7 +99,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 			break
 		}
 		if h.Code != status.OK || round > len(shmPathAfter) {
-			t.Fatalf("CHANNEL number %d: %v", round, h.Code)
+			t.Fatalf("SHM_PATH number %d: %v", round, h.Code)
 		}
 		f.Close()
 		if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: "changed my mind"}, nil, nil); h.Code != status.OK {
@@ -107,7 +108,7 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 		eventually(t, "the other side has given up", func() bool { _, rest := state(); return rest })
 	}
 	if spent, _ := state(); spent > len(shmPathAfter) {
-		t.Errorf("%d channels are held that came to nothing", spent)
+		t.Errorf("%d shared-memory paths are held that came to nothing", spent)
 	}
 	check(t, "Close", ep.Close(), status.OK)
 }
@@ -197,7 +198,7 @@ func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
 	}
 }
 
-// A second channel of an endpoint is watched as the first one was.
+// A second shared-memory path of an endpoint is watched as the first one was.
 func TestReadinessOfASecondShmPathIsTold(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
@@ -210,7 +211,7 @@ func TestReadinessOfASecondShmPathIsTold(t *testing.T) {
 	defer ep.Notify(changed)()
 	for range 2 {
 		c.shmPath(far)
-		eventually(t, "there is a channel", func() bool { return e.shmPath.Load() != nil })
+		eventually(t, "there is a shared-memory path", func() bool { return e.shmPath.Load() != nil })
 		defer ep.Notify(changed)()
 		e.mu.Lock()
 		watchers := e.shmPath.Load().watchers
@@ -229,23 +230,23 @@ func TestReadinessOfASecondShmPathIsTold(t *testing.T) {
 	}
 }
 
-// shmPath asks for a channel until the other side is there, and leaves the
+// shmPath asks for a shared-memory path until the other side is there, and leaves the
 // memory.
 func (c *rawClient) shmPath(ep uint32) {
 	c.t.Helper()
-	eventually(c.t, "CHANNEL is answered with memory", func() bool {
+	eventually(c.t, "SHM_PATH is answered with memory", func() bool {
 		h, f := c.fetch(proto.OpShmPath, ep, nil)
 		if f != nil {
 			f.Close()
 		} else if h.Code != status.Again {
-			c.t.Fatalf("CHANNEL: %v", h.Code)
+			c.t.Fatalf("SHM_PATH: %v", h.Code)
 		}
 		return f != nil
 	})
 }
 
-// A connection that has ended gets no channel: its application may have got the notification of the
-// end before it knew the endpoint, and would not see it at a ring.
+// A connection that has ended gets no shared-memory path: its application may have got the
+// notification of the end before it knew the endpoint, and would not see it at a ring.
 func TestNoShmPathAfterTheEnd(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
@@ -255,16 +256,16 @@ func TestNoShmPathAfterTheEnd(t *testing.T) {
 	defer ep.Close()
 	s.node.lose()
 	if h, f := c.fetch(proto.OpShmPath, far, nil); h.Code != status.Reset || f != nil {
-		t.Errorf("CHANNEL: %v, memory %v", h.Code, f)
+		t.Errorf("SHM_PATH: %v, memory %v", h.Code, f)
 	}
 }
 
-// A call that waits for a channel does not wait for a peer that is gone.
+// A call that waits for a shared-memory path does not wait for a peer that is gone.
 func TestNobodyWaitsForAShmPathWithAPeerThatIsGone(t *testing.T) {
 	for range 100 { // a request may be looked at when its peer is gone already
 		if h, body := shmPathOfTheDying(t); h.Code != status.NotSupp {
 			if h.Op != proto.OpShmPath|proto.OpReply || h.Code != status.Reset {
-				t.Errorf("answer %#x: %v, %q; want CHANNEL's: %v", h.Op, h.Code, body, status.Reset)
+				t.Errorf("answer %#x: %v, %q; want SHM_PATH's: %v", h.Op, h.Code, body, status.Reset)
 			}
 			return
 		}
@@ -272,7 +273,7 @@ func TestNobodyWaitsForAShmPathWithAPeerThatIsGone(t *testing.T) {
 	t.Error("nobody has waited")
 }
 
-// shmPathOfTheDying asks for a channel with a peer that never does, and dies, and
+// shmPathOfTheDying asks for a shared-memory path with a peer that never does, and dies, and
 // returns the answer.
 func shmPathOfTheDying(t *testing.T) (proto.Header, []byte) {
 	s := serve(t, nil)

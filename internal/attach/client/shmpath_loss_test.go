@@ -15,7 +15,7 @@ import (
 )
 
 // Whenever one side's session is lost or closed, before, while and after the two
-// get a channel, the other side's calls end, and no descriptor and nothing that
+// get a shared-memory path, the other side's calls end, and no descriptor and nothing that
 // is counted is left.
 func TestSessionsThatEndWhileTheyGetAShmPath(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())

@@ -14,8 +14,8 @@ import (
 )
 
 // Bytes sent before Close arrive completely and once, followed by the orderly end: for connections
-// of any length, with any mix of waiting and canceled calls, and with the switch to the channel at
-// any time.
+// of any length, with any mix of waiting and canceled calls, and with the switch to the
+// shared-memory path at any time.
 func TestWhatIsSentBeforeCloseArrives(t *testing.T) {
 	s := serve(t, nil)
 	seed := uint64(time.Now().UnixNano())

@@ -21,7 +21,7 @@ import (
 )
 
 // talk sends a byte each way, again and again, until both directions of the
-// connection go through its channel.
+// connection go through its shared-memory path.
 func talk(t testing.TB, a, b attach.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -29,24 +29,24 @@ func talk(t testing.TB, a, b attach.Endpoint) {
 	for !through(a) || !through(b) {
 		for _, d := range [][2]attach.Endpoint{{a, b}, {b, a}} {
 			if _, err := d[0].Send(ctx, []byte("x")); err != nil {
-				t.Fatal("no channel: ", err)
+				t.Fatal("no shared-memory path: ", err)
 			}
 			var p [1]byte
 			if n, err := d[1].Recv(ctx, p[:]); n != 1 || err != nil {
-				t.Fatal("no channel: ", n, err)
+				t.Fatal("no shared-memory path: ", n, err)
 			}
 		}
 		runtime.Gosched()
 	}
 }
 
-// through reports whether ep sends and receives through a channel.
+// through reports whether ep sends and receives through a shared-memory path.
 func through(ep attach.Endpoint) bool {
 	sp := ep.(*endpoint).shmPath.Load()
 	return sp != nil && sp.switched.Load() && sp.reading.Load()
 }
 
-// overShmPath returns the ends of a connection that goes through a channel.
+// overShmPath returns the ends of a connection that goes through a shared-memory path.
 func overShmPath(t testing.TB, s *service) (a, b attach.Endpoint) {
 	t.Helper()
 	a, b = connect(t, s.dial(t), s.dial(t))
@@ -78,8 +78,8 @@ func TestNodeKnowsTheWay(t *testing.T) {
 	want(attach.ViaShmPath)
 }
 
-// Bytes through the data socket before a channel, and through the ring after it, are one stream:
-// with several goroutines that ask, at any moment.
+// Bytes through the data socket before a shared-memory path, and through the ring after it, are one
+// stream: with several goroutines that ask, at any moment.
 func TestStreamIsKeptAcrossTheUpgrade(t *testing.T) {
 	s := serve(t, nil)
 	sa, sb := s.dial(t), s.dial(t)
@@ -288,7 +288,7 @@ func TestReadinessOfAShmPathIsTold(t *testing.T) {
 	await(b, changed, attach.PollHup, attach.PollIn|attach.PollOut|attach.PollHup)
 }
 
-// The reason why there is no channel is reported, and nothing else changes.
+// The reason why there is no shared-memory path is reported, and nothing else changes.
 func TestWithoutAShmPath(t *testing.T) {
 	t.Run("over the limit", func(t *testing.T) {
 		s := serve(t, func(o *server.Options) { o.Session.ShmPaths = 1 })
@@ -298,7 +298,7 @@ func TestWithoutAShmPath(t *testing.T) {
 		c, d := connect(t, sa, sb)
 		exchange(t, c, d, 100)
 		if through(c) || through(d) {
-			t.Error("a second channel over the limit of one")
+			t.Error("a second shared-memory path over the limit of one")
 		}
 		a.Close()
 		b.Close()
@@ -428,8 +428,8 @@ func TestPeerThatScribbles(t *testing.T) {
 	}
 }
 
-// Operators see an application's reason for having no channel: it contains no terminal control
-// characters, and no second line.
+// Operators see an application's reason for having no shared-memory path: it contains no terminal
+// control characters, and no second line.
 func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
@@ -438,11 +438,11 @@ func TestReasonsOfApplicationsAreOneLine(t *testing.T) {
 	defer data.Close()
 	defer ep.Close()
 	c.shmPath(far)
-	why := "no\n  messages  channel\x1b[2J\u202e \xff, für immer"
+	why := "no\n  messages  shared-memory path\x1b[2J\u202e \xff, für immer"
 	if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: why}, nil, nil); h.Code != status.OK {
 		t.Fatal("JOINED: ", h.Code)
 	}
-	const want = "no   messages  channel [2J   , für immer"
+	const want = "no   messages  shared-memory path [2J   , für immer"
 	eventually(t, "both ways are told in one line", func() bool {
 		n := 0
 		for _, via := range s.ways() {
@@ -462,7 +462,7 @@ func TestShmPathRequestsThatCannotBe(t *testing.T) {
 	defer data.Close()
 	defer ep.Close()
 	for what, ask := range map[string]func() proto.Header{
-		"BELL without a channel": func() proto.Header {
+		"BELL without a shared-memory path": func() proto.Header {
 			h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: proto.DoorbellIn}, nil, nil)
 			return h
 		},
@@ -470,15 +470,15 @@ func TestShmPathRequestsThatCannotBe(t *testing.T) {
 			h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: 3}, nil, nil)
 			return h
 		},
-		"JOINED without a channel": func() proto.Header { h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{OK: 1}, nil, nil); return h },
-		"JOINED 2":                 func() proto.Header { h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{OK: 2}, nil, nil); return h },
+		"JOINED without a shared-memory path": func() proto.Header { h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{OK: 1}, nil, nil); return h },
+		"JOINED 2":                            func() proto.Header { h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{OK: 2}, nil, nil); return h },
 	} {
 		if h := ask(); h.Code != status.Invalid {
 			t.Errorf("%s: %v, want %v", what, h.Code, status.Invalid)
 		}
 	}
 	if h, _ := c.ask(proto.OpShmPath, 99, nil, nil, nil); h.Code != status.BadFD {
-		t.Errorf("CHANNEL of nothing: %v, want %v", h.Code, status.BadFD)
+		t.Errorf("SHM_PATH of nothing: %v, want %v", h.Code, status.BadFD)
 	}
 }
 

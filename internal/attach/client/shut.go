@@ -12,8 +12,8 @@ import (
 // errShut is the error of a send after a CloseWrite.
 var errShut = fmt.Errorf("this end sends no more: %w", status.Reset)
 
-// CloseWrite ends the sent bytes on the channel or path, and then the data socket's direction,
-// which the node makes a half-close of the connection.
+// CloseWrite ends the sent bytes on the shared-memory path or the path, and then the data socket's
+// direction, which the node makes a half-close of the connection.
 func (e *endpoint) CloseWrite() error {
 	data, err := e.socket()
 	if err != nil {

@@ -50,7 +50,7 @@ type spinner struct {
 	budget spin.Budget
 }
 
-// spinner returns a spinner for a direction of a channel.
+// spinner returns a spinner for a direction of a shared-memory path.
 func (t tuning) spinner() spinner {
 	processors := spin.Processors()
 	most, alone := t.maxPolls(processors), aloneSteps

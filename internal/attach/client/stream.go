@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Send returns when the channel, the path or the data socket has accepted all of p; the peer or the
-// node delivers it.
+// Send returns when the shared-memory path, the path or the data socket has accepted all of p; the
+// peer or the node delivers it.
 func (e *endpoint) Send(ctx context.Context, p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {
@@ -82,7 +82,7 @@ func (e *endpoint) TrySend(p []byte) (int, error) {
 	return n, nil
 }
 
-// Recv returns bytes of the channel, the path or the data socket.
+// Recv returns bytes of the shared-memory path, the path or the data socket.
 func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 	data, err := e.streaming(p)
 	if data == nil {

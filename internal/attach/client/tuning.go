@@ -63,7 +63,7 @@ func readTuning(env func(string) string) (t tuning, err error) {
 	return t, nil
 }
 
-// ringSettings are the node's settings for all channels of a session, requested once.
+// ringSettings are the node's settings for all shared-memory paths of a session, requested once.
 type ringSettings struct {
 	mu    sync.Mutex // guards the fields below; not held while the node is asked
 	known bool

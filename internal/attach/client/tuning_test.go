@@ -198,7 +198,7 @@ func TestShmPathInHugePages(t *testing.T) {
 }
 
 func TestHugePagesAreCheckedBefore(t *testing.T) {
-	if err := server.CheckHugePages(ring.Default); shm.HugePageSize() > 0 && (!errors.Is(err, server.ErrSmallRings) || !strings.Contains(err.Error(), "the two of a channel are ")) {
+	if err := server.CheckHugePages(ring.Default); shm.HugePageSize() > 0 && (!errors.Is(err, server.ErrSmallRings) || !strings.Contains(err.Error(), "the two of a shared-memory path are ")) {
 		t.Errorf("default rings: %v, want them too small", err)
 	}
 	withoutHuge(t)
@@ -248,8 +248,8 @@ func TestWindowMemoryInHugePages(t *testing.T) {
 	}
 }
 
-// The node's description of a channel is checked before anything is mapped. A node without RINGS is
-// served with the defaults.
+// The node's description of a shared-memory path is checked before anything is mapped. A node
+// without RINGS is served with the defaults.
 func TestHostileShmPaths(t *testing.T) {
 	good := func() (proto.Message, *os.File) {
 		return &proto.ShmPathBody{Slots: 4, Data: 4096}, sharedMemory(t, proto.RingsSize(small))
@@ -303,7 +303,7 @@ func TestHostileShmPaths(t *testing.T) {
 				t.Errorf("JOINED %+v, want %q", m, c.want)
 			}
 			if sp := e.shmPath.Load(); c.want == "" && (sp == nil || c.rings == nil && sp.in.Params.Release != ring.Default.Release) {
-				t.Errorf("channel %+v", sp)
+				t.Errorf("shared-memory path %+v", sp)
 			}
 		})
 	}
@@ -320,7 +320,7 @@ func sharedMemory(t testing.TB, n int64) *os.File {
 	return f
 }
 
-// geometry returns a channel of these sizes, with memory of the smallest size.
+// geometry returns a shared-memory path of these sizes, with memory of the smallest size.
 func geometry(t testing.TB, slots, data uint32) func() (proto.Message, *os.File) {
 	return func() (proto.Message, *os.File) {
 		return &proto.ShmPathBody{Slots: slots, Data: data}, sharedMemory(t, proto.RingsSize(small))

@@ -1,12 +1,12 @@
 package client
 
-// shmPathAfter lists after how many calls with sent bytes an endpoint asks for a channel, so that a
-// connection of a few messages costs nothing. An endpoint that gets none tries again at the next
-// count; after the last one it stops.
+// shmPathAfter lists after how many calls with sent bytes an endpoint asks for a shared-memory
+// path, so that a connection of a few messages costs nothing. An endpoint that gets none tries
+// again at the next count; after the last one it stops.
 var shmPathAfter = [...]uint64{4, 256, 4096}
 
-// sent counts a call that has sent n bytes through the data socket, and asks for a channel when a
-// limit is reached. The caller holds sending.
+// sent counts a call that has sent n bytes through the data socket, and asks for a shared-memory
+// path when a limit is reached. The caller holds sending.
 func (e *endpoint) sent(n int) {
 	if n <= 0 {
 		return
@@ -25,9 +25,10 @@ func (e *endpoint) sent(n int) {
 // upgradeBytes sent bytes make an endpoint ask before it has reached the number of calls.
 const upgradeBytes = 64 << 10
 
-// upgrade asks for a channel or a path in the background; false if a request is running or
-// impossible. A peer that gives up its side repeatedly gets no further channel: abandoned ones stay
-// mapped until the endpoint is closed. offered: the peer has asked.
+// upgrade asks for a shared-memory path or a path between nodes in the background; false if a
+// request is running or impossible. A peer that gives up its side repeatedly gets no further
+// shared-memory path: abandoned ones stay mapped until the endpoint is closed. offered: the peer
+// has asked.
 func (e *endpoint) upgrade(offered bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -68,15 +68,15 @@ const (
 	OpEnding      Op = 29 // how the peer's bytes ended
 	OpAddress     Op = 30 // an endpoint's local address
 	OpMunmap      Op = 31 // gives up a mapping
-	OpShmPath     Op = 32 // asks for a channel with the peer
-	OpDoorbell    Op = 33 // asks for a doorbell of a channel
-	OpJoined      Op = 34 // the application uses a channel or path, or cannot
+	OpShmPath     Op = 32 // asks for a shared-memory path with the peer
+	OpDoorbell    Op = 33 // asks for a doorbell of a shared-memory path
+	OpJoined      Op = 34 // the application uses the shared-memory path or the path, or cannot
 	OpPostAtomic  Op = 36 // OpAtomic without the old word
 	OpPutSignal   Op = 37 // OpWriteTo and a signal behind it
 	OpVPutSignal  Op = 38 // OpVWriteTo and a signal behind it
 	OpWindow      Op = 40 // the memory of a peer's window on this node
 	OpEpochs      Op = 41 // the memory with the epochs of windows
-	OpRings       Op = 42 // settings of channels
+	OpRings       Op = 42 // settings of shared-memory paths
 	OpCheck       Op = 43 // checks a range of the peer's windows
 	OpShare       Op = 50 // begins or ends sharing with other users
 	OpRetire      Op = 51 // OpMemDrop, refused while a window is open on the memory
@@ -85,7 +85,7 @@ const (
 	OpState     Op = 0x4001 // an endpoint's poll events may have changed
 	OpEvent     Op = 0x4002 // a node event
 	OpSelfState Op = 0x4003 // the node's own identity in the cluster changed
-	OpOffer     Op = 0x4004 // the peer asks for a channel
+	OpOffer     Op = 0x4004 // the peer asks for a shared-memory path
 	OpStale     Op = 0x4006 // windows that an endpoint has mapped are invalidated
 	OpShared    Op = 0x4010 // other applications have memory of the session mapped
 )

@@ -16,7 +16,7 @@ type Limits struct {
 	Sessions    int64 // attached at a time; 64
 	Endpoints   int64 // open, or closed with bytes still to deliver; 16384
 	Windows     int64 // registered; as many pieces of memory, and as many mappings; 1024
-	ShmPaths    int64 // ends of channels; 128
+	ShmPaths    int64 // ends of shared-memory paths; 128
 	WindowBytes int64 // of all memory passed to the node and still in use; 1 GiB
 	PathRests   int64 // bytes of closed paths that the node sends for the application; 16 MiB
 
@@ -64,7 +64,7 @@ const (
 	resources
 )
 
-var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "channels", "descriptors", "paths (max-paths)", "bytes that closed paths have not sent"}
+var resourceNames = [resources]string{"sessions", "endpoints", "windows", "pieces of memory", "bytes of window memory", "mappings", "shared-memory paths", "descriptors", "paths (max-paths)", "bytes that closed paths have not sent"}
 
 // An account counts the resources of one session, or of all sessions of one user.
 type account struct {

@@ -52,16 +52,16 @@ type Options struct {
 	// NoDirect makes every transfer go through the node, also between
 	// applications of this machine.
 	NoDirect bool
-	// NoShmPaths is why no two applications of this machine get a channel, so that
+	// NoShmPaths is why no two applications of this machine get a shared-memory path, so that
 	// their messages go through the node; empty: they do.
 	NoShmPaths string
 	// NoPaths is why no application gets a path; "": they may.
 	NoPaths string
 
-	// Rings are the two of every channel; the zero value is ring.Default.
+	// Rings are the two of every shared-memory path; the zero value is ring.Default.
 	Rings ring.Params
-	// HugePages say whether a channel's memory lies in huge pages. With
-	// shm.HugeRequire there is no channel without them.
+	// HugePages say whether a shared-memory path's memory lies in huge pages. With
+	// shm.HugeRequire there is no shared-memory path without them.
 	HugePages shm.HugePages
 
 	// Faults are those of the node; nil: none.

@@ -47,7 +47,7 @@ type session struct {
 	staging stagingBuffers
 	epochs  epochs
 
-	warned atomic.Bool // a connection without the expected channel was logged
+	warned atomic.Bool // a connection without the expected shared-memory path was logged
 
 	copies copyGuard
 

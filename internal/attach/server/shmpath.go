@@ -14,14 +14,15 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// joinTime bounds how long a CHANNEL waits for the other application to ask for its side: an
-// application that does not know channels never asks.
+// joinTime bounds how long a SHM_PATH waits for the other application to ask for its side: an
+// application that does not know shared-memory paths never asks.
 const joinTime = 2 * time.Second
 
-// The node makes the memory and the doorbells of a connection's channel. It passes each side its own
-// and takes no further part, except that each side reports whether it can use the channel.
+// The node makes the memory and the doorbells of a connection's shared-memory path. It passes each
+// side its own and takes no further part, except that each side reports whether it can use the
+// shared-memory path.
 
-// pairs finds the endpoints with a peer on this node, and their channels.
+// pairs finds the endpoints with a peer on this node, and their shared-memory paths.
 type pairs struct {
 	mu   sync.Mutex        // guards ends, and every pairing and half
 	ends map[any]*endpoint // by their key of NodeEndpoint.Pair
@@ -30,11 +31,11 @@ type pairs struct {
 // A pairing is what pairs knows of an endpoint. Guarded by pairs.mu.
 type pairing struct {
 	key  any   // in ends; nil: the peer is elsewhere, or the endpoint is being closed
-	half *half // nil: no channel was asked for
+	half *half // nil: no shared-memory path was asked for
 }
 
-// A half is one side of a channel, from the request for it to the end of the
-// connection. One channel of the session's account is charged for it.
+// A half is one side of a shared-memory path, from the request for it to the end of the
+// connection. One shared-memory path of the session's account is charged for it.
 type half struct {
 	of    *endpoint
 	peer  *half         // nil until the other side has asked too
@@ -46,7 +47,7 @@ type half struct {
 	files [3]*os.File // memory, out, in; nil once passed
 	held  int64       // descriptors charged for the ones it has or may get
 	done  bool        // JOINED was received
-	ok    bool        // and the application can use the channel
+	ok    bool        // and the application can use the shared-memory path
 	why   string      // the reason if it cannot; else why the memory is not in huge pages
 }
 
@@ -63,7 +64,7 @@ func (p *pairs) enter(e *endpoint) {
 	p.ends[self], e.pairing.key = e, self
 }
 
-// leave removes e, which is being closed, and drops its half of a channel.
+// leave removes e, which is being closed, and drops its half of a shared-memory path.
 func (p *pairs) leave(e *endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +88,7 @@ func (h *half) leave(cause error) {
 	close(h.alone)
 }
 
-// drop removes e's half of a channel. The caller holds mu.
+// drop removes e's half of a shared-memory path. The caller holds mu.
 func (p *pairs) drop(e *endpoint) {
 	h := e.pairing.half
 	if h == nil {
@@ -102,7 +103,7 @@ func (p *pairs) drop(e *endpoint) {
 	e.s.account.refund(shmPaths, 1)
 }
 
-// asked reports whether e's application has a channel, or has asked for one.
+// asked reports whether e's application has a shared-memory path, or has asked for one.
 func (p *pairs) asked(e *endpoint) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,8 +117,8 @@ func (h *half) close(i int) {
 	}
 }
 
-// ask creates e's half of a channel, and completes it if the other side has created its own.
-// Otherwise it returns the endpoint to be notified as other.
+// ask creates e's half of a shared-memory path, and completes it if the other side has created its
+// own. Otherwise it returns the endpoint to be notified as other.
 func (p *pairs) ask(e *endpoint, params ring.Params) (h *half, other *endpoint, err error) {
 	_, peer, ok := e.ep.Pair()
 	if !ok {
@@ -137,7 +138,7 @@ func (p *pairs) ask(e *endpoint, params ring.Params) (h *half, other *endpoint, 
 		return nil, nil, fmt.Errorf("the peer is not attached, or gone: %w", status.NotSupp)
 	}
 	if e.pairing.half != nil {
-		return nil, nil, fmt.Errorf("the connection has a channel, or waits for one: %w", status.InUse)
+		return nil, nil, fmt.Errorf("the connection has a shared-memory path, or waits for one: %w", status.InUse)
 	}
 	h = &half{of: e, made: make(chan struct{}), alone: make(chan struct{})}
 	h.held = int64(len(h.files))
@@ -167,7 +168,7 @@ func makeShmPath(a, b *half, params ring.Params) (err error) {
 			}
 		}
 	}()
-	if a.files[0], err = shm.Shared("fabricd-channel", proto.RingsSize(params)); err != nil {
+	if a.files[0], err = shm.Shared("fabricd-shm-path", proto.RingsSize(params)); err != nil {
 		return err
 	}
 	if b.files[0], err = shm.Duplicate(a.files[0]); err != nil {
@@ -199,8 +200,8 @@ func (p *pairs) take(e *endpoint, i int) *os.File {
 	return f
 }
 
-// giveUp withdraws an unanswered request for a channel; false if the other side has answered
-// meanwhile.
+// giveUp withdraws an unanswered request for a shared-memory path; false if the other side has
+// answered meanwhile.
 func (p *pairs) giveUp(e *endpoint, h *half) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -262,8 +263,8 @@ func (p *pairs) await(ctx context.Context, e *endpoint, h *half) error {
 	return err
 }
 
-// offer notifies the application that its peer asks for a channel. It is a hint, dropped if the
-// application does not read.
+// offer notifies the application that its peer asks for a shared-memory path. It is a hint, dropped
+// if the application does not read.
 func (e *endpoint) offer() {
 	offer := proto.Packet{Header: proto.Header{Op: proto.OpOffer, Endpoint: e.id}}
 	e.s.out.Notify(offer, proto.MaxRequests) // an error is the session's end, or the queue's bound
@@ -278,11 +279,11 @@ func (e *endpoint) via(why string) {
 	e.ep.Via(way, why)
 }
 
-// without logs, once, that a connection of the session stays without a channel although one should
-// be possible.
+// without logs, once, that a connection of the session stays without a shared-memory path although
+// one should be possible.
 func (s *session) without(why string) {
 	if !s.warned.Swap(true) {
-		s.log.Warn().Str("op", "channel").Str("reason", why).Msg("no channel: messages go through the node; `fabricd why` shows the next ones")
+		s.log.Warn().Str("op", "shm-path").Str("reason", why).Msg("no shared-memory path: messages go through the node; `fabricd why` shows the next ones")
 	}
 }
 
@@ -293,13 +294,13 @@ func doDoorbell(_ context.Context, s *session, r *request) (reply, error) {
 	}
 	f := s.srv.paired.take(r.ep, int(which))
 	if f == nil {
-		return reply{}, fmt.Errorf("doorbell %d: there is no channel, or it was taken: %w", which, status.Invalid)
+		return reply{}, fmt.Errorf("doorbell %d: there is no shared-memory path, or it was taken: %w", which, status.Invalid)
 	}
 	return s.account.answerTaken(nil, f), nil
 }
 
-// doJoined records whether the application uses its channel. An application that cannot has given
-// up its half, and may ask for another.
+// doJoined records whether the application uses its shared-memory path. An application that cannot
+// has given up its half, and may ask for another.
 func doJoined(_ context.Context, s *session, r *request) (reply, error) {
 	m := r.in.(*proto.JoinedBody)
 	m.Why = attach.Printable(m.Why)
@@ -307,7 +308,7 @@ func doJoined(_ context.Context, s *session, r *request) (reply, error) {
 		return reply{}, fmt.Errorf("joined %d, want 0 or 1: %w", m.OK, status.Invalid)
 	}
 	if m.OK == 1 && m.Why != "" && !s.warned.Swap(true) {
-		s.log.Info().Str("op", "channel").Str("reason", m.Why).Msg("channel is not what was asked for; `fabricd why` shows the next ones")
+		s.log.Info().Str("op", "shm-path").Str("reason", m.Why).Msg("shared-memory path is not what was asked for; `fabricd why` shows the next ones")
 	}
 	if m.OK == 0 {
 		s.without(m.Why)
@@ -318,7 +319,7 @@ func doJoined(_ context.Context, s *session, r *request) (reply, error) {
 	return reply{}, s.srv.paired.join(r.ep, m.OK == 1, m.Why)
 }
 
-// doRings returns the settings of channels for which CHANNEL's answer has no room.
+// doRings returns the settings of shared-memory paths for which SHM_PATH's answer has no room.
 func doRings(_ context.Context, s *session, _ *request) (reply, error) {
 	opt := &s.srv.opt
 	return reply{body: &proto.RingsBody{Release: uint8(opt.Rings.Release), Huge: opt.HugePages}}, nil
@@ -329,7 +330,7 @@ func (p *pairs) join(e *endpoint, ok bool, why string) error {
 	defer p.mu.Unlock()
 	h := e.pairing.half
 	if h == nil || h.peer == nil || h.done && ok {
-		return fmt.Errorf("there is no channel to join: %w", status.Invalid)
+		return fmt.Errorf("there is no shared-memory path to join: %w", status.Invalid)
 	}
 	h.done, h.ok, h.why = true, ok, why
 	if !ok {

@@ -18,8 +18,8 @@ func (pairedEnd) Ready() attach.Events              { return 0 }
 func (pairedEnd) Via(path, why string)              {}
 func (e pairedEnd) Pair() (self, peer any, ok bool) { return e.self, e.peer, true }
 
-// A request for a channel may run concurrently with the endpoint's close, which does not wait for
-// it: nothing stays charged, and no descriptor open.
+// A request for a shared-memory path may run concurrently with the endpoint's close, which does not
+// wait for it: nothing stays charged, and no descriptor open.
 func TestShmPathOfAnEndpointThatIsBeingClosed(t *testing.T) {
 	p := pairs{ends: make(map[any]*endpoint)}
 	user := newAccount("the user", Limits{}.withDefaults(4), nil)
@@ -36,7 +36,7 @@ func TestShmPathOfAnEndpointThatIsBeingClosed(t *testing.T) {
 	}
 	p.leave(ends[1])
 	if _, _, err := p.ask(ends[1], ring.Default); status.Of(err) != status.Reset {
-		t.Errorf("CHANNEL after the close: %v", err)
+		t.Errorf("SHM_PATH after the close: %v", err)
 	}
 	p.leave(ends[0])
 	if a, b := ends[0].pairing, ends[1].pairing; !user.idle() || len(p.ends) != 0 || a != (pairing{}) || b != (pairing{}) {

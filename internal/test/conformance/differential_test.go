@@ -42,7 +42,8 @@ type stage struct {
 type started struct {
 	apps [2]*fabric.Node
 	site *sockets
-	// rings are where connections go over to a channel or a path; nil: none is to.
+	// rings are where connections go over to a shared-memory path or a path between nodes; nil:
+	// none is to.
 	rings *rings
 }
 

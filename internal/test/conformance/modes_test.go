@@ -39,7 +39,7 @@ var modes = []Mode{
 	{Name: "attached, paths", Pairs: []Pair{Across}, Has: Processes, Settles: 400 * time.Millisecond, Start: pathed},
 	{Name: "embedded", Pairs: []Pair{Across}, Has: Held, Settles: 400 * time.Millisecond, Start: embedded},
 	{Name: "embedded, paths", Pairs: []Pair{Across}, Settles: 400 * time.Millisecond, Start: embeddedPaths},
-	{Name: "attached, channels", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: shmPathed},
+	{Name: "attached, shared-memory paths", Pairs: []Pair{SameNode, SameApp}, Has: Processes, Settles: 400 * time.Millisecond, Start: shmPathed},
 }
 
 // inTest starts the nodes of a test's cluster: applications attach within this process.
@@ -301,8 +301,8 @@ func (s *sockets) count(via string) *atomic.Int64 {
 	return nil
 }
 
-// goOver sends between the ends of a connection until its messages go via a channel or
-// a path. All that is sent is received: nothing of it is left to see.
+// goOver sends between the ends of a connection until its messages go via a shared-memory path or
+// a path between nodes. All that is sent is received: nothing of it is left to see.
 func (s *sockets) goOver(ctx context.Context, via string, a, b *fabric.Endpoint) error {
 	n := s.count(via)
 	want := n.Load() + 2

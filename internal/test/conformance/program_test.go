@@ -302,7 +302,7 @@ func (r *programRun) join(e, to *programEnd, free int) string {
 	e.state, e.peer = isConnected, peer
 	r.ends[to.side][free] = peer
 	if r.goOver != nil && e.side != peer.side {
-		r.must("go over to a channel", r.goOver(r.ctx, e.ep, ep))
+		r.must("go over to a shared-memory path", r.goOver(r.ctx, e.ep, ep))
 	}
 	return fmt.Sprintf("ok, in slot %d.%d, its port the listener's: %v, its peer's port right: %v", to.side, free,
 		ep.LocalAddr().Port == to.ep.LocalAddr().Port, ep.RemoteAddr().Port == e.ep.LocalAddr().Port)

@@ -395,8 +395,8 @@ func killedApplications(t *testing.T, p *project) {
 		}
 		// Two containers that share nothing but the socket talk through memory.
 		eventually(t, waitLimit, func() error {
-			if text := docker(t, "exec", node, "/fabricd", "why"); strings.Count(text, "messages  channel") < 2 {
-				return fmt.Errorf("their messages do not go through a channel:\n%s", text)
+			if text := docker(t, "exec", node, "/fabricd", "why"); strings.Count(text, "messages  shared-memory path") < 2 {
+				return fmt.Errorf("their messages do not go through a shared-memory path:\n%s", text)
 			}
 			return nil
 		})

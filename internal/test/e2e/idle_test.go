@@ -51,7 +51,7 @@ func (l *lab) waiting(n *node) *application {
 	t.Cleanup(func() { conn.Close() })
 	app.hear(t, stepLimit, "accepted")
 	app.say(t, "read")
-	for range 100 { // enough for a channel
+	for range 100 { // enough for a shared-memory path
 		if _, err := conn.Write(pattern('i', 64)); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// TestSharedMemoryThatCannotBe starts nodes that can make no memory for channels.
+// TestSharedMemoryThatCannotBe starts nodes that can make no memory for shared-memory paths.
 // One that has to is refused, by a line that names the limit. One that may goes
 // on: the reason is in the log, in the status and beside every connection, whose
 // messages go through the node.
@@ -27,7 +27,7 @@ func TestSharedMemoryThatCannotBe(t *testing.T) {
 	}{
 		"size of files": {
 			func(*testing.T) ([]string, string) {
-				const most = 480 << 10 // less than a channel, more than the node's files
+				const most = 480 << 10 // less than a shared-memory path, more than the node's files
 				return []string{"prlimit", fmt.Sprintf("--fsize=%d", most)}, fmt.Sprint(most)
 			}, nil,
 			"ftruncate: out of memory or over quota: file too large (RLIMIT_FSIZE: this process may make files and memory of %s bytes)",
@@ -64,8 +64,8 @@ func TestSharedMemoryThatCannotBe(t *testing.T) {
 				n.start()
 				n.logs("provider cannot be used; applications of this node talk through it")
 				// The available memory of a group is never the same twice: only the limit is.
-				why := "no memory for channels could be made when the node started: "
-				l.talk(n, n).tells("messages  channel", 0, "messages  socket: "+why, 2, says, 2)
+				why := "no memory for shared-memory paths could be made when the node started: "
+				l.talk(n, n).tells("messages  shared-memory path", 0, "messages  socket: "+why, 2, says, 2)
 				if text, err := l.fabricd("status", "--admin", n.adminSocket()); err != nil || !strings.Contains(text, "none: "+why) || !strings.Contains(text, says) {
 					t.Errorf("status says %v\n%s", err, text)
 				}
@@ -77,7 +77,7 @@ func TestSharedMemoryThatCannotBe(t *testing.T) {
 
 // TestNoShmPathWithoutDescriptors takes the last descriptors that a user's
 // applications may have while two of them talk: messages go on through the node, it
-// says why to both, and when there are some again the connection gets its channel. It
+// says why to both, and when there are some again the connection gets its shared-memory path. It
 // is the same whether shared memory has to be usable or may: when the node started, it
 // was.
 func TestNoShmPathWithoutDescriptors(t *testing.T) {
@@ -105,14 +105,14 @@ func TestNoShmPathWithoutDescriptors(t *testing.T) {
 			}
 			talk.exchange(t, 20)
 			const why = "may have 12 descriptors"
-			n.logs("no channel: messages go through the node")
+			n.logs("no shared-memory path: messages go through the node")
 			n.logs(why)
 			talk.tells("messages  socket: ", 2, why, 2) // operators ask with the node's own
 			for _, app := range apps {
 				app.Close()
 			}
 			talk.exchange(t, 300) // the next request comes with the 256th message
-			talk.tells("messages  channel", 2, why, 0)
+			talk.tells("messages  shared-memory path", 2, why, 0)
 		})
 	}
 }

@@ -11,13 +11,13 @@ import (
 )
 
 // TestWhyNamesTheWay asks the daemon which way messages take: between two
-// applications of one node through a channel, once they talk, and to another
+// applications of one node through a shared-memory path, once they talk, and to another
 // node through a link.
 func TestWhyNamesTheWay(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.cluster(1)
-	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  channel\n", 2, "messages  path", 1, "rma       node: ", 3)
+	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  shared-memory path\n", 2, "messages  path", 1, "rma       node: ", 3)
 	if _, err := l.fabricd("why", "5:999", "--admin", nodes[0].adminSocket()); err == nil || !strings.Contains(err.Error(), "no connection at 5:999") {
 		t.Errorf("a connection that is not there: %v", err)
 	}
@@ -76,7 +76,7 @@ func TestSharedMemoryLeftOut(t *testing.T) {
 	l := newLab(t)
 	host := l.host("--providers", "^shm")
 	const why = "shared memory is left out by the setting providers"
-	l.talk(host, host).tells("messages  channel", 0, "messages  socket: "+why+"\n", 2)
+	l.talk(host, host).tells("messages  shared-memory path", 0, "messages  socket: "+why+"\n", 2)
 	if text, err := l.fabricd("status", "--admin", host.adminSocket()); err != nil || !strings.Contains(text, "none: "+why) {
 		t.Errorf("status says %v\n%s", err, text)
 	}

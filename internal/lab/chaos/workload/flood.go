@@ -24,7 +24,7 @@ type Flood struct {
 const (
 	floodPort   fabric.Port = 2052
 	floodConns              = 1 << 10 // a node that gives more has no bound worth the name
-	floodPasses             = 3       // over all connections: more messages would move to a channel, past the node
+	floodPasses             = 3       // over all connections: more messages would move to a shared-memory path, past the node
 	floodPause              = 100 * time.Millisecond
 	floodPiece              = 1 << 20
 	floodLeast              = 32 << 10 // bytes that each end takes, of both ends' ways

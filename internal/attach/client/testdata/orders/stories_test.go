@@ -17,8 +17,8 @@ import (
 // mistake selects a mistake of the table in orders_test.go; empty: none.
 var mistake = os.Getenv("ATTACH_TEST_MISTAKE")
 
-// A story is a program for the two sides of a channel. The far end reads the bytes that the near
-// end writes.
+// A story is a program for the two sides of a shared-memory path. The far end reads the bytes that
+// the near end writes.
 type story struct {
 	name    string
 	release int
