@@ -25,7 +25,7 @@ type Doorbell struct {
 }
 
 // DoorbellPair returns the two ends of a doorbell, to be passed on.
-func DoorbellPair() (a, b *os.File, err error) { return socketPair(unix.SOCK_STREAM, "bell") }
+func DoorbellPair() (a, b *os.File, err error) { return socketPair(unix.SOCK_STREAM, "doorbell") }
 
 // NewDoorbell makes f, a stream socket, a doorbell. It takes f in any case.
 func NewDoorbell(f *os.File) (*Doorbell, error) {

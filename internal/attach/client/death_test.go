@@ -372,7 +372,7 @@ func peerDies(t *testing.T, role string, attr *syscall.SysProcAttr) {
 	must(sess.Open())(t).Close() // all that serves the session is there with its first answer
 	fds, goroutines, memory := usage(t)
 	var took []time.Duration
-	steps := []string{"asking", "memory", "mapped", "bell", "made", "installed", "switched", "", "", "", ""}
+	steps := []string{"asking", "memory", "mapped", "doorbell", "made", "installed", "switched", "", "", "", ""}
 	for round, step := range steps {
 		k := startAs(t, attr, "ATTACH_TEST_ECHO="+s.path, "ATTACH_TEST_ROLE="+role, "ATTACH_TEST_STEP="+step)
 		ctx, cancel := context.WithTimeout(context.Background(), limit)

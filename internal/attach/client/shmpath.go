@@ -123,7 +123,7 @@ func (e *endpoint) fit(sp *shmPath, params ring.Params, side uint8) (err error) 
 	if sp.room, err = e.doorbell(proto.DoorbellOut); err != nil {
 		return err
 	}
-	e.c.at("bell")
+	e.c.at("doorbell")
 	if sp.data, err = e.doorbell(proto.DoorbellIn); err != nil {
 		return err
 	}

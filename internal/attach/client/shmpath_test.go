@@ -372,11 +372,11 @@ func TestShmPathThatOneSideCannotUse(t *testing.T) {
 	for _, which := range []uint8{proto.DoorbellOut, proto.DoorbellIn} {
 		h, f := c.fetch(proto.OpDoorbell, far, &proto.DoorbellBody{Which: which})
 		if h.Code != status.OK || f == nil {
-			t.Fatalf("BELL: %v", h.Code)
+			t.Fatalf("DOORBELL: %v", h.Code)
 		}
 		f.Close()
 		if h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: which}, nil, nil); h.Code != status.Invalid {
-			t.Errorf("BELL again: %v, want %v", h.Code, status.Invalid)
+			t.Errorf("DOORBELL again: %v, want %v", h.Code, status.Invalid)
 		}
 	}
 	if h, _ := c.ask(proto.OpJoined, far, &proto.JoinedBody{Why: "no room"}, nil, nil); h.Code != status.OK {
@@ -462,11 +462,11 @@ func TestShmPathRequestsThatCannotBe(t *testing.T) {
 	defer data.Close()
 	defer ep.Close()
 	for what, ask := range map[string]func() proto.Header{
-		"BELL without a shared-memory path": func() proto.Header {
+		"DOORBELL without a shared-memory path": func() proto.Header {
 			h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: proto.DoorbellIn}, nil, nil)
 			return h
 		},
-		"BELL 3": func() proto.Header {
+		"DOORBELL 3": func() proto.Header {
 			h, _ := c.ask(proto.OpDoorbell, far, &proto.DoorbellBody{Which: 3}, nil, nil)
 			return h
 		},

@@ -32,7 +32,7 @@ type waking struct {
 
 // A doorbell is a socket pair, so that its end is visible: the others show the cost of that.
 var wakings = []waking{
-	{"bell", false, false, func(in, _ *os.File) (waker, error) {
+	{"doorbell", false, false, func(in, _ *os.File) (waker, error) {
 		b, err := shm.NewDoorbell(in)
 		return doorbellWaker{b}, err
 	}},
