@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A keeper keeps a Node: it attaches when it is asked for one, and again when that has
@@ -116,9 +117,7 @@ func again(ctx context.Context, least, most time.Duration, try func() (err error
 		if err == nil || final {
 			return err
 		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
+		if !wait.For(ctx.Done(), pause/2+rand.N(pause)) {
 			return err
 		}
 	}

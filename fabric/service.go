@@ -9,6 +9,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Service makes a listener serve a name: [Node.Dial] on any node of the cluster then
@@ -139,9 +140,7 @@ func (w *serviceWatch) run(ctx context.Context, list []ServiceInfo, err error, c
 		case <-w.n.Done():
 			return
 		}
-		select {
-		case <-time.After(servicesEvery):
-		case <-ctx.Done():
+		if !wait.For(ctx.Done(), servicesEvery) {
 			return
 		}
 	}

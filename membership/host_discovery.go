@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/verdict"
@@ -34,10 +35,7 @@ func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 	a.wg.Go(func() {
 		term, found := a.askHost(m)
 		if !found {
-			select {
-			case <-time.After(pause):
-			case <-a.ctx.Done():
-			}
+			wait.For(a.ctx.Done(), pause)
 		}
 		a.post(func() {
 			delete(a.gossiped.dialed, k)

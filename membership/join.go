@@ -13,6 +13,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/membership/control"
 	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -78,9 +79,7 @@ func Join(ctx context.Context, c JoinConfig) error {
 			return fmt.Errorf("join: %w; last: %w", context.Cause(ctx), err)
 		}
 		c.Status(fmt.Sprintf("waiting for the host: %v", err))
-		select {
-		case <-time.After(joinRetry):
-		case <-ctx.Done():
+		if !wait.For(ctx.Done(), joinRetry) {
 			return fmt.Errorf("join: %w; last: %w", context.Cause(ctx), err)
 		}
 	}

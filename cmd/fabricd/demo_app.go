@@ -20,6 +20,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Constants on which the two applications of the demo agree.
@@ -207,7 +208,7 @@ func (d *demoApp) talkOn(ctx context.Context) error {
 		if n == demoMessages {
 			d.say("talking", fmt.Sprintf("%s until now", plural(n, "message")), nil)
 		}
-		if !wait(ctx, time.Millisecond) {
+		if !wait.For(ctx.Done(), time.Millisecond) {
 			return ctx.Err()
 		}
 	}
@@ -235,7 +236,7 @@ func bystander(ctx context.Context, d *demoApp) error {
 			return err
 		}
 		longest = max(longest, time.Since(began))
-		if !wait(ctx, time.Millisecond) {
+		if !wait.For(ctx.Done(), time.Millisecond) {
 			return ctx.Err()
 		}
 	}
@@ -428,7 +429,7 @@ func (w window) signal(conn *fabric.Conn, v uint64) error {
 // wrote before.
 func (w window) poll(ctx context.Context, v uint64) error {
 	for fabric.LoadUint64(w.mem[demoWord:]) != v {
-		if !wait(ctx, 100*time.Microsecond) {
+		if !wait.For(ctx.Done(), 100*time.Microsecond) {
 			return ctx.Err()
 		}
 	}

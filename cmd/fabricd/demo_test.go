@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // self returns a command that runs this test binary as fabricd, with a
@@ -201,7 +203,7 @@ func noneLeft(t *testing.T, dir string) {
 		if time.Now().After(limit) {
 			t.Fatalf("processes are left:\n%s", strings.Join(left, "\n"))
 		}
-		wait(t.Context(), 5*time.Millisecond)
+		wait.For(t.Context().Done(), 5*time.Millisecond)
 	}
 }
 

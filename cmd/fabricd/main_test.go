@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 var update = flag.Bool("update", false, "write the golden files of testdata anew")
@@ -474,7 +476,7 @@ func TestTables(t *testing.T) {
 func TestInterruptEndsAWait(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if wait(ctx, 1<<62) {
+	if wait.For(ctx.Done(), 1<<62) {
 		t.Error("waited for ever")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const pollEvery = 10 * time.Millisecond // for states that have no event to wait for
@@ -160,7 +161,7 @@ func within(ctx context.Context, limit time.Duration, check func() error) error 
 		if err == nil {
 			return nil
 		}
-		if !wait(ctx, pollEvery) {
+		if !wait.For(ctx.Done(), pollEvery) {
 			return fmt.Errorf("waited in vain: %w", err)
 		}
 	}

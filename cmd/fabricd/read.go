@@ -16,6 +16,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // askTimeout bounds how long a command waits for fabricd's answer.
@@ -242,7 +243,7 @@ func (a *app) ping(ctx context.Context, c *daemon.Client, id addr.NodeID, count 
 	var last error
 	sent := 0
 	for i := range count {
-		if i > 0 && !wait(ctx, interval) {
+		if i > 0 && !wait.For(ctx.Done(), interval) {
 			break
 		}
 		rtt, err := c.Ping(ctx, id, timeout)
@@ -297,18 +298,6 @@ func pingSummary(sent int, took []time.Duration) string {
 	}
 	return fmt.Sprintf("%d of %d answered; fastest %s, mean %s, slowest %s", len(took), sent,
 		duration(slices.Min(took)), duration(sum/time.Duration(len(took))), duration(slices.Max(took)))
-}
-
-// wait waits for d; it reports false if ctx ends before.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func (a *app) eventsCommand() *cobra.Command {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // topRows is how many connections the screen shows.
@@ -94,7 +95,7 @@ func (a *app) top(ctx context.Context, c *daemon.Client, every time.Duration, on
 	if err != nil {
 		return err
 	}
-	if !wait(ctx, every) {
+	if !wait.For(ctx.Done(), every) {
 		return nil
 	}
 	show := func() error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // An upCluster is the cluster of one `fabricd up`. One goroutine runs it: that of
@@ -135,7 +136,7 @@ func (u *upCluster) watch(ctx context.Context, m *member) {
 				u.send(func() error { return u.onEvent(m, e) })
 				return ctx.Err()
 			})
-			if !wait(ctx, watchAgain) {
+			if !wait.For(ctx.Done(), watchAgain) {
 				return
 			}
 		}
@@ -160,12 +161,8 @@ func (u *upCluster) onEnd(m *member) error {
 // later starts m again, a while after its end.
 func (u *upCluster) later(m *member) {
 	u.workers.Go(func() {
-		t := time.NewTimer(upRestart)
-		defer t.Stop()
-		select {
-		case <-t.C:
+		if wait.For(u.over, upRestart) {
 			u.send(func() error { return u.startAgain(m) })
-		case <-u.over:
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // seenBy is the event that a member reports of one incarnation.
@@ -196,7 +197,7 @@ func TestUpEndsAtTheSecondSignal(t *testing.T) {
 	<-until.Done()
 	for hurry.Err() == nil {
 		send()
-		wait(hurry, 10*time.Millisecond)
+		wait.For(hurry.Done(), 10*time.Millisecond)
 	}
 	if took := time.Since(began); took < upSameSignal {
 		t.Errorf("at once after %v, want %v at least", took, upSameSignal)

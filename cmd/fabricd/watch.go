@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fabricd/fabricd/internal/daemon"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // clearScreen begins a picture anew, from the top.
@@ -96,7 +97,7 @@ func repeat(ctx context.Context, every time.Duration, fn func() error) error {
 			}
 			return err
 		}
-		if !wait(ctx, every) {
+		if !wait.For(ctx.Done(), every) {
 			return nil
 		}
 	}

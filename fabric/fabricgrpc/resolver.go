@@ -13,6 +13,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Scheme begins the targets of this package: "fabric:///db".
@@ -98,10 +99,7 @@ func (w *watch) run(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			w.cc.ReportError(err) // a client that has addresses keeps them
-			select {
-			case <-time.After(attachEvery):
-			case <-ctx.Done():
-			}
+			wait.For(ctx.Done(), attachEvery)
 		}
 	}
 }
@@ -173,12 +171,7 @@ func stateOf(addresses ...string) (s resolver.State) {
 	return s
 }
 
-func (w *watch) check() {
-	select {
-	case w.changed <- struct{}{}:
-	default: // follow checks them anyway
-	}
-}
+func (w *watch) check() { wait.Notify(w.changed) }
 
 // ResolveNow does nothing: changes are reported as they happen.
 func (w *watch) ResolveNow(resolver.ResolveNowOptions) {}

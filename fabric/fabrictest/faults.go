@@ -8,6 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // ClearNodeFaults ends all faults of node i's incarnation, which must be up.
@@ -54,12 +55,7 @@ func (a *actor) Freeze(d time.Duration) error {
 	for _, id := range a.c.isolate(a.links) {
 		defer a.links.Remove(id)
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-a.gone:
-	}
+	wait.For(a.gone, d)
 	return nil
 }
 

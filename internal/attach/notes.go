@@ -1,6 +1,10 @@
 package attach
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/fabricd/fabricd/internal/wait"
+)
 
 // Notes are channels that are notified of changes. The zero Notes has none. Its methods may be
 // called from any goroutine and do not block.
@@ -30,9 +34,6 @@ func (n *Notes) Send() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, ch := range n.to {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
+		wait.Notify(ch)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/flight"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/observe"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -232,7 +233,7 @@ const settled = 2 * time.Second
 // first look reads it in any case.
 func (d *Daemon) watchSettings() {
 	var read, seen fileState
-	for sleep(d.tasks.ctx, reloadEvery) {
+	for wait.For(d.tasks.ctx.Done(), reloadEvery) {
 		now := stateOf(d.opts.SettingsFile)
 		whole := now == seen || time.Since(now.changed) >= settled
 		if seen = now; now != read && whole {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A NodeFault is a fault of one node, in the form in which the admin interface
@@ -140,7 +141,7 @@ const diskEvery = time.Second
 func (d *Daemon) tendDisk() {
 	log := d.log.With().Str("op", "state").Logger()
 	said := false
-	for sleep(d.tasks.ctx, diskEvery) {
+	for wait.For(d.tasks.ctx.Done(), diskEvery) {
 		err := d.state.Maintain()
 		said = sayTrouble(log, said, err)
 	}

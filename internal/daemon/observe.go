@@ -15,6 +15,7 @@ import (
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/membership"
 )
 
@@ -69,7 +70,7 @@ func (o *observer) measure(ctx context.Context) {
 			e.Measure(ctx, math.MaxInt)
 			o.askRows(ctx, e)
 		}
-		if !sleep(ctx, measureEvery) {
+		if !wait.For(ctx.Done(), measureEvery) {
 			return
 		}
 	}

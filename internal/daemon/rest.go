@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A node that has served thousands of connections and then rests keeps their memory:
@@ -50,7 +52,7 @@ func (r *rester) due(cycles, had uint64) bool {
 // rest collects until ctx is done.
 func (h *Heap) rest(ctx context.Context) {
 	var r rester
-	for sleep(ctx, restEvery) {
+	for wait.For(ctx.Done(), restEvery) {
 		if r.due(memory()) {
 			debug.FreeOSMemory()
 			r.cycles, r.kept = memory()

@@ -11,6 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/membership"
 	"github.com/fabricd/fabricd/membership/gossip"
 	"github.com/fabricd/fabricd/membership/services"
@@ -53,9 +54,7 @@ func whileLocked(ctx context.Context, patience time.Duration, open func() error)
 		if !errors.Is(err, state.ErrLocked) {
 			return err
 		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
+		if !wait.For(ctx.Done(), 50*time.Millisecond) {
 			return err
 		}
 	}
@@ -226,18 +225,6 @@ func (d *Daemon) setWaits(text string) {
 	d.live.set(func(p *parts) { p.waits = text })
 }
 
-// sleep waits for t; it reports false if ctx ends before.
-func sleep(ctx context.Context, t time.Duration) bool {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // loadTrust returns the node's credentials: the operator's, or those that the
 // host has issued.
 func (d *Daemon) loadTrust() (*trust.Store, error) {
@@ -250,7 +237,7 @@ func (d *Daemon) loadTrust() (*trust.Store, error) {
 
 // reload takes over new operator's files until the node ends.
 func (d *Daemon) reload(op *trust.Operator) {
-	for sleep(d.tasks.ctx, reloadEvery) {
+	for wait.For(d.tasks.ctx.Done(), reloadEvery) {
 		changed, err := op.Reload()
 		switch {
 		case err != nil:

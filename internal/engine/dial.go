@@ -18,6 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/mem"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
@@ -191,10 +192,8 @@ func (n *Node) dialInRounds(ctx context.Context, p *peerState) (err error) {
 
 // pause waits for d. It reports false if ctx or the node ended before.
 func (n *Node) pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 	case <-n.done:
@@ -311,10 +310,7 @@ func (n *Node) adopt(p *peerState, l *link) error {
 	p.backAt = n.now() + backEvery
 	n.links[l] = struct{}{}
 	n.counters.count(func(c *Counters) { c.LinksBegun++ })
-	select {
-	case n.linked <- struct{}{}:
-	default: // keepAlive will look anyway
-	}
+	wait.Notify(n.linked)
 	return nil
 }
 

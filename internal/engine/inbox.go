@@ -6,6 +6,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A gate wakes waiters. A signal without a waiter is kept, once. A waiter
@@ -14,12 +15,7 @@ type gate chan struct{}
 
 func newGate() gate { return make(gate, 1) }
 
-func (g gate) signal() {
-	select {
-	case g <- struct{}{}:
-	default:
-	}
-}
+func (g gate) signal() { wait.Notify(g) }
 
 // In bytes: the first ring of an inbox, and the smallest window of all.
 const (

@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/core"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 func (n *Node) keepaliveTimes() core.KeepaliveTimes {
@@ -158,12 +159,8 @@ func (l *link) hearBytes(came uint64, now time.Duration) {
 
 // tickIn ticks in d, unless the link has ended by then.
 func (l *link) tickIn(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
+	if wait.For(l.end.down, d) {
 		l.tick(l.n.now())
-	case <-l.end.down:
 	}
 }
 

@@ -270,11 +270,9 @@ func (c *conn) awaitPath(ctx context.Context, ours *wire.Path) (attach.PathSocke
 	p.mu.Lock()
 	made := p.made
 	p.mu.Unlock()
-	t := time.NewTimer(pathJoin)
-	defer t.Stop()
 	select {
 	case <-made:
-	case <-t.C:
+	case <-time.After(pathJoin):
 		c.refusePath(ours, fmt.Errorf("the application at the other end does not join: %w", status.Again))
 	case <-ctx.Done():
 		c.refusePath(ours, fmt.Errorf("the application does not wait: %w", status.Again))

@@ -152,11 +152,9 @@ func (c *conn) askRMA(key path.Hash, freed func()) (<-chan struct{}, error) {
 // awaitRMA waits until the path is made and returns the application's end of it.
 func (c *conn) awaitRMA(ctx context.Context, made <-chan struct{}) (attach.PathSocket, error) {
 	p := &c.rma.out
-	t := time.NewTimer(pathJoin)
-	defer t.Stop()
 	select {
 	case <-made:
-	case <-t.C:
+	case <-time.After(pathJoin):
 		c.refuseRMA(p, nil, fmt.Errorf("the peer's node does not answer: %w", status.NotSupp))
 	case <-ctx.Done():
 		c.refuseRMA(p, nil, fmt.Errorf("the application does not wait: %w", status.NotSupp))

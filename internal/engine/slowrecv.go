@@ -10,10 +10,8 @@ import (
 // endpoint end the delay.
 func (e *endpoint) recvSlowly(ctx context.Context, c *conn, p []byte) (int, error) {
 	if wait, over := e.slowness(); wait > 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
 		select {
-		case <-t.C:
+		case <-time.After(wait):
 		case <-over:
 		case <-ctx.Done():
 		case <-e.gone:
@@ -78,10 +76,8 @@ func (e *endpoint) received(n int) {
 		return // it has ended, and holds up nothing
 	}
 	e.n.work.run(func() {
-		t := time.NewTimer(delay)
-		defer t.Stop()
 		select {
-		case <-t.C:
+		case <-time.After(delay):
 		case <-over:
 		case <-e.gone:
 		case <-e.hungUp:

@@ -17,6 +17,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // errEnded is why the connections of a gateway that ends are reset.
@@ -112,7 +113,7 @@ func (g *gateway) run(ctx context.Context, l net.Listener) {
 		}
 		if err != nil {
 			g.wait(err)
-			if !sleep(ctx, pause) {
+			if !wait.For(ctx.Done(), pause) {
 				return
 			}
 		}
@@ -151,7 +152,7 @@ func (g *gateway) serve(ctx context.Context, l net.Listener) error {
 		if t, ok := errors.AsType[interface {
 			error
 			Temporary() bool
-		}](err); ok && t.Temporary() && sleep(ctx, pause) {
+		}](err); ok && t.Temporary() && wait.For(ctx.Done(), pause) {
 			continue
 		}
 		if err != nil {

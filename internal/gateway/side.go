@@ -18,6 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -292,7 +293,7 @@ func (d dialer) dial(ctx context.Context, addresses []string, client conn, info 
 			limit, stop = untilGone(limit, client.(*socket)) // as asConn made it of TCP or Unix
 			defer stop()
 		}
-		if !again || !sleep(limit, pause) {
+		if !again || !wait.For(limit.Done(), pause) {
 			if gone, ok := errors.AsType[*net.OpError](context.Cause(limit)); ok {
 				err = fmt.Errorf("the client has gone away: %w", gone)
 			}
@@ -331,18 +332,6 @@ func dialOnce(ctx context.Context, node nodeFunc, addresses []string) (*fabric.C
 		first = cmp.Or(first, err)
 	}
 	return nil, first
-}
-
-// sleep waits for d. It reports false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // sideOf returns the side of g's kind.

@@ -57,11 +57,9 @@ func Recover(end func(err error, stack []byte)) {
 		defer close(ended)
 		end(fmt.Errorf("internal error: %v", p), stack)
 	}()
-	t := time.NewTimer(patience)
-	defer t.Stop()
 	select {
 	case <-ended:
-	case <-t.C:
+	case <-time.After(patience):
 		panic(fmt.Sprintf("%v: what it struck did not end within %v. It came from\n%s", p, patience, stack))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/guard"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -189,12 +190,7 @@ func (p *pipe) endLocked() error {
 	return &ClosedError{}
 }
 
-func (p *pipe) kick() {
-	select {
-	case p.wake <- struct{}{}:
-	default: // the writer will see the queue anyway
-	}
-}
+func (p *pipe) kick() { wait.Notify(p.wake) }
 
 // close ends the pipe on purpose, after the queued frames; it does not wait. A second call does
 // nothing.

@@ -16,6 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/logbound"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/membership/trust"
 )
 
@@ -120,12 +121,10 @@ func (s *Server) accept() {
 			s.admit(c)
 			continue
 		}
-		select {
-		case <-s.ctx.Done():
+		if !wait.For(s.ctx.Done(), 10*time.Millisecond) {
 			return
-		case <-time.After(10 * time.Millisecond): // for example, no descriptors left
-			s.failures.Line(zerolog.WarnLevel, netip.Addr{}).Err(err).Msg("control: accept")
 		}
+		s.failures.Line(zerolog.WarnLevel, netip.Addr{}).Err(err).Msg("control: accept") // for example, no descriptors left
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/segment"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Config configures a gossiping member. It is not modified after Start.
@@ -329,12 +330,7 @@ func (g *Gossip) Members() []Member {
 
 // Recheck makes the Gossip ask soon for the proven members: there may be more than before. It does
 // so about every second anyway.
-func (g *Gossip) Recheck() {
-	select {
-	case g.recheck <- struct{}{}:
-	default: // it will ask anyway
-	}
-}
+func (g *Gossip) Recheck() { wait.Notify(g.recheck) }
 
 // Health returns memberlist's opinion of this member's own timeliness: 0 is
 // well, 7 is worst.

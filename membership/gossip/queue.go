@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // quietWake is the time between two wakes by changes of members that are not
@@ -78,12 +80,7 @@ func (q *queue) close() {
 	}
 }
 
-func (q *queue) rouse() {
-	select {
-	case q.wake <- struct{}{}:
-	default: // the reader has been woken already and will see the new change
-	}
-}
+func (q *queue) rouse() { wait.Notify(q.wake) }
 
 // putNotice adds a notice to one of q's lists, if it is new and fewer than most wait to be taken.
 func putNotice[T comparable](q *queue, list *[]T, most int, n T) {

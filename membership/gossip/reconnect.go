@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -43,7 +44,7 @@ func (g *Gossip) reconnect() {
 		case <-g.ctx.Done():
 			return
 		case <-g.recheck:
-			if !g.pause(recheckPause) {
+			if !wait.For(g.ctx.Done(), recheckPause) {
 				return
 			}
 		case <-timer.C:
@@ -63,16 +64,6 @@ func (g *Gossip) reconnect() {
 		}
 		wait := time.Duration(float64(reconnectEvery) * (0.8 + 0.4*rng.Float64()))
 		timer.Reset(max(time.Until(g.roundAfter(began.Add(wait))), 0))
-	}
-}
-
-// pause waits. It reports false when the Gossip is closed.
-func (g *Gossip) pause(d time.Duration) bool {
-	select {
-	case <-g.ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

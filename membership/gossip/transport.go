@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/logbound"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // incoming bounds the streams that others have opened. A stream is one exchange,
@@ -172,14 +173,16 @@ func (a *allowance) take(n int, now time.Time) bool {
 	return true
 }
 
+// failurePause keeps a loop from spinning on a socket that fails, for example for want of
+// descriptors.
+const failurePause = 10 * time.Millisecond
+
 func (t *packetTransport) readPackets() {
 	buf, scratch := make([]byte, 64<<10), make([]byte, 64<<10)
 	for t.ctx.Err() == nil {
 		n, from, err := t.packets.ReadFrom(buf)
 		if err != nil {
-			if !t.pause() {
-				return
-			}
+			wait.For(t.ctx.Done(), failurePause)
 			continue
 		}
 		indirect, err := t.sealer.checkPacket(scratch, buf[:n])
@@ -203,9 +206,7 @@ func (t *packetTransport) acceptStreams() {
 	for t.ctx.Err() == nil {
 		c, err := t.listener.Accept()
 		if err != nil {
-			if !t.pause() {
-				return
-			}
+			wait.For(t.ctx.Done(), failurePause)
 			continue
 		}
 		s := &stream{Conn: c, t: t, frame: frame{sealer: t.sealer, header: t.sealer.header, max: t.maxFrame()}}
@@ -218,17 +219,6 @@ func (t *packetTransport) acceptStreams() {
 			s.Close()
 			return
 		}
-	}
-}
-
-// pause keeps a loop from spinning on a socket that fails, for example for want
-// of descriptors. It reports false when the transport is shut down.
-func (t *packetTransport) pause() bool {
-	select {
-	case <-t.ctx.Done():
-		return false
-	case <-time.After(10 * time.Millisecond):
-		return true
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Dial attaches to the node that serves path. ctx bounds the attaching only.
@@ -66,10 +67,7 @@ func dialMember(ctx context.Context, path string) (*session, error) {
 			return c, err
 		}
 		unready = err
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done(): // which ends the next dial
-		}
+		wait.For(ctx.Done(), pause) // an end of ctx ends the next dial
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A Node is a node in this process.
@@ -108,12 +109,7 @@ func (d *inProcess) await(ctx context.Context) error {
 	}
 }
 
-func (d *inProcess) wake() {
-	select {
-	case d.changed <- struct{}{}:
-	default:
-	}
-}
+func (d *inProcess) wake() { wait.Notify(d.changed) }
 
 // ready returns the endpoint's events as the readiness of a data socket.
 func (d *inProcess) ready() (shm.Readiness, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // pollers is the state of polling the endpoint. Guarded by the endpoint's mu.
@@ -106,10 +107,7 @@ func (e *endpoint) notify() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ch := range e.polled.listeners {
-		select {
-		case ch <- struct{}{}:
-		default: // one notification is pending
-		}
+		wait.Notify(ch)
 	}
 }
 

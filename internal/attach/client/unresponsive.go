@@ -44,12 +44,10 @@ func (c *session) patient() (context.Context, context.CancelFunc) {
 func (c *session) cancelRequest(id uint64, w *call) (answer, bool) {
 	c.out.Put(proto.Packet{Header: proto.Header{Op: proto.OpCancel}, Body: &proto.Cancel{Request: id}})
 	if !c.unresponsive.Load() {
-		t := time.NewTimer(withdrawal)
-		defer t.Stop()
 		select {
 		case a := <-w.answer:
 			return a, true
-		case <-t.C:
+		case <-time.After(withdrawal):
 			c.unresponsive.Store(true)
 		}
 	}

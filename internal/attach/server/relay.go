@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -198,7 +199,7 @@ func (p *relay) close(how finish) {
 	close(p.closec)
 	p.conn.SetDeadline(past)
 	if p.sending.Load() { // close and send: at least one of them sees the other
-		signal(p.stuck)
+		wait.Notify(p.stuck)
 	}
 }
 
@@ -208,14 +209,6 @@ func (p *relay) closing() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// signal puts a token into c, whose capacity is one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
@@ -327,7 +320,7 @@ func (p *relay) send(ctx context.Context, b []byte) error {
 	}
 	p.sending.Store(true)
 	if p.closing() {
-		signal(p.stuck)
+		wait.Notify(p.stuck)
 	}
 	_, err = p.ep.Send(ctx, b[n:])
 	p.sending.Store(false)
@@ -422,7 +415,7 @@ func (p *relay) write(b []byte) error {
 	}
 	p.writing.Store(true)
 	defer p.writing.Store(false)
-	signal(p.full)
+	wait.Notify(p.full)
 	stop := p.notifyEnd()
 	defer stop()
 	_, err = p.conn.Write(b[n:])

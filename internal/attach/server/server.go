@@ -23,6 +23,7 @@ import (
 	"github.com/fabricd/fabricd/internal/ring"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // helloTimeout bounds how long a new connection may stay silent.
@@ -207,10 +208,7 @@ func (s *Server) accept(ln *net.UnixListener) error {
 			return nil
 		case shm.Exhausted(err):
 			s.opt.Log.Warn().Err(err).Msg("accept application")
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-s.ctx.Done():
-			}
+			wait.For(s.ctx.Done(), 100*time.Millisecond)
 		case err != nil:
 			return fmt.Errorf("accept applications: %w", err)
 		default:

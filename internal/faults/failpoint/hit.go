@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A StepError is the error of a step at which one was armed.
@@ -133,7 +135,7 @@ func (n *Node) freeze(x *fault) {
 // delay waits, but not longer than the fault is there. The last one that it
 // holds up ends it.
 func (n *Node) delay(x *fault) {
-	wait(time.Duration(x.For), x.over)
+	wait.For(x.over, time.Duration(x.For))
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x.waiting--

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // beginLocked begins a fault without a step.
@@ -58,12 +60,8 @@ const answerTime = 20 * time.Millisecond
 // soonLocked makes x happen a moment later.
 func (n *Node) soonLocked(x *fault) {
 	n.work.Go(func() {
-		t := time.NewTimer(answerTime)
-		defer t.Stop()
-		select {
-		case <-t.C:
+		if wait.For(x.over, answerTime) {
 			_ = n.act(x) // only an error at a step has one
-		case <-x.over:
 		}
 		_ = n.end(x) // nothing to undo
 	})
@@ -118,7 +116,7 @@ func (n *Node) TouchDisk(op DiskOp) error {
 	case x.Disk == DiskSync && op == DiskLast:
 		err = syscall.EIO
 	case x.Disk == DiskSlow:
-		wait(time.Duration(x.Delay), x.over)
+		wait.For(x.over, time.Duration(x.Delay))
 	default:
 		return nil
 	}
@@ -141,15 +139,6 @@ func (n *Node) DiskState() error {
 		return syscall.EROFS
 	}
 	return nil
-}
-
-func wait(d time.Duration, over <-chan struct{}) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-over:
-	}
 }
 
 // slowAt returns the slow receiver of a port, that of all ports if it has none

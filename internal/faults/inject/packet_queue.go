@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Bounds of the packets that wait in one socket or session. Further ones are
@@ -42,8 +43,8 @@ func newPacketQueue(l *Layer, limit int) *packetQueue {
 	return &packetQueue{layer: l, limit: limit, changed: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// add calls f after wait, for a packet of size bytes, unless there is no room.
-func (q *packetQueue) add(wait time.Duration, size int, flush bool, f func()) {
+// add calls f after delay, for a packet of size bytes, unless there is no room.
+func (q *packetQueue) add(delay time.Duration, size int, flush bool, f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopped || len(q.waiting) >= q.limit || q.size+size > queuedBytes {
@@ -56,7 +57,7 @@ func (q *packetQueue) add(wait time.Duration, size int, flush bool, f func()) {
 		q.running = true
 	}
 	q.size += size
-	p := &delayed{due: time.Now().Add(wait), size: size, flush: flush, release: f}
+	p := &delayed{due: time.Now().Add(delay), size: size, flush: flush, release: f}
 	at, _ := slices.BinarySearchFunc(q.waiting, p, func(o, p *delayed) int {
 		if o.due.After(p.due) {
 			return 1
@@ -64,10 +65,7 @@ func (q *packetQueue) add(wait time.Duration, size int, flush bool, f func()) {
 		return -1
 	})
 	q.waiting = slices.Insert(q.waiting, at, p)
-	select {
-	case q.changed <- struct{}{}:
-	default: // it will look anyway
-	}
+	wait.Notify(q.changed)
 }
 
 // schedule queues what a decision makes of a packet later, and reports whether the packet itself goes now.
@@ -90,10 +88,7 @@ func (q *packetQueue) stop() {
 	if !running {
 		return
 	}
-	select {
-	case q.changed <- struct{}{}:
-	default:
-	}
+	wait.Notify(q.changed)
 	<-q.done
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/lab/chaos/workload"
 	"github.com/fabricd/fabricd/internal/lab/history"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -111,4 +112,4 @@ func (s *node) collect(ctx context.Context) {
 }
 
 // pause waits for d and reports true, or returns false as soon as ctx is done.
-func pause(ctx context.Context, d time.Duration) bool { return workload.Wait(ctx.Done(), d) }
+func pause(ctx context.Context, d time.Duration) bool { return wait.For(ctx.Done(), d) }

@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"internal/audit":         {"internal/printable"},
 	"internal/shm":           {"internal/status"},
 	"internal/rawio":         {},
+	"internal/wait":          {},
 	"internal/path":          {"internal/rawio"},
 	"fence":                  {"internal/status"},
 	"internal/test/archtest": {},
@@ -49,39 +50,39 @@ var mayImport = map[string][]string{
 	"membership/services": {"fabric/addr"},
 	"membership/trust":    {"fabric/addr", "internal/codec"},
 	"membership/state":    {"fabric/addr", "internal/codec", "internal/faults/failpoint"},
-	"membership/gossip":   {"fabric/addr", "internal/codec", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
-	"membership/control":  {"fabric/addr", "internal/codec", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust", "membership/services"},
-	"membership": {"fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
+	"membership/gossip":   {"internal/wait", "fabric/addr", "internal/codec", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
+	"membership/control":  {"internal/wait", "fabric/addr", "internal/codec", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust", "membership/services"},
+	"membership": {"internal/wait", "fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",
 		"membership/verdict", "membership/services", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
 	// The providers: each knows the contract, none knows another.
 	"internal/transport":          {"fabric/addr", "internal/status"},
 	"internal/test/testca":        {"internal/transport", "fabric/addr"},
 	"internal/test/transporttest": {"internal/transport", "internal/test/bubble", "fabric/addr"},
-	"internal/transport/mem":      {"internal/transport"},
+	"internal/transport/mem":      {"internal/wait", "internal/transport"},
 	"internal/transport/network":  {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
-	"internal/transport/quic":     {"internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
-	"internal/transport/stream":   {"internal/codec", "internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
+	"internal/transport/quic":     {"internal/wait", "internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
+	"internal/transport/stream":   {"internal/wait", "internal/codec", "internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
-	"internal/engine": {"internal/core", "internal/flight", "internal/guard", "internal/logbound", "internal/attach", "internal/path", "internal/transport", "internal/wire",
+	"internal/engine": {"internal/wait", "internal/core", "internal/flight", "internal/guard", "internal/logbound", "internal/attach", "internal/path", "internal/transport", "internal/wire",
 		"internal/transport/mem", // the link of a node to itself
 		"internal/faults/failpoint", "portmap", "rma", "fence", "fabric/addr", "internal/status", "internal/access"},
 
 	// The door, and the API in front of it.
-	"internal/attach":        {"fabric/addr", "internal/status", "internal/path", "rma", "fence", "internal/access"},
+	"internal/attach":        {"internal/wait", "fabric/addr", "internal/status", "internal/path", "rma", "fence", "internal/access"},
 	"internal/attach/proto":  {"internal/attach", "internal/codec", "fabric/addr", "internal/status", "internal/path", "internal/shm", "internal/ring", "rma", "fence", "internal/access"},
-	"internal/attach/client": {"internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/path", "internal/shm", "internal/ring", "internal/spin", "rma", "fence", "internal/access"},
-	"internal/attach/server": {"internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/guard", "internal/logbound", "internal/shm", "internal/ring", "internal/faults/failpoint", "rma", "fence", "internal/access"},
+	"internal/attach/client": {"internal/wait", "internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/path", "internal/shm", "internal/ring", "internal/spin", "rma", "fence", "internal/access"},
+	"internal/attach/server": {"internal/wait", "internal/attach", "internal/attach/proto", "fabric/addr", "internal/status", "internal/guard", "internal/logbound", "internal/shm", "internal/ring", "internal/faults/failpoint", "rma", "fence", "internal/access"},
 	"internal/hook":          {"internal/attach"},
-	"fabric":                 {"internal/access", "internal/hook", "internal/attach", "internal/attach/client", "rma", "fence", "fabric/addr", "internal/status"},
+	"fabric":                 {"internal/wait", "internal/access", "internal/hook", "internal/attach", "internal/attach/client", "rma", "fence", "fabric/addr", "internal/status"},
 
 	// The fault plane: the decisions, and their effect on the carriers; the
 	// faults of one node, which every room may ask for.
 	"internal/faults":           {"fabric/addr"},
-	"internal/faults/inject":    {"internal/faults", "internal/transport", "internal/wire", "fabric/addr"},
-	"internal/faults/failpoint": {},
+	"internal/faults/inject":    {"internal/wait", "internal/faults", "internal/transport", "internal/wire", "fabric/addr"},
+	"internal/faults/failpoint": {"internal/wait"},
 
 	// The operators' view of one node: its problems, its metrics, its page.
 	"internal/observe": {"internal/engine", "fabric/addr"},
@@ -89,19 +90,19 @@ var mayImport = map[string][]string{
 	"internal/web":     {"internal/observe"},
 
 	// The packages that join the rooms.
-	"internal/daemon": {"internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
+	"internal/daemon": {"internal/wait", "internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
 		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/ring", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/path", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":      {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
-	"fabric/fabricgrpc": {"fabric", "fabric/addr"},
-	"fabric/fabrictest": {"fabric", "internal/hook", "internal/engine", "internal/attach", "internal/attach/client", "internal/attach/server", "internal/transport", "internal/transport/mem",
+	"fabric/fabricgrpc": {"internal/wait", "fabric", "fabric/addr"},
+	"fabric/fabrictest": {"internal/wait", "fabric", "internal/hook", "internal/engine", "internal/attach", "internal/attach/client", "internal/attach/server", "internal/transport", "internal/transport/mem",
 		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "internal/test/testca", "fabric/addr"},
 
 	// Gateways of applications that know nothing of the fabric: an application too, which
 	// cmd/fabricd gives to the daemon.
 	"internal/gateway/spec": {"fabric/addr", "internal/access", "internal/attach"},
-	"internal/gateway":      {"fabric", "fabric/addr", "internal/attach", "internal/hook", "internal/status", "internal/gateway/spec", "internal/guard", "internal/logbound", "internal/rawio"},
+	"internal/gateway":      {"internal/wait", "fabric", "fabric/addr", "internal/attach", "internal/hook", "internal/status", "internal/gateway/spec", "internal/guard", "internal/logbound", "internal/rawio"},
 
 	// A file over a connection of any kind.
 	"internal/filecopy": {},
@@ -118,10 +119,10 @@ var mayImport = map[string][]string{
 	"internal/lab/sim/mutants": {},
 
 	// The commands.
-	"internal/lab/chaos/workload": {"internal/lab/history", "internal/lab/load", "internal/daemon", "fabric"},
-	"internal/lab/chaos": {"internal/lab/chaos/workload", "internal/lab/load", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
+	"internal/lab/chaos/workload": {"internal/wait", "internal/lab/history", "internal/lab/load", "internal/daemon", "fabric"},
+	"internal/lab/chaos": {"internal/wait", "internal/lab/chaos/workload", "internal/lab/load", "internal/lab/sim", "internal/lab/check", "internal/lab/report", "internal/lab/scenario", "internal/lab/history",
 		"internal/daemon", "internal/faults", "internal/faults/failpoint", "fabric/addr"},
-	"cmd/fabricd": {"internal/attach/client", "internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/report", "internal/lab/scenario", "internal/lab/sim",
+	"cmd/fabricd": {"internal/wait", "internal/attach/client", "internal/daemon", "internal/hook", "internal/doctor", "internal/gateway", "internal/gateway/spec", "internal/filecopy", "internal/printable", "internal/faults", "internal/lab/chaos", "internal/lab/chaos/workload", "internal/lab/report", "internal/lab/scenario", "internal/lab/sim",
 		"fabric", "fabric/addr"},
 	"cmd/fabric-bench":                {"fabric", "fabric/embed", "internal/chart", "cmd/fabric-bench/internal/tools"},
 	"cmd/fabric-bench/internal/tools": {},
@@ -150,7 +151,7 @@ var mayImport = map[string][]string{
 	"internal/test/e2e/appsmoke": {},
 	"internal/test/hostile":      {},
 	"internal/test/pagetest":     {},
-	"internal/test/conformance":  {"fabric", "internal/hook", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
+	"internal/test/conformance":  {"internal/wait", "fabric", "internal/hook", "fabric/addr", "fabric/embed", "fabric/fabrictest", "internal/status", "rma", "fence"},
 }
 
 // forTests are the packages that exist for tests. Only each other's non-test

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // serviceName is one that no other row serves.
@@ -33,10 +34,7 @@ func (c *check) heard(kind fabric.ServiceEventKind, name string, node fabric.Nod
 	got := make(chan struct{}, 1)
 	cancel := c.near.OnService(func(ev fabric.ServiceEvent) {
 		if ev.Kind == kind && ev.Service.Name == name && ev.Service.Node == node {
-			select {
-			case got <- struct{}{}:
-			default:
-			}
+			wait.Notify(got)
 		}
 	})
 	return func() {

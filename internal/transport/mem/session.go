@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -60,7 +61,7 @@ func (s *session) begin(l *stream) {
 	s.peer.mu.Lock()
 	s.peer.queue = append(s.peer.queue, l)
 	s.peer.mu.Unlock()
-	notify(s.peer.arrival)
+	wait.Notify(s.peer.arrival)
 }
 
 // AcceptStream implements transport.Session. Streams are accepted in the order in which they
@@ -91,7 +92,7 @@ func (s *session) next() (l *stream) {
 		s.queue = slices.Delete(s.queue, 0, 1)
 	}
 	if len(s.queue) > 0 {
-		notify(s.arrival) // another caller may wait
+		wait.Notify(s.arrival) // another caller may wait
 	}
 	return l
 }

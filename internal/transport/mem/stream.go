@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A stream is one direction of bytes from one session to its peer. Its two ends
@@ -109,7 +110,7 @@ func (l *stream) write(p []byte, whole bool) (n int, deadline time.Time, err err
 	}
 	l.data.Write(p[:n])
 	l.mu.Unlock()
-	notify(l.reader.changed)
+	wait.Notify(l.reader.changed)
 	l.begin.Do(func() { from.begin(l) })
 	return n, deadline, nil
 }
@@ -123,7 +124,7 @@ func (l *stream) setDeadline(e *end, t time.Time) error {
 	l.mu.Lock()
 	e.deadline = t
 	l.mu.Unlock()
-	notify(e.changed)
+	wait.Notify(e.changed)
 	return nil
 }
 
@@ -137,7 +138,7 @@ func (s *sendStream) Close() error {
 	}
 	l.writer.over, l.fin = transport.ErrClosed, true
 	l.mu.Unlock()
-	notify(l.reader.changed)
+	wait.Notify(l.reader.changed)
 	l.begin.Do(func() { s.writer.session.begin(l) })
 	return s.writer.session.Err()
 }
@@ -155,8 +156,8 @@ func (l *stream) cancel(here, there *end) {
 	here.canceled, there.canceled = true, true
 	l.releaseLocked()
 	l.mu.Unlock()
-	notify(here.changed)
-	notify(there.changed)
+	wait.Notify(here.changed)
+	wait.Notify(there.changed)
 }
 
 // releaseLocked gives the stream's place among the open streams back. The caller holds mu.
@@ -173,7 +174,7 @@ func (r *recvStream) Read(p []byte) (int, error) {
 	for {
 		n, deadline, err := l.read(p)
 		if n > 0 {
-			notify(l.writer.changed)
+			wait.Notify(l.writer.changed)
 		}
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
@@ -206,12 +207,4 @@ func (r *recvStream) SetReadDeadline(t time.Time) error {
 // Cancel drops bytes that have arrived and wakes both ends.
 func (r *recvStream) Cancel() {
 	(*stream)(r).cancel(&r.reader, &r.writer)
-}
-
-// notify puts a token into ch, which holds one.
-func notify(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
 }

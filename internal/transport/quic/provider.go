@@ -16,6 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // connectionIDLength is the length of connection IDs in bytes. They must be hard to guess, because
@@ -110,11 +111,7 @@ func (p *Provider) dial(ctx context.Context, address string) (transport.Session,
 		if !isRefused(err) {
 			return s, err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !wait.For(ctx.Done(), pause) {
 			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Patience is how long a datagram may stay unacknowledged before the tail is resent: a random time
@@ -80,14 +81,10 @@ func (s *session) repeatEnd(ctx context.Context, tail *tail) {
 		return
 	}
 	for _, d := range endAgain {
-		t := time.NewTimer(d)
-		select {
-		case <-t.C:
-			s.again.Add(uint64(s.tails.again(tail)))
-		case <-ctx.Done():
-			t.Stop()
+		if !wait.For(ctx.Done(), d) {
 			return
 		}
+		s.again.Add(uint64(s.tails.again(tail)))
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A meteredConn counts the bytes of a connection. While records is set it passes TLS one record at
@@ -170,7 +172,7 @@ func (c *muxConn) took(id uint32, n int) {
 		c.unread -= w.cost
 		w.cost = 0
 	}
-	c.signal()
+	wait.Notify(c.room)
 }
 
 // forget records that a stream is over. It reports whether it was not before.
@@ -181,15 +183,7 @@ func (c *muxConn) forget(id uint32) bool {
 	if w != nil {
 		delete(c.streams, id)
 		c.unread -= w.bytes + w.cost
-		c.signal()
+		wait.Notify(c.room)
 	}
 	return w != nil
-}
-
-// signal wakes Read. mu is held.
-func (c *muxConn) signal() {
-	select {
-	case c.room <- struct{}{}:
-	default:
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A Provider is one TCP listener on which sessions are accepted, and from which
@@ -70,15 +71,11 @@ func (p *Provider) acceptLoop() {
 	for {
 		c, err := p.cfg.Listener.Accept()
 		if err != nil {
-			t := time.NewTimer(acceptPause)
-			select {
-			case <-t.C:
-				p.cfg.Log.Warn().Str("op", "accept").Err(err).Msg("tcp: accept")
-				continue
-			case <-p.sessions.Context.Done():
-				t.Stop()
+			if !wait.For(p.sessions.Context.Done(), acceptPause) {
 				return
 			}
+			p.cfg.Log.Warn().Str("op", "accept").Err(err).Msg("tcp: accept")
+			continue
 		}
 		if !p.admit(c) {
 			_ = c.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -238,15 +239,7 @@ func (s *session) acceptStreams() {
 		s.mu.Lock()
 		s.queue.streams = append(s.queue.streams, l)
 		s.mu.Unlock()
-		token(s.queue.arrival)
-	}
-}
-
-// token puts a token into c, whose capacity is one.
-func token(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		wait.Notify(s.queue.arrival)
 	}
 }
 
@@ -304,7 +297,7 @@ func (s *session) streamOver(id uint32) {
 	s.mu.Lock()
 	s.places.over++
 	s.mu.Unlock()
-	token(s.wake)
+	wait.Notify(s.wake)
 }
 
 // OpenStream implements transport.Session.
@@ -372,7 +365,7 @@ func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error
 		more := len(s.queue.streams) > 0
 		s.mu.Unlock()
 		if more {
-			token(s.queue.arrival)
+			wait.Notify(s.queue.arrival)
 		}
 		if l != nil {
 			return l, nil
@@ -400,7 +393,7 @@ func (s *session) SendDatagram(p []byte) error {
 		s.out.count++
 	}
 	s.mu.Unlock()
-	token(s.wake)
+	wait.Notify(s.wake)
 	return nil
 }
 

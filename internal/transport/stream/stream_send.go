@@ -8,6 +8,7 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // streamBuffer is how many bytes a stream accepts without waiting: with yamux's header a frame of its
@@ -126,7 +127,7 @@ func (l *sendStream) flush() {
 			return
 		}
 		l.mu.Unlock()
-		token(l.room)
+		wait.Notify(l.room)
 		_, err := l.stream.Write(buf)
 		buffers.Put((*[streamBuffer]byte)(buf[:streamBuffer]))
 		if err != nil && l.s.mux.IsClosed() {
@@ -136,7 +137,7 @@ func (l *sendStream) flush() {
 			l.canceled = true
 			l.mu.Unlock()
 		}
-		token(l.room)
+		wait.Notify(l.room)
 	}
 }
 
@@ -145,7 +146,7 @@ func (l *sendStream) SetWriteDeadline(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deadline = t
-	token(l.room)
+	wait.Notify(l.room)
 	return nil
 }
 
@@ -170,5 +171,5 @@ func (l *sendStream) Cancel() {
 	l.canceled = true
 	_ = l.stream.SetWriteDeadline(longAgo) // wakes flush
 	l.flushLocked()
-	token(l.room)
+	wait.Notify(l.room)
 }

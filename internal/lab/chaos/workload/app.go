@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/load"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -114,7 +115,7 @@ func (a *App) run(ctx context.Context) {
 	for first := true; ctx.Err() == nil && a.log.Err() == nil && !a.rests(ctx); {
 		n, err := a.attach(ctx)
 		if err != nil {
-			Wait(ctx.Done(), attachEvery)
+			wait.For(ctx.Done(), attachEvery)
 			continue
 		}
 		if first {
@@ -195,17 +196,4 @@ func (a *App) Slow() int { return int(a.slow.Load()) }
 // note writes a line for people.
 func (a *App) note(format string, args ...any) {
 	a.log.Put(&history.Note{Text: fmt.Sprintf(format, args...)})
-}
-
-// Wait waits for d and reports true, or returns false as soon as done is
-// closed.
-func Wait(done <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-done:
-		return false
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A Control holds the lab's instructions to a running application. It is a file, which
@@ -64,7 +65,7 @@ func (a *App) followControl(ctx context.Context) {
 		return
 	}
 	var last Control
-	for first := true; Wait(ctx.Done(), controlEvery); first = false {
+	for first := true; wait.For(ctx.Done(), controlEvery); first = false {
 		text, err := os.ReadFile(a.c.Control)
 		var c Control
 		if err != nil || json.Unmarshal(text, &c) != nil || c.Seq == last.Seq {
@@ -73,10 +74,7 @@ func (a *App) followControl(ctx context.Context) {
 		a.slow.Store(int64(max(0, c.Slow)))
 		a.setIDs(c.IDs)
 		if c.Anew != last.Anew && !first { // instructions from before this application's start are done
-			select {
-			case a.anew <- struct{}{}:
-			default:
-			}
+			wait.Notify(a.anew)
 		}
 		if c.Rest && !last.Rest {
 			close(a.resting)
@@ -97,7 +95,7 @@ const settleLimit = 3 * time.Second
 // settle waits until nothing is begun any more.
 func (a *App) settle(ctx context.Context) {
 	for deadline := time.Now().Add(settleLimit); a.busy.Load() > 0 && time.Now().Before(deadline); {
-		if !Wait(ctx.Done(), settleTime) {
+		if !wait.For(ctx.Done(), settleTime) {
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/load"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // An end is one end of a connection: it makes the calls that package load asks for.
@@ -142,7 +143,7 @@ func (e *runner) perform(c load.Call) (r load.Result) {
 	case load.Pace:
 		return load.Result{Over: !e.s.app.paced(c.Pace, e.timer, e.ctx.Done(), e.s.over)}
 	case load.Sleep:
-		return load.Result{Over: !Wait(e.ctx.Done(), c.For)}
+		return load.Result{Over: !wait.For(e.ctx.Done(), c.For)}
 	}
 	if c.Quiet {
 		r.Status = statusOf(e.do(c, &r))
@@ -329,7 +330,7 @@ func (e *end) scan(w *load.Window) {
 		if !again {
 			break
 		}
-		Wait(nil, tornEvery)
+		wait.For(nil, tornEvery)
 		again = torn(s.Torn)
 	}
 	torn(func() bool {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A Flood is an application that takes all that its node gives: connections with itself,
@@ -108,7 +109,7 @@ func (f *Flood) fill(ctx context.Context) error {
 				return err
 			}
 		}
-		if !Wait(ctx.Done(), floodPause) {
+		if !wait.For(ctx.Done(), floodPause) {
 			return context.Cause(ctx)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/lab/history"
 	"github.com/fabricd/fabricd/internal/lab/load"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 const (
@@ -77,7 +78,7 @@ func (s *session) run(ctx context.Context) {
 		}
 	})
 	stop := context.AfterFunc(ctx, func() {
-		Wait(s.node.Done(), lull)
+		wait.For(s.node.Done(), lull)
 		cancel()
 	})
 	defer stop()
@@ -94,7 +95,7 @@ func (s *session) run(ctx context.Context) {
 // the first view.
 func (s *session) settle() bool {
 	for s.place() == (fabric.Incarnation{}) {
-		if !Wait(s.over, settleTime) {
+		if !wait.For(s.over, settleTime) {
 			return false
 		}
 	}
@@ -123,7 +124,7 @@ func (s *session) place() fabric.Incarnation {
 func (s *session) view() bool {
 	for range s.tries {
 		before := s.events.Load()
-		if !Wait(s.over, settleTime) {
+		if !wait.For(s.over, settleTime) {
 			return false
 		}
 		ids, _, err := s.node.Nodes()
@@ -225,7 +226,7 @@ func (s *session) keep(peer int, kind load.Kind) {
 			s.app.connected(peer, kind)
 			e.run()
 		}
-		Wait(s.over, attachEvery)
+		wait.For(s.over, attachEvery)
 	}
 }
 
@@ -269,7 +270,7 @@ func (s *session) accept(l *fabric.Listener, busy bool) {
 		case errors.Is(err, net.ErrClosed) || !s.on():
 			return
 		default: // for example out of descriptors: the next one may work
-			Wait(s.over, attachEvery)
+			wait.For(s.over, attachEvery)
 			continue
 		}
 		s.wg.Go(func() {

@@ -1,0 +1,30 @@
+package wait
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fabricd/fabricd/internal/test/bubble"
+)
+
+func TestForWaitsForATimeOrAnEnd(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		done, start := make(chan struct{}), time.Now()
+		if !For(done, time.Second) || time.Since(start) != time.Second {
+			t.Errorf("after %v, want true after 1 s", time.Since(start))
+		}
+		time.AfterFunc(time.Second, func() { close(done) })
+		if For(done, time.Hour) || time.Since(start) != 2*time.Second {
+			t.Errorf("after %v, want false after 2 s", time.Since(start))
+		}
+	})
+}
+
+func TestNotifyDoesNotBlock(t *testing.T) {
+	ch := make(chan struct{}, 1)
+	Notify(ch)
+	Notify(ch)
+	if len(ch) != 1 {
+		t.Errorf("%d tokens, want 1", len(ch))
+	}
+}
