@@ -1,7 +1,6 @@
 package fabrictest
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -12,6 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults/inject"
 	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/transport"
+	providers "github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/transport/stream"
 )
@@ -46,9 +46,10 @@ func (l *loopback) join(id transport.Identity, layer *inject.Layer) (all []trans
 // open returns a node's providers.
 func (l *loopback) open(id transport.Identity, layer *inject.Layer) (all []transport.Provider, err error) {
 	config := l.authority.TLS(l.authority.Issue(id, testca.Forever))
+	peers := providers.Config{ServerTLS: config, ClientTLS: config, Identify: testca.Identify}
 	at := netip.MustParseAddrPort("127.0.0.1:0")
 	if l.tcp {
-		p, err := l.openTCP(config)
+		p, err := l.openTCP(peers)
 		if err != nil {
 			return nil, err
 		}
@@ -56,7 +57,7 @@ func (l *loopback) open(id transport.Identity, layer *inject.Layer) (all []trans
 		at = netip.MustParseAddrPort(p.Addr())
 	}
 	if l.quic {
-		p, err := l.openQUIC(config, layer, at)
+		p, err := l.openQUIC(peers, layer, at)
 		if err != nil {
 			for _, p := range all {
 				err = errors.Join(err, p.Close())
@@ -71,23 +72,22 @@ func (l *loopback) open(id transport.Identity, layer *inject.Layer) (all []trans
 	return all, nil
 }
 
-func (l *loopback) openTCP(config func() *tls.Config) (transport.Provider, error) {
+func (l *loopback) openTCP(peers providers.Config) (transport.Provider, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	l.opened(listener)
-	return stream.New(stream.Config{Listener: listener, Plaintext: l.plaintext,
-		ServerTLS: config, ClientTLS: config, Identify: testca.Identify})
+	return stream.New(stream.Config{Config: peers, Listener: listener, Plaintext: l.plaintext})
 }
 
-func (l *loopback) openQUIC(config func() *tls.Config, layer *inject.Layer, at netip.AddrPort) (transport.Provider, error) {
+func (l *loopback) openQUIC(peers providers.Config, layer *inject.Layer, at netip.AddrPort) (transport.Provider, error) {
 	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}
 	l.opened(conn)
-	cfg := quic.Config{PacketConn: conn, ServerTLS: config, ClientTLS: config, Identify: testca.Identify}
+	cfg := quic.Config{Config: peers, PacketConn: conn}
 	if raced {
 		cfg.PacketConn = &socket{PacketConn: conn, udp: conn, net: l}
 	}

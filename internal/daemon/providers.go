@@ -6,6 +6,7 @@ import (
 
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/transport/stream"
 	"github.com/fabricd/fabricd/membership/state"
@@ -77,24 +78,30 @@ func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host, Key: id.Key, Until: id.NotAfter}, err
 }
 
+// peersOf returns which peers the providers of d trust and know.
+func (d *Daemon) peersOf(store *trust.Store) network.Config {
+	return network.Config{
+		ServerTLS: func() *tls.Config { return store.ServerTLS() },
+		ClientTLS: func() *tls.Config { return store.ClientTLS(nil) },
+		Identify:  identify,
+		Known:     d.knows,
+		Log:       d.log,
+		Refused:   d.countRefused,
+	}
+}
+
 // streamConfig returns how the TCP provider of d accepts and whom it trusts.
 func streamConfig(d *Daemon, shared *handover, store *trust.Store) stream.Config {
 	if d.cfg.TCPPlaintext {
 		d.log.Warn().Str("op", "provider").Msg("tcp-plaintext is set: links over tcp go without TLS, and only to nodes that have it set too")
 	}
 	return stream.Config{
+		Config:    d.peersOf(store),
 		Listener:  shared,
-		ServerTLS: func() *tls.Config { return store.ServerTLS() },
-		ClientTLS: func() *tls.Config { return store.ClientTLS(nil) },
-		Identify:  identify,
 		Plaintext: d.cfg.TCPPlaintext,
 		// One link may keep no more than one part of the connections' memory.
 		StreamWindow:  min(8<<20, d.memory.window()),
 		SessionWindow: d.memory.window(),
-
-		Known:   d.knows,
-		Log:     d.log,
-		Refused: d.countRefused,
 	}
 }
 
@@ -103,19 +110,13 @@ func (d *Daemon) countRefused() { d.refused.Add(1) }
 // quicConfig returns how the QUIC provider of d listens and whom it trusts.
 func quicConfig(d *Daemon, store *trust.Store, idle time.Duration) quic.Config {
 	c := quic.Config{
+		Config:      d.peersOf(store),
 		PacketConn:  d.links.packets(quic.ReceiveOffload(d.ports.data.packets), faults.Link),
-		ServerTLS:   func() *tls.Config { return store.ServerTLS(quic.ALPN) },
-		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
-		Identify:    identify,
 		IdleTimeout: max(idle, 5*time.Second),
 		// As for TCP.
 		StreamWindow:     uint64(min(2<<20, d.memory.window()/2)),
 		MaxStreamWindow:  uint64(min(8<<20, d.memory.window())),
 		ConnectionWindow: uint64(d.memory.window()),
-
-		Known:   d.knows,
-		Log:     d.log,
-		Refused: d.countRefused,
 	}
 	if key := d.state.Secret(state.SecretResetKey); len(key) == 32 {
 		c.StatelessResetKey = (*[32]byte)(key)

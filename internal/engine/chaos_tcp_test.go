@@ -27,8 +27,7 @@ func (n streamNet) provider(i int) (transport.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, identify := n.quicker.member(i)
-	return stream.New(stream.Config{Listener: l, ServerTLS: config, ClientTLS: config, Identify: identify, Plaintext: n.plaintext,
+	return stream.New(stream.Config{Config: n.quicker.member(i), Listener: l, Plaintext: n.plaintext,
 		Dial: func(ctx context.Context, to string) (net.Conn, error) { return n.Dial(ctx, packetHost(i), to) }})
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/transport/stream"
 )
@@ -56,8 +57,7 @@ func (q *quicker) sign(template *x509.Certificate, parent *x509.Certificate) ([]
 
 // provider returns the provider of node i at conn, or at a loopback socket.
 func (q *quicker) provider(i int, conn net.PacketConn) transport.Provider {
-	config, identify := q.member(i)
-	cfg := quic.Config{PacketConn: conn, ServerTLS: config, ClientTLS: config, Identify: identify}
+	cfg := quic.Config{Config: q.member(i), PacketConn: conn}
 	if conn == nil {
 		cfg.Address = "127.0.0.1:0"
 	}
@@ -70,18 +70,17 @@ func (q *quicker) provider(i int, conn net.PacketConn) transport.Provider {
 
 // overTCP is provider over TCP, at a loopback socket.
 func (q *quicker) overTCP(i int, plaintext bool) transport.Provider {
-	config, identify := q.member(i)
-	p, err := stream.New(stream.Config{Address: "127.0.0.1:0", ServerTLS: config, ClientTLS: config, Identify: identify, Plaintext: plaintext})
+	p, err := stream.New(stream.Config{Config: q.member(i), Address: "127.0.0.1:0", Plaintext: plaintext})
 	if err != nil {
 		q.t.Fatal(err)
 	}
 	return p
 }
 
-// member returns node i's TLS configuration, and its function to identify peers.
-func (q *quicker) member(i int) (config func() *tls.Config, identify func(tls.ConnectionState) (transport.Identity, error)) {
+// member returns which peers node i trusts, and its certificate.
+func (q *quicker) member(i int) network.Config {
 	der, key := q.sign(&x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), KeyUsage: x509.KeyUsageDigitalSignature}, q.cert)
-	config = func() *tls.Config {
+	config := func() *tls.Config {
 		return &tls.Config{
 			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: q.pool,
@@ -92,12 +91,12 @@ func (q *quicker) member(i int) (config func() *tls.Config, identify func(tls.Co
 			},
 		}
 	}
-	identify = func(s tls.ConnectionState) (transport.Identity, error) {
+	identify := func(s tls.ConnectionState) (transport.Identity, error) {
 		if len(s.PeerCertificates) == 0 {
 			return transport.Identity{}, errors.New("no certificate")
 		}
 		serial := s.PeerCertificates[0].SerialNumber.Int64()
 		return transport.Identity{Cluster: uuid(0xCC), Node: uuid(byte(serial)), Host: serial == 1}, nil
 	}
-	return config, identify
+	return network.Config{ServerTLS: config, ClientTLS: config, Identify: identify}
 }

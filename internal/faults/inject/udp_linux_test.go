@@ -26,6 +26,7 @@ import (
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 )
 
@@ -265,7 +266,7 @@ func quicOn(t testing.TB, layers [2]*Layer, conns [2]net.PacketConn, streams int
 			return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true,
 				VerifyConnection: func(tls.ConnectionState) error { return nil }}
 		}
-		p, err := quic.New(quic.Config{PacketConn: conns[i], ServerTLS: config, ClientTLS: config, MaxStreams: streams,
+		p, err := quic.New(quic.Config{PacketConn: conns[i], Config: network.Config{ServerTLS: config, ClientTLS: config, MaxStreams: streams,
 			Identify: func(cs tls.ConnectionState) (transport.Identity, error) {
 				for _, id := range identities {
 					if cs.PeerCertificates[0].Subject.CommonName == id.Node.String() {
@@ -273,7 +274,7 @@ func quicOn(t testing.TB, layers [2]*Layer, conns [2]net.PacketConn, streams int
 					}
 				}
 				return transport.Identity{}, errors.New("unknown")
-			}})
+			}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,8 +61,8 @@ var mayImport = map[string][]string{
 	"internal/test/transporttest": {"internal/transport", "internal/test/bubble", "fabric/addr"},
 	"internal/transport/mem":      {"internal/wait", "internal/transport"},
 	"internal/transport/network":  {"internal/transport", "internal/guard", "internal/admission", "internal/logbound"},
-	"internal/transport/quic":     {"internal/wait", "internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
-	"internal/transport/stream":   {"internal/wait", "internal/codec", "internal/transport", "internal/transport/network", "internal/guard", "internal/admission"},
+	"internal/transport/quic":     {"internal/wait", "internal/transport", "internal/transport/network", "internal/guard"},
+	"internal/transport/stream":   {"internal/wait", "internal/codec", "internal/transport", "internal/transport/network", "internal/guard"},
 
 	// The engine and its loops.
 	"internal/core": {"portmap", "rma", "fence", "internal/wire", "fabric/addr", "internal/status"},
@@ -91,13 +91,13 @@ var mayImport = map[string][]string{
 
 	// The packages that join the rooms.
 	"internal/daemon": {"internal/wait", "internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
-		"internal/transport", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
+		"internal/transport", "internal/transport/network", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/ring", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/path", "internal/shm", "internal/transport/quic", "membership/trust"},
 	"fabric/embed":      {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
 	"fabric/fabricgrpc": {"internal/wait", "fabric", "fabric/addr"},
 	"fabric/fabrictest": {"internal/wait", "fabric", "internal/hook", "internal/engine", "internal/attach", "internal/attach/client", "internal/attach/server", "internal/transport", "internal/transport/mem",
-		"internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "internal/test/testca", "fabric/addr"},
+		"internal/transport/network", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "internal/test/testca", "fabric/addr"},
 
 	// Gateways of applications that know nothing of the fabric: an application too, which
 	// cmd/fabricd gives to the daemon.

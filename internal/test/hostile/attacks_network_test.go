@@ -15,6 +15,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/membership/gossip"
 )
@@ -282,8 +283,8 @@ func (a *arena) halfOpen() error {
 		if err != nil {
 			return err
 		}
-		p, err := quic.New(quic.Config{PacketConn: mutedConn{socket}, Log: zerolog.Nop(), Identify: identify,
-			ServerTLS: func() *tls.Config { return config }, ClientTLS: func() *tls.Config { return config }})
+		p, err := quic.New(quic.Config{PacketConn: mutedConn{socket}, Config: network.Config{Log: zerolog.Nop(), Identify: identify,
+			ServerTLS: func() *tls.Config { return config }, ClientTLS: func() *tls.Config { return config }}})
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/membership/control"
@@ -400,10 +401,10 @@ func (b *badMember) serve() error {
 
 // provider returns a QUIC provider with the member's certificate.
 func (b *badMember) provider(address string) (*quic.Provider, error) {
-	return quic.New(quic.Config{Address: address, IdleTimeout: silenceBound,
+	return quic.New(quic.Config{Address: address, IdleTimeout: silenceBound, Config: network.Config{
 		ServerTLS: func() *tls.Config { return b.store.ServerTLS(quic.ALPN) },
 		ClientTLS: func() *tls.Config { return b.store.ClientTLS(nil, quic.ALPN) },
-		Identify:  identify, Log: zerolog.Nop()})
+		Identify:  identify, Log: zerolog.Nop()}})
 }
 
 // welcome answers a link, its keepalives and its probes until it ends.

@@ -19,6 +19,7 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/membership/trust"
@@ -135,10 +136,12 @@ func providerConfig(t *testing.T, ca *trust.CA, id trust.Identity, now time.Time
 	return quic.Config{
 		Address:     "127.0.0.1:0",
 		IdleTimeout: silenceBound, // both ends are in this process, with everything that attacks them
-		ServerTLS:   func() *tls.Config { return store.ServerTLS(quic.ALPN) },
-		ClientTLS:   func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
-		Identify:    identify,
-		Log:         zerolog.Nop(),
+		Config: network.Config{
+			ServerTLS: func() *tls.Config { return store.ServerTLS(quic.ALPN) },
+			ClientTLS: func() *tls.Config { return store.ClientTLS(nil, quic.ALPN) },
+			Identify:  identify,
+			Log:       zerolog.Nop(),
+		},
 	}
 }
 

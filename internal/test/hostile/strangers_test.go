@@ -23,6 +23,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/transport/quic"
 	"github.com/fabricd/fabricd/internal/wire"
 	"github.com/fabricd/fabricd/membership/control"
@@ -246,14 +247,14 @@ func TestCertificatesOfStrangers(t *testing.T) {
 					t.Errorf("%s: %v", proto, err)
 				}
 			}
-			p, err := quic.New(quic.Config{Address: "127.0.0.1:0", Log: zerolog.Nop(), Identify: identify, HandshakeTimeout: time.Second,
+			p, err := quic.New(quic.Config{Address: "127.0.0.1:0", Config: network.Config{Log: zerolog.Nop(), Identify: identify, HandshakeTimeout: time.Second,
 				ServerTLS: func() *tls.Config { return s.ServerTLS(quic.ALPN) },
 				ClientTLS: func() *tls.Config {
 					config := s.ClientTLS(nil, quic.ALPN)
 					config.InsecureSkipVerify, config.Time = true, time.Now
 					config.VerifyConnection = func(tls.ConnectionState) error { return nil }
 					return config
-				}})
+				}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -346,9 +347,9 @@ func TestStolenCA(t *testing.T) {
 				t.Errorf("a lifeline is welcomed")
 				l.Abort()
 			}
-			p, err := quic.New(quic.Config{Address: "127.0.0.1:0", Log: zerolog.Nop(), Identify: identify,
+			p, err := quic.New(quic.Config{Address: "127.0.0.1:0", Config: network.Config{Log: zerolog.Nop(), Identify: identify,
 				ServerTLS: func() *tls.Config { return s.ServerTLS(quic.ALPN) },
-				ClientTLS: func() *tls.Config { return s.ClientTLS(nil, quic.ALPN) }})
+				ClientTLS: func() *tls.Config { return s.ClientTLS(nil, quic.ALPN) }}})
 			if err != nil {
 				t.Fatal(err)
 			}

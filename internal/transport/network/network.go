@@ -4,9 +4,7 @@ package network
 
 import (
 	"strings"
-	"time"
 
-	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/logbound"
 	"github.com/fabricd/fabricd/internal/transport"
 )
@@ -31,13 +29,3 @@ type CausedError struct {
 
 // Unwrap returns both.
 func (e *CausedError) Unwrap() []error { return []error{e.CloseError, e.Cause} }
-
-// slotGrace is how long a correct peer may take for its part of a handshake while others wait for
-// its slot.
-const slotGrace = 250 * time.Millisecond
-
-// Limits returns the shares of total slots for handshakes, of which most are allowed: a peer that
-// holds some open without sending does not block the others.
-func Limits(total, most int) admission.Limits {
-	return admission.Limits{Total: total, Reserved: total / 4, PerAddress: max(1, most/4), PerNetwork: max(1, 3*most/8), Grace: slotGrace}
-}

@@ -31,94 +31,53 @@ package quic
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
-	"github.com/rs/zerolog"
 
-	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 // ALPN is the protocol name in the TLS handshake.
 const ALPN = "fabricd/1"
 
-// Config configures a provider. ServerTLS, ClientTLS, Identify and one of
-// PacketConn and Address are required; zero elsewhere means the default.
+// Config configures a provider. One of PacketConn and Address is required; zero elsewhere means the
+// default.
 type Config struct {
+	network.Config
+
 	// PacketConn is the socket; the provider owns it and closes it. Nil: a UDP
 	// socket is opened at Address, "ip:port".
 	PacketConn net.PacketConn
 	Address    string
 
-	// ServerTLS and ClientTLS return the configuration of the next handshake, so that certificates
-	// and authorities rotate. They must demand and verify the peer's certificate. The provider
-	// copies the result and sets the protocol, TLS 1.3, and no session tickets. Any observer can
-	// decrypt a ServerName on the wire: verify by certificate instead.
-	ServerTLS, ClientTLS func() *tls.Config
-
-	// Identify returns the identity in a verified certificate, or why the peer is refused. The peer
-	// gets the error's text, and its code if the error is a *transport.CloseError, else
-	// CodeWrongCluster.
-	Identify func(tls.ConnectionState) (transport.Identity, error)
-
 	// StatelessResetKey lets the next incarnation of this node reset its old peers' sessions. Keep
 	// it on disk. Nil: those sessions time out.
 	StatelessResetKey *[32]byte
 
-	HandshakeTimeout time.Duration // bounds Dial and an incoming handshake. 0: 2 s
-	IdleTimeout      time.Duration // silence after which a session ends. 0: 5 s
+	IdleTimeout time.Duration // silence after which a session ends. 0: 5 s
 
 	StreamWindow     uint64 // unread bytes of a stream. 0: 2 MiB
 	MaxStreamWindow  uint64 // the same while the stream is read fast. 0: 8 MiB
 	ConnectionWindow uint64 // unread bytes of all streams. 0: 64 MiB
-
-	// MaxStreams bounds the open streams of a peer towards this node, in one session. A stream counts
-	// until it was read to its end or canceled. A connection of the fabric takes two in each
-	// direction: the default suffices for 10,000, and for as many more that have not ended yet. 0:
-	// 32768.
-	MaxStreams int
-
-	// MaxHandshakes bounds the incoming handshakes in progress, including sessions that wait for
-	// Accept; further ones are refused. Beyond 16, or a quarter of it, peers must first prove their
-	// address. Peers that are not Known hold at most a quarter of it per address, and three eighths
-	// per network (/24, /64). Known peers have a share of their own. 0: 256.
-	MaxHandshakes int
-	// Known reports whether a member of the cluster is, or was, at an address. It must not wait.
-	// Nil: no address is known.
-	Known func(netip.Addr) bool
-
-	Log     zerolog.Logger // refused peers are logged as warnings
-	Refused func()         // called for each of them; it must not wait. Nil: not counted
 }
 
 // withDefaults checks c and returns it with every zero resolved.
 func (c Config) withDefaults() (Config, error) {
-	if c.ServerTLS == nil || c.ClientTLS == nil || c.Identify == nil {
-		return c, errors.New("quic: ServerTLS, ClientTLS and Identify are required")
+	if err := c.Config.Resolve(); err != nil {
+		return c, fmt.Errorf("quic: %w", err)
 	}
 	if c.PacketConn == nil && c.Address == "" {
 		return c, errors.New("quic: PacketConn or Address is required")
 	}
-	if c.Refused == nil {
-		c.Refused = func() {}
-	}
-	if c.Known == nil {
-		c.Known = func(netip.Addr) bool { return false }
-	}
-	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 2*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Second)
 	c.StreamWindow = cmp.Or(c.StreamWindow, 2<<20)
 	c.MaxStreamWindow = cmp.Or(c.MaxStreamWindow, max(8<<20, c.StreamWindow))
 	c.ConnectionWindow = cmp.Or(c.ConnectionWindow, max(64<<20, c.MaxStreamWindow))
-	c.MaxStreams = cmp.Or(c.MaxStreams, 32768)
-	c.MaxHandshakes = cmp.Or(c.MaxHandshakes, 256)
-	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.MaxStreams < 1 || c.MaxHandshakes < 1 {
+	if c.IdleTimeout < 0 {
 		return c, errors.New("quic: timeouts and limits must be positive")
 	}
 	return c, nil

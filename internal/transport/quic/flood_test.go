@@ -59,12 +59,13 @@ func TestAFloodOfInitialsCostsNoMemory(t *testing.T) {
 	}
 	defer flood.Close()
 	random := rand.New(rand.NewPCG(1, 2))
-	before, most, pending := memory(), int64(0), int64(0)
+	before, most, pending := memory(), int64(0), 0
 	for i := range 20000 {
 		if _, err := flood.Write(initialPacket(random)); err != nil {
 			t.Fatal(err)
 		}
-		pending = max(pending, b.pending.Load())
+		places, _ := b.incoming.Taken()
+		pending = max(pending, places)
 		if i%2000 == 1000 {
 			most = max(most, memory())
 		}
@@ -125,12 +126,6 @@ func stall(ctx context.Context, t *testing.T, network *netsim.Network, cfg Confi
 	}
 }
 
-func (p *Provider) slotsTaken() int {
-	p.slotMu.Lock()
-	defer p.slotMu.Unlock()
-	return p.slots.Len()
-}
-
 // TestStrangersShareTheHandshakes: neither one address nor one network, nor many of them, block
 // peers that hold fewer, or known ones.
 func TestStrangersShareTheHandshakes(t *testing.T) {
@@ -164,7 +159,7 @@ func TestStrangersShareTheHandshakes(t *testing.T) {
 					stall(ctx, t, network, bad, c.from(i), 16)
 				}
 				time.Sleep(100 * time.Millisecond)
-				if n := b.slotsTaken(); n == 0 || n > c.taken {
+				if _, n := b.incoming.Taken(); n == 0 || n > c.taken {
 					t.Errorf("%d slots are taken, want at most %d", n, c.taken)
 				}
 				began := time.Now()
@@ -172,7 +167,7 @@ func TestStrangersShareTheHandshakes(t *testing.T) {
 				if d := time.Since(began); d > time.Second {
 					t.Errorf("an honest peer was let in after %v", d)
 				}
-				if n := b.pending.Load(); n > 32 {
+				if n, _ := b.incoming.Taken(); n > 32 {
 					t.Errorf("%d handshakes are under way", n)
 				}
 				cancel()

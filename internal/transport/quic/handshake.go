@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	quicgo "github.com/quic-go/quic-go"
 
-	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
@@ -26,7 +23,6 @@ const confirmation = 1
 type halfOpen struct {
 	provider *Provider
 	peer     net.Addr
-	from     netip.Addr
 	served   atomic.Bool                 // Accept has returned the connection
 	conn     atomic.Pointer[quicgo.Conn] // that connection
 	evicted  atomic.Bool                 // it has lost its slot to another handshake
@@ -35,47 +31,14 @@ type halfOpen struct {
 	unwatch  func() bool
 }
 
-// limits returns the shares of handshakes, of which most are allowed. A quarter stays free for
-// those that have lost their slot but still exist: before Accept has returned the connection,
-// quic-go ends a handshake only by its timeout.
-func limits(most int) admission.Limits { return network.Limits(most-most/4, most) }
-
-// retryAbove is the number of handshakes in progress from which peers must first prove their
-// address (RFC 9000, 8.1.2), which costs this end no memory.
+// retryAbove is the number of handshakes in progress, or a quarter of all if that is less, from
+// which peers must first prove their address (RFC 9000, 8.1.2), which costs this end no memory.
 const retryAbove = 16
 
 // underAttack reports whether peers must prove their addresses.
 func (p *Provider) underAttack(net.Addr) bool {
-	return p.pending.Load() >= int64(max(1, min(retryAbove, p.cfg.MaxHandshakes/4)))
-}
-
-// enter takes a place for h, and a slot if its peer is not known. It reports false if there is
-// none. A handshake that loses its slot ends.
-func (p *Provider) enter(h *halfOpen) bool {
-	if p.pending.Add(1) > int64(p.cfg.MaxHandshakes) {
-		p.pending.Add(-1)
-		return false
-	}
-	known := p.cfg.Known(h.from)
-	p.slotMu.Lock()
-	evicted, ok := p.slots.Enter(h, h.from, known, time.Now())
-	p.slotMu.Unlock()
-	if !ok {
-		p.pending.Add(-1)
-	}
-	if evicted != nil {
-		evicted.evicted.Store(true)
-		evicted.end()
-	}
-	return ok
-}
-
-// proved releases the slot of h: its peer has proved its identity.
-func (h *halfOpen) proved() {
-	p := h.provider
-	p.slotMu.Lock()
-	defer p.slotMu.Unlock()
-	p.slots.Leave(h)
+	places, _ := p.incoming.Taken()
+	return places >= max(1, min(retryAbove, p.cfg.MaxHandshakes/4))
 }
 
 // end closes a handshake that has lost its slot, if Accept has returned it.
@@ -86,7 +49,7 @@ func (h *halfOpen) end() {
 	}
 	go func() { // a close waits for the connection's goroutine
 		defer p.sessions.Done()
-		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: "too many handshakes"})
+		refuse(conn, &transport.CloseError{Code: transport.CodeProtocol, Reason: network.ErrTooMany.Error()})
 	}()
 }
 
@@ -98,18 +61,21 @@ func (h *halfOpen) refused(err error) {
 // halfOpenKey finds the halfOpen in a connection's context.
 type halfOpenKey struct{}
 
-var errTooMany = errors.New("too many handshakes")
-
 // admit takes a place for an incoming handshake or refuses it. ctx ends with the connection, even
 // if the handshake never completes.
 func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (context.Context, error) {
 	if p.sessions.Context.Err() != nil {
 		return nil, transport.ErrClosed
 	}
-	h := &halfOpen{provider: p, peer: client.RemoteAddr, from: admission.AddressOf(client.RemoteAddr)}
-	if !p.enter(h) {
-		p.sessions.Refused(h.peer, errTooMany)
-		return nil, errTooMany
+	h := &halfOpen{provider: p, peer: client.RemoteAddr}
+	evicted, ok := p.incoming.Enter(h, h.peer)
+	if !ok {
+		p.sessions.Refused(h.peer, network.ErrTooMany)
+		return nil, network.ErrTooMany
+	}
+	if evicted != nil {
+		evicted.evicted.Store(true)
+		evicted.end()
 	}
 	// The place is taken until the connection has ended, or is a session that Accept has returned.
 	// quic-go may give up a connection before Accept has returned it: only this function logs the
@@ -125,10 +91,7 @@ func (p *Provider) admit(ctx context.Context, client *quicgo.ClientInfo) (contex
 
 // release releases the place. It may be called more than once.
 func (h *halfOpen) release() {
-	h.once.Do(func() {
-		h.proved()
-		h.provider.pending.Add(-1)
-	})
+	h.once.Do(func() { h.provider.incoming.Leave(h) })
 }
 
 // acceptLoop only starts goroutines: quic-go refuses handshakes while 32 wait here.
@@ -169,7 +132,7 @@ func (p *Provider) serve(conn *quicgo.Conn) {
 		h.refused(err)
 		return
 	}
-	h.proved()
+	p.incoming.Proved(h)
 	if p.adopt(s) {
 		p.sessions.Offer(s)
 	}

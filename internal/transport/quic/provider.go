@@ -8,12 +8,10 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
 
-	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
 	"github.com/fabricd/fabricd/internal/wait"
@@ -33,12 +31,9 @@ type Provider struct {
 	tls       network.TLS
 	tails     tails
 	sessions  *network.Sessions
-	pending   atomic.Int64 // incoming handshakes, at most cfg.MaxHandshakes
+	incoming  *network.Handshakes[*halfOpen]
 	closeOnce sync.Once
 	closeErr  error
-
-	slotMu sync.Mutex // guards slots
-	slots  *admission.Table[*halfOpen]
 }
 
 // New opens the socket and begins to accept sessions.
@@ -56,7 +51,9 @@ func New(cfg Config) (*Provider, error) {
 		cfg:      cfg,
 		settings: cfg.quicConfig(),
 		sessions: network.New("quic", "sessions over quic", cfg.Log, cfg.Refused),
-		slots:    admission.New[*halfOpen](limits(cfg.MaxHandshakes)),
+		// A quarter of the slots stays free for handshakes that have lost theirs but still exist:
+		// before Accept has returned the connection, quic-go ends a handshake only by its timeout.
+		incoming: network.NewHandshakes[*halfOpen](cfg.Config, cfg.MaxHandshakes-cfg.MaxHandshakes/4, cfg.MaxHandshakes),
 		tails:    tails{of: make(map[netip.AddrPort]*tail)},
 	}
 	p.tls = cfg.tls(func(err error, stack []byte) { p.sessions.Panicked("", err, stack) })

@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/testca"
 	"github.com/fabricd/fabricd/internal/test/transporttest"
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/transport/network"
 )
 
 func TestMain(m *testing.M) {
@@ -30,7 +31,7 @@ var idA, idB = transporttest.NodeID(1), transporttest.NodeID(2)
 // config returns the configuration of a node that has cert and trusts ca.
 func config(ca *testca.Authority, cert tls.Certificate) Config {
 	base := ca.TLS(cert)
-	return Config{ServerTLS: base, ClientTLS: base, Identify: testca.Identify}
+	return Config{Config: network.Config{ServerTLS: base, ClientTLS: base, Identify: testca.Identify}}
 }
 
 // member returns the configuration of a node with a certificate of ca.

@@ -212,7 +212,7 @@ func TestPeerThatDoesNotConfirmIsDropped(t *testing.T) {
 					t.Errorf("dropped after %v, want %v", d, c.after)
 				}
 				synctest.Wait()
-				if n := b.pending.Load(); n != 0 {
+				if n, _ := b.incoming.Taken(); n != 0 {
 					t.Errorf("%d places are still taken", n)
 				}
 			})
@@ -244,7 +244,7 @@ func TestFewHandshakesAtOnceStillServeAStorm(t *testing.T) {
 			if _, err := b.Accept(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if n := b.pending.Load(); n > 16 {
+			if n, _ := b.incoming.Taken(); n > 16 {
 				t.Errorf("%d handshakes under way, want at most 16", n)
 			}
 		}

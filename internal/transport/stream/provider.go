@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fabricd/fabricd/internal/admission"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/internal/transport"
 	"github.com/fabricd/fabricd/internal/transport/network"
@@ -21,12 +20,9 @@ type Provider struct {
 	cfg Config
 
 	sessions  *network.Sessions
+	incoming  *network.Handshakes[net.Conn]
 	closeOnce sync.Once
 	closeErr  error
-
-	mu      sync.Mutex                 // guards the fields below
-	opening int                        // incoming handshakes, and sessions that wait for Accept
-	slots   *admission.Table[net.Conn] // of the handshakes
 }
 
 // New opens the listener and begins to accept sessions.
@@ -43,7 +39,7 @@ func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		cfg:      cfg,
 		sessions: network.New("tcp", "connections to the tcp provider", cfg.Log, cfg.Refused),
-		slots:    admission.New[net.Conn](network.Limits(cfg.MaxHandshakes, cfg.MaxHandshakes)),
+		incoming: network.NewHandshakes[net.Conn](cfg.Config, cfg.MaxHandshakes, 2*cfg.MaxHandshakes),
 	}
 	p.sessions.Begin()
 	go p.acceptLoop()
@@ -79,12 +75,12 @@ func (p *Provider) acceptLoop() {
 		}
 		if !p.admit(c) {
 			_ = c.Close()
-			p.refused(c, errTooMany)
+			p.refused(c, network.ErrTooMany)
 			continue
 		}
 		go func() {
 			defer p.sessions.Done()
-			defer p.release(c)
+			defer p.incoming.Leave(c)
 			defer guard.Recover(func(err error, stack []byte) {
 				p.sessions.Panicked(c.RemoteAddr().String(), err, stack)
 				_ = c.Close()
@@ -96,9 +92,6 @@ func (p *Provider) acceptLoop() {
 	}
 }
 
-// errTooMany is the reason to refuse a connection while too many handshakes are in progress.
-var errTooMany = errors.New("too many handshakes")
-
 // refused counts and logs a refusal, unless Close has begun.
 func (p *Provider) refused(c net.Conn, err error) {
 	if p.sessions.Context.Err() == nil {
@@ -108,38 +101,17 @@ func (p *Provider) refused(c net.Conn, err error) {
 
 // admit takes a place for an incoming handshake. A handshake that loses its slot to it ends.
 func (p *Provider) admit(c net.Conn) bool {
-	from := admission.AddressOf(c.RemoteAddr())
-	known := p.cfg.Known(from)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.opening >= 2*p.cfg.MaxHandshakes || !p.sessions.Begin() {
+	if !p.sessions.Begin() {
 		return false
 	}
-	evicted, ok := p.slots.Enter(c, from, known, time.Now())
+	evicted, ok := p.incoming.Enter(c, c.RemoteAddr())
 	if evicted != nil {
 		_ = evicted.Close() // its goroutine ends soon
 	}
-	if ok {
-		p.opening++
-	} else {
+	if !ok {
 		p.sessions.Done()
 	}
 	return ok
-}
-
-// proved releases the slot of c: its peer has proved its identity.
-func (p *Provider) proved(c net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.slots.Leave(c)
-}
-
-// release releases the place of c.
-func (p *Provider) release(c net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.slots.Leave(c)
-	p.opening--
 }
 
 // Accept implements transport.Provider.
@@ -190,7 +162,7 @@ func (p *Provider) serve(c net.Conn) error {
 		_ = c.Close()
 		return err
 	}
-	p.proved(c)
+	p.incoming.Proved(c)
 	if p.adopt(s) {
 		p.sessions.Offer(s)
 	}
