@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 		"membership/verdict", "membership/services", "membership/trust", "membership/state", "membership/gossip", "membership/control"},
 
 	// The providers: each knows the contract, none knows another.
-	"internal/transport":          {"fabric/addr", "internal/status"},
+	"internal/transport":          {"internal/wait", "fabric/addr", "internal/status"},
 	"internal/test/testca":        {"internal/transport", "fabric/addr"},
 	"internal/test/transporttest": {"internal/transport", "internal/test/bubble", "fabric/addr"},
 	"internal/transport/mem":      {"internal/wait", "internal/transport"},

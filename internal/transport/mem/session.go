@@ -3,42 +3,30 @@ package mem
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/fabricd/fabricd/internal/transport"
-	"github.com/fabricd/fabricd/internal/wait"
 )
 
-const (
-	datagramQueue = 128 // datagrams that wait for ReceiveDatagram; further ones are dropped
-	maxReason     = 256 // bytes of the reason of a Close
-)
+// maxReason bounds the reason of a Close, in bytes.
+const maxReason = 256
 
 // A session is one end of an association.
 type session struct {
-	owner     *Provider
-	peer      *session
-	slots     chan struct{} // one token per stream that this end has opened
-	datagrams chan []byte
-	arrival   chan struct{} // holds a token when AcceptStream should check the queue
-	done      chan struct{}
-	err       atomic.Pointer[transport.CloseError]
+	transport.Incoming
 
-	mu    sync.Mutex // guards queue
-	queue []*stream  // begun by the peer, not accepted
+	owner *Provider
+	peer  *session
+	slots chan struct{} // one token per stream that this end has opened
+	done  chan struct{}
+	err   atomic.Pointer[transport.CloseError]
 }
 
 func newSession(owner *Provider) *session {
-	return &session{
-		owner:     owner,
-		slots:     make(chan struct{}, owner.hub.cfg.MaxStreams),
-		datagrams: make(chan []byte, datagramQueue),
-		arrival:   make(chan struct{}, 1),
-		done:      make(chan struct{}),
-	}
+	s := &session{owner: owner, slots: make(chan struct{}, owner.hub.cfg.MaxStreams), done: make(chan struct{})}
+	s.Init(s)
+	return s
 }
 
 // OpenStream implements transport.Session.
@@ -56,47 +44,6 @@ func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) 
 	}
 }
 
-// begin queues at the peer a stream of which the first bytes, or the end, are sent.
-func (s *session) begin(l *stream) {
-	s.peer.mu.Lock()
-	s.peer.queue = append(s.peer.queue, l)
-	s.peer.mu.Unlock()
-	wait.Notify(s.peer.arrival)
-}
-
-// AcceptStream implements transport.Session. Streams are accepted in the order in which they
-// were begun, as QUIC's streams are, however long the first bytes of each take.
-func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
-	for {
-		if err := s.Err(); err != nil {
-			return nil, err
-		}
-		if l := s.next(); l != nil {
-			return (*recvStream)(l), nil
-		}
-		select {
-		case <-s.arrival:
-		case <-s.done:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("accept stream: %w", ctx.Err())
-		}
-	}
-}
-
-// next takes the first stream of the queue, nil if there is none.
-func (s *session) next() (l *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.queue) > 0 {
-		l = s.queue[0]
-		s.queue = slices.Delete(s.queue, 0, 1)
-	}
-	if len(s.queue) > 0 {
-		wait.Notify(s.arrival) // another caller may wait
-	}
-	return l
-}
-
 // SendDatagram implements transport.Session.
 func (s *session) SendDatagram(p []byte) error {
 	if len(p) > transport.MaxDatagram {
@@ -105,26 +52,8 @@ func (s *session) SendDatagram(p []byte) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	select {
-	case s.peer.datagrams <- append([]byte{}, p...):
-	default:
-	}
+	s.peer.PutDatagram(p)
 	return nil
-}
-
-// ReceiveDatagram implements transport.Session.
-func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
-	if err := s.Err(); err != nil {
-		return nil, err
-	}
-	select {
-	case p := <-s.datagrams:
-		return p, nil
-	case <-s.done:
-		return nil, s.Err()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("receive datagram: %w", ctx.Err())
-	}
 }
 
 // Heard implements transport.Session: datagrams wait behind nothing.

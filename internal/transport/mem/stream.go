@@ -111,9 +111,13 @@ func (l *stream) write(p []byte, whole bool) (n int, deadline time.Time, err err
 	l.data.Write(p[:n])
 	l.mu.Unlock()
 	wait.Notify(l.reader.changed)
-	l.begin.Do(func() { from.begin(l) })
+	l.start()
 	return n, deadline, nil
 }
+
+// start queues a stream of which the first bytes, or the end, are sent: streams are accepted in this
+// order, as QUIC's streams are, however long the first bytes of each take.
+func (l *stream) start() { l.begin.Do(func() { l.reader.session.PutStream((*recvStream)(l)) }) }
 
 // SetWriteDeadline implements transport.SendStream.
 func (s *sendStream) SetWriteDeadline(t time.Time) error {
@@ -139,7 +143,7 @@ func (s *sendStream) Close() error {
 	l.writer.over, l.fin = transport.ErrClosed, true
 	l.mu.Unlock()
 	wait.Notify(l.reader.changed)
-	l.begin.Do(func() { s.writer.session.begin(l) })
+	l.start()
 	return s.writer.session.Err()
 }
 

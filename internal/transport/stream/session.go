@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// datagramQueue bounds the datagrams queued for ReceiveDatagram, and those queued for sending.
-	// Further ones are dropped.
+	// datagramQueue bounds the datagrams queued for sending. Further ones are dropped.
 	datagramQueue = 128
 	// lingerTime is how long a closed session waits for the peer to read the CLOSE.
 	lingerTime = 100 * time.Millisecond
@@ -32,6 +31,8 @@ const (
 // frames, one that reads them, one that accepts streams, yamux's three, and one for each stream that is
 // being written or has just ended; run waits for all.
 type session struct {
+	transport.Incoming
+
 	p             *Provider
 	id            transport.Identity
 	local, remote string
@@ -44,8 +45,7 @@ type session struct {
 	cancel context.CancelFunc
 	done   <-chan struct{} // of ctx
 
-	datagrams chan []byte
-	wake      chan struct{} // holds a token when run has work
+	wake chan struct{} // holds a token when run has work
 
 	workMu sync.Mutex // guards over, and additions to work, none of which follow once over is set
 	over   bool
@@ -54,7 +54,6 @@ type session struct {
 	mu     sync.Mutex // guards the fields below
 	err    *transport.CloseError
 	out    outgoing
-	queue  streamQueue
 	places streamPlaces
 }
 
@@ -62,12 +61,6 @@ type session struct {
 type outgoing struct {
 	frames []byte
 	count  int
-}
-
-// A streamQueue holds the peer's streams that are not accepted yet.
-type streamQueue struct {
-	streams []*recvStream
-	arrival chan struct{} // holds a token when AcceptStream should retry
 }
 
 // streamPlaces bound the streams that are open at once, each way.
@@ -84,9 +77,10 @@ type streamPlaces struct {
 func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Conn, dialed bool, streams uint32) (*session, error) {
 	s := &session{
 		p: p, local: raw.LocalAddr().String(), remote: raw.RemoteAddr().String(),
-		places:    streamPlaces{atPeer: uint64(streams), most: uint64(streams), free: make(chan struct{})},
-		datagrams: make(chan []byte, datagramQueue), queue: streamQueue{arrival: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
+		places: streamPlaces{atPeer: uint64(streams), most: uint64(streams), free: make(chan struct{})},
+		wake:   make(chan struct{}, 1),
 	}
+	s.Init(s)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.done = s.ctx.Done()
 	s.conn = &muxConn{Conn: inner, raw: raw, window: p.cfg.SessionWindow, streamsMax: p.cfg.MaxStreams, ended: s.done,
@@ -236,10 +230,7 @@ func (s *session) acceptStreams() {
 			w.stream = l
 		}
 		s.conn.mu.Unlock()
-		s.mu.Lock()
-		s.queue.streams = append(s.queue.streams, l)
-		s.mu.Unlock()
-		wait.Notify(s.queue.arrival)
+		s.PutStream(l)
 	}
 }
 
@@ -259,10 +250,7 @@ func (s *session) readControl() {
 			s.finish(parseClose(body))
 			return
 		case typeDatagram:
-			select {
-			case s.datagrams <- append([]byte(nil), body...):
-			default:
-			}
+			s.PutDatagram(body)
 		case typeOver:
 			d := codec.From(body)
 			err = s.peerEnded(d.U64())
@@ -351,34 +339,6 @@ func (s *session) why() error {
 	return s.Err()
 }
 
-// AcceptStream implements transport.Session.
-func (s *session) AcceptStream(ctx context.Context) (transport.RecvStream, error) {
-	for {
-		if err := s.Err(); err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		var l *recvStream
-		if len(s.queue.streams) > 0 {
-			l, s.queue.streams = s.queue.streams[0], s.queue.streams[1:]
-		}
-		more := len(s.queue.streams) > 0
-		s.mu.Unlock()
-		if more {
-			wait.Notify(s.queue.arrival)
-		}
-		if l != nil {
-			return l, nil
-		}
-		select {
-		case <-s.queue.arrival:
-		case <-s.done:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("accept stream: %w", ctx.Err())
-		}
-	}
-}
-
 // SendDatagram implements transport.Session.
 func (s *session) SendDatagram(p []byte) error {
 	if len(p) > transport.MaxDatagram {
@@ -395,21 +355,6 @@ func (s *session) SendDatagram(p []byte) error {
 	s.mu.Unlock()
 	wait.Notify(s.wake)
 	return nil
-}
-
-// ReceiveDatagram implements transport.Session.
-func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
-	if err := s.Err(); err != nil {
-		return nil, err
-	}
-	select {
-	case p := <-s.datagrams:
-		return p, nil
-	case <-s.done:
-		return nil, s.Err()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("receive datagram: %w", ctx.Err())
-	}
 }
 
 // Heard implements transport.Session: datagrams queue behind all incoming bytes.
@@ -451,7 +396,7 @@ func (s *session) finish(why *transport.CloseError) {
 	first := s.err == nil
 	if first {
 		s.err = why
-		s.queue.streams, s.out.frames = nil, nil
+		s.out.frames = nil
 	}
 	s.mu.Unlock()
 	if !first {
