@@ -186,7 +186,7 @@ func (a *Agent) makeMachines(ctx context.Context, epoch uint64) error {
 		a.host, err = verdict.NewHost(verdict.HostConfig{
 			Self:     self,
 			Term:     term,
-			Leases:   leases(a.cfg.State.Leases().All()),
+			Leases:   a.cfg.State.Leases().All(),
 			Cursor:   a.cfg.State.Leases().Cursor(),
 			Floor:    a.cfg.State.Leases().Floor(),
 			Timing:   a.timing,

@@ -130,16 +130,15 @@ func (d *disk) hit(writes []verdict.Persist) {
 func (d *disk) commit(writes []verdict.Persist) error {
 	last := writes[len(writes)-1]
 	newest := make(map[uint16]int)
-	var grants []state.Grant
+	var leases []verdict.Lease
 	for _, w := range writes {
 		for _, l := range w.Leases {
-			g := grant(l)
 			if i, ok := newest[uint16(l.ID)]; ok {
-				grants[i] = g
+				leases[i] = l
 				continue
 			}
-			newest[uint16(l.ID)] = len(grants)
-			grants = append(grants, g)
+			newest[uint16(l.ID)] = len(leases)
+			leases = append(leases, l)
 		}
 	}
 	// The term first: after a crash in between the next start only begins a
@@ -149,36 +148,8 @@ func (d *disk) commit(writes []verdict.Persist) error {
 			return err
 		}
 	}
-	return d.st.Leases().Commit(last.Cursor, grants...)
+	return d.st.Leases().Commit(last.Cursor, leases...)
 }
 
 // close ends run once the write that may be under way has ended.
 func (d *disk) close() { d.closing.Do(func() { close(d.stop) }) }
-
-// leaseStates translates between the two packages' words, which do not know
-// each other.
-var leaseStates = map[verdict.LeaseState]state.GrantState{
-	verdict.LeaseFree:       state.Free,
-	verdict.LeaseActive:     state.Active,
-	verdict.LeaseQuarantine: state.Quarantine,
-}
-
-func grant(l verdict.Lease) state.Grant {
-	return state.Grant{ID: l.ID, Generation: l.Generation, Epoch: l.Epoch, UUID: l.UUID,
-		State: leaseStates[l.State], Since: l.Since, Name: l.Name}
-}
-
-// leases translates the records on disk. The reason of an end is not kept there.
-func leases(grants []state.Grant) []verdict.Lease {
-	var out []verdict.Lease
-	for _, g := range grants {
-		l := verdict.Lease{ID: g.ID, UUID: g.UUID, Name: g.Name, Generation: g.Generation, Epoch: g.Epoch, Since: g.Since}
-		for v, s := range leaseStates {
-			if s == g.State {
-				l.State = v
-			}
-		}
-		out = append(out, l)
-	}
-	return out
-}

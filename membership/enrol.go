@@ -272,8 +272,8 @@ func (d *enroller) roots() [][]byte { return d.a.cfg.Trust.Credentials().Encoded
 
 // isActive reports whether u is the host's or holds an active lease.
 func (d *enroller) isActive(u addr.UUID) bool {
-	return u == d.a.self.UUID || slices.ContainsFunc(d.a.cfg.State.Leases().All(), func(g state.Grant) bool {
-		return g.UUID == u && g.State == state.Active
+	return u == d.a.self.UUID || slices.ContainsFunc(d.a.cfg.State.Leases().All(), func(l verdict.Lease) bool {
+		return l.UUID == u && l.State == verdict.LeaseActive
 	})
 }
 

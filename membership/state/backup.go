@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 const (
@@ -34,7 +35,7 @@ type Backup struct {
 
 // A leaseCopy is the content of a lease file.
 type leaseCopy struct {
-	grants map[addr.NodeID]Grant
+	grants map[addr.NodeID]verdict.Lease
 	meta   leaseMeta
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // A silent actor is that of a node whose end needs no action.
@@ -22,8 +23,8 @@ func (silent) Freeze(time.Duration) error             { return nil }
 func (silent) Starve(int) (func() error, error)       { return func() error { return nil }, nil }
 func withFaults(dir string) (string, *failpoint.Node) { return dir, failpoint.New(silent{}) }
 
-func grantOf(id addr.NodeID, generation addr.Generation) Grant {
-	return Grant{ID: id, Generation: generation, Epoch: 1, UUID: addr.UUID{byte(id)}, State: Active, Since: today, Name: "n"}
+func grantOf(id addr.NodeID, generation addr.Generation) verdict.Lease {
+	return verdict.Lease{ID: id, Generation: generation, Epoch: 1, UUID: addr.UUID{byte(id)}, State: verdict.LeaseActive, Since: today, Name: "n"}
 }
 
 // initHost makes a host's directory whose disk has the faults.

@@ -8,46 +8,10 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/codec"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A GrantState is the state of an ID.
-type GrantState uint8
-
-const (
-	// Free: the ID has no owner now; its generation is that of the last one.
-	Free GrantState = iota + 1
-	// Active: the ID is the owner's.
-	Active
-	// Quarantine: the owner was removed; no other node may have the ID yet.
-	Quarantine
-)
-
-// String returns the state's word.
-func (g GrantState) String() string {
-	switch g {
-	case Free:
-		return "free"
-	case Active:
-		return "active"
-	case Quarantine:
-		return "quarantine"
-	}
-	return fmt.Sprintf("state %d", uint8(g))
-}
-
-// A Grant is the host's knowledge of one node ID. It is kept for good, also when the
-// ID is free: it counts the ID's generations.
-type Grant struct {
-	ID         addr.NodeID
-	Generation addr.Generation
-	Epoch      uint64 // boot epoch of the owner that it was last granted to
-	UUID       addr.UUID
-	State      GrantState
-	Since      time.Time // in this state, kept to the nanosecond, UTC
-	Name       string    // of the owner, at most 64 bytes
-}
-
-// The record of a grant, big endian:
+// The record of a lease, without the reason of its end, big endian:
 //
 //	 0         1       2    4            8       16      32      40       41     n
 //	+---------+-------+----+------------+-------+-------+-------+--------+------+----------+
@@ -80,8 +44,8 @@ func cutSum(b []byte) ([]byte, error) {
 	return body, nil
 }
 
-// AppendGrant appends the record of g to b.
-func AppendGrant(b []byte, g Grant) []byte {
+// AppendLease appends the record of g to b.
+func AppendLease(b []byte, g verdict.Lease) []byte {
 	e := codec.To(make([]byte, 0, maxGrant))
 	e.U8(grantVersion)
 	e.U8(uint8(g.State))
@@ -95,19 +59,19 @@ func AppendGrant(b []byte, g Grant) []byte {
 	return append(b, appendSum(e.Encoded())...)
 }
 
-// ParseGrant parses a record that fills b exactly.
-func ParseGrant(b []byte) (Grant, error) {
+// ParseLease parses a record that fills b exactly.
+func ParseLease(b []byte) (verdict.Lease, error) {
 	body, err := cutSum(b)
 	if err != nil {
-		return Grant{}, err
+		return verdict.Lease{}, err
 	}
 	if len(body) > 0 && body[0] > grantVersion {
-		return Grant{}, fmt.Errorf("%w: lease record of version %d", ErrNewer, body[0])
+		return verdict.Lease{}, fmt.Errorf("%w: lease record of version %d", ErrNewer, body[0])
 	}
 	d := codec.From(body)
 	version := d.U8()
-	g := Grant{
-		State:      GrantState(d.U8()),
+	g := verdict.Lease{
+		State:      verdict.LeaseState(d.U8()),
 		ID:         addr.NodeID(d.U16()),
 		Generation: addr.Generation(d.U32()),
 		Epoch:      d.U64(),
@@ -117,25 +81,25 @@ func ParseGrant(b []byte) (Grant, error) {
 	}
 	switch {
 	case !d.Whole():
-		return Grant{}, damaged("a lease record of %d bytes", len(b))
+		return verdict.Lease{}, damaged("a lease record of %d bytes", len(b))
 	case version != grantVersion:
-		return Grant{}, damaged("a lease record of version %d", version)
+		return verdict.Lease{}, damaged("a lease record of version %d", version)
 	}
-	if err := g.check(); err != nil {
-		return Grant{}, damaged("%w", err)
+	if err := check(g); err != nil {
+		return verdict.Lease{}, damaged("%w", err)
 	}
 	return g, nil
 }
 
-// check refuses values that cannot be a grant.
-func (g Grant) check() error {
+// check refuses values that cannot be a lease's.
+func check(g verdict.Lease) error {
 	switch {
 	case g.ID >= addr.FirstReserved:
 		return fmt.Errorf("lease %d: reserved ID", g.ID)
 	case g.Generation == 0:
 		return fmt.Errorf("lease %d: generation 0", g.ID)
-	case g.State < Free || g.State > Quarantine:
-		return fmt.Errorf("lease %d: %s", g.ID, g.State)
+	case g.State < verdict.LeaseFree || g.State > verdict.LeaseQuarantine:
+		return fmt.Errorf("lease %d: state %d", g.ID, g.State)
 	case len(g.Name) > maxName:
 		return fmt.Errorf("lease %d: name of %d bytes, want at most %d", g.ID, len(g.Name), maxName)
 	}

@@ -7,6 +7,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 const (
@@ -58,7 +59,7 @@ func newLeaseFile(path string, faults *failpoint.Node) (*leaseFile, error) {
 
 // update stores grants and the table's record in one durable transaction. A
 // fault of its sync comes behind it: as with a real one, it may have lasted.
-func (f *leaseFile) update(meta leaseMeta, grants []Grant) error {
+func (f *leaseFile) update(meta leaseMeta, grants []verdict.Lease) error {
 	path := f.db.Path()
 	if err := touch(f.faults, failpoint.DiskWrite, "write", path); err != nil {
 		return err
@@ -69,7 +70,7 @@ func (f *leaseFile) update(meta leaseMeta, grants []Grant) error {
 			return err
 		}
 		for _, g := range grants {
-			if err := b.Put(grantKey(g.ID), AppendGrant(nil, g)); err != nil {
+			if err := b.Put(grantKey(g.ID), AppendLease(nil, g)); err != nil {
 				return err
 			}
 		}

@@ -12,10 +12,11 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults/failpoint"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 // Leases is the host's table of node IDs: for every ID that was ever granted,
-// its [Grant], and the allocation cursor. It lies in the bbolt file leases.db
+// its lease, and the allocation cursor. It lies in the bbolt file leases.db
 // and, for reading, in memory.
 //
 // The seal file beside it repeats the table's sequence number and digest after
@@ -36,7 +37,7 @@ type Leases struct {
 	seal    string          // of leases.seal
 
 	mu     sync.Mutex // guards the fields below; held during a commit
-	grants map[addr.NodeID]Grant
+	grants map[addr.NodeID]verdict.Lease
 	meta   leaseMeta // of the table that is on the disk and sealed
 	// seq is the last sequence number that was tried: it is meta.Seq, or
 	// more after failures. A number is never used for two contents, because
@@ -51,22 +52,22 @@ type Leases struct {
 type digest [16]byte
 
 // toggle adds a grant to the digest, or takes it out again.
-func (d *digest) toggle(g Grant) {
-	sum := sha256.Sum256(AppendGrant(nil, g))
+func (d *digest) toggle(g verdict.Lease) {
+	sum := sha256.Sum256(AppendLease(nil, g))
 	for i := range d {
 		d[i] ^= sum[i]
 	}
 }
 
 // All returns all grants in the order of their IDs.
-func (l *Leases) All() []Grant {
+func (l *Leases) All() []verdict.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := make([]Grant, 0, len(l.grants))
+	list := make([]verdict.Lease, 0, len(l.grants))
 	for _, g := range l.grants {
 		list = append(list, g)
 	}
-	slices.SortFunc(list, func(a, b Grant) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(list, func(a, b verdict.Lease) int { return int(a.ID) - int(b.ID) })
 	return list
 }
 
@@ -94,7 +95,7 @@ func (l *Leases) Floor() addr.Generation {
 }
 
 // Put stores grants and keeps the cursor; see [Leases.Commit].
-func (l *Leases) Put(grants ...Grant) error {
+func (l *Leases) Put(grants ...verdict.Lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.commitLocked(l.meta.Term, l.meta.Cursor, grants)
@@ -106,7 +107,7 @@ func (l *Leases) Put(grants ...Grant) error {
 // its cause is gone.
 //
 // A grant whose generation is lower than the ID's is [ErrOldGeneration].
-func (l *Leases) Commit(cursor addr.NodeID, grants ...Grant) error {
+func (l *Leases) Commit(cursor addr.NodeID, grants ...verdict.Lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.commitLocked(l.meta.Term, cursor, grants)
@@ -118,7 +119,7 @@ func (l *Leases) setTerm(term uint64) error {
 	return l.commitLocked(term, l.meta.Cursor, nil)
 }
 
-func (l *Leases) commitLocked(term uint64, cursor addr.NodeID, grants []Grant) error {
+func (l *Leases) commitLocked(term uint64, cursor addr.NodeID, grants []verdict.Lease) error {
 	if l.closed {
 		return fmt.Errorf("store leases: %w", ErrClosed)
 	}
@@ -144,19 +145,19 @@ func (l *Leases) commitLocked(term uint64, cursor addr.NodeID, grants []Grant) e
 
 // prepareLocked checks grants, brings them to the form in which they will be
 // read back, and counts them in next.
-func (l *Leases) prepareLocked(next *leaseMeta, grants []Grant) ([]Grant, error) {
+func (l *Leases) prepareLocked(next *leaseMeta, grants []verdict.Lease) ([]verdict.Lease, error) {
 	seen := map[addr.NodeID]bool{}
 	grants = slices.Clone(grants)
 	for i := range grants {
 		g := &grants[i]
-		if err := g.check(); err != nil {
+		if err := check(*g); err != nil {
 			return nil, err
 		}
 		if seen[g.ID] {
 			return nil, fmt.Errorf("lease %d is there twice", g.ID)
 		}
 		seen[g.ID] = true
-		g.Since = g.Since.Round(0).UTC()
+		g.Since, g.Reason = g.Since.Round(0).UTC(), ""
 		old, ok := l.grants[g.ID]
 		switch {
 		case !ok && g.Generation < next.Floor:
@@ -175,7 +176,7 @@ func (l *Leases) prepareLocked(next *leaseMeta, grants []Grant) ([]Grant, error)
 
 // storeLocked makes a commit last: the table first, then its seal. A crash in between
 // leaves a table that is one commit ahead, which was not reported to any node.
-func (l *Leases) storeLocked(next leaseMeta, grants []Grant) error {
+func (l *Leases) storeLocked(next leaseMeta, grants []verdict.Lease) error {
 	if err := l.faults.Hit(failpoint.TableBegun); err != nil {
 		return writeError(l.path, err)
 	}
@@ -194,8 +195,8 @@ func (l *Leases) storeLocked(next leaseMeta, grants []Grant) error {
 
 // rewriteLocked writes a whole new file with the table in memory, changed by
 // grants.
-func (l *Leases) rewriteLocked(next leaseMeta, grants []Grant) error {
-	all := make(map[addr.NodeID]Grant, len(l.grants)+len(grants))
+func (l *Leases) rewriteLocked(next leaseMeta, grants []verdict.Lease) error {
+	all := make(map[addr.NodeID]verdict.Lease, len(l.grants)+len(grants))
 	for id, g := range l.grants {
 		all[id] = g
 	}
@@ -207,7 +208,7 @@ func (l *Leases) rewriteLocked(next leaseMeta, grants []Grant) error {
 	if err != nil {
 		return writeError(l.path, err)
 	}
-	list := make([]Grant, 0, len(all))
+	list := make([]verdict.Lease, 0, len(all))
 	for _, g := range all {
 		list = append(list, g)
 	}
@@ -284,7 +285,7 @@ func newLeases(fsys FS, dir string, t *trouble) *Leases {
 		trouble: t,
 		path:    filepath.Join(dir, fileLeases),
 		seal:    filepath.Join(dir, fileSealed),
-		grants:  map[addr.NodeID]Grant{},
+		grants:  map[addr.NodeID]verdict.Lease{},
 	}
 }
 
@@ -352,12 +353,12 @@ func (m leaseMeta) matches(s sealJSON) error {
 }
 
 // parseLeases reads and checks the content of a lease file.
-func parseLeases(b []byte) (map[addr.NodeID]Grant, leaseMeta, error) {
+func parseLeases(b []byte) (map[addr.NodeID]verdict.Lease, leaseMeta, error) {
 	pairs, err := readBolt(b, leaseBucket)
 	if err != nil {
 		return nil, leaseMeta{}, err
 	}
-	grants := make(map[addr.NodeID]Grant, len(pairs))
+	grants := make(map[addr.NodeID]verdict.Lease, len(pairs))
 	var meta leaseMeta
 	var sum digest
 	metas := 0
@@ -369,7 +370,7 @@ func parseLeases(b []byte) (map[addr.NodeID]Grant, leaseMeta, error) {
 			metas++
 			continue
 		}
-		g, err := ParseGrant(p.value)
+		g, err := ParseLease(p.value)
 		if err != nil {
 			return nil, leaseMeta{}, err
 		}

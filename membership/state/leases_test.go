@@ -17,6 +17,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/test/budget"
+	"github.com/fabricd/fabricd/membership/verdict"
 )
 
 func newHost(t testing.TB, d string, o Options) *State {
@@ -41,10 +42,10 @@ func reopen(t testing.TB, s *State) *State {
 	return s
 }
 
-func grant(id addr.NodeID, generation addr.Generation) Grant {
-	return Grant{
+func grant(id addr.NodeID, generation addr.Generation) verdict.Lease {
+	return verdict.Lease{
 		ID: id, Generation: generation, Epoch: uint64(generation) << 32, UUID: addr.UUID{byte(id), 1},
-		State: Active, Since: today.Add(time.Duration(generation)), Name: fmt.Sprintf("n%d", id),
+		State: verdict.LeaseActive, Since: today.Add(time.Duration(generation)), Name: fmt.Sprintf("n%d", id),
 	}
 }
 
@@ -57,7 +58,7 @@ func TestHostStateSurvivesReopening(t *testing.T) {
 	}
 	must(t, s.Leases().Commit(3, grant(1, 1), grant(2, 1)))
 	must(t, s.Leases().Put(grant(1, 2)))
-	want := []Grant{grant(1, 2), grant(2, 1)}
+	want := []verdict.Lease{grant(1, 2), grant(2, 1)}
 	s = reopen(t, s)
 	l := s.Leases()
 	if !reflect.DeepEqual(l.All(), want) || l.Cursor() != 3 || l.Term() != 2 || l.Floor() != 0 {
@@ -145,7 +146,7 @@ func TestLeasesRefuse(t *testing.T) {
 	long.Name = strings.Repeat("x", maxName+1)
 	stateless := grant(2, 1)
 	stateless.State = 0
-	for what, bad := range map[string][]Grant{
+	for what, bad := range map[string][]verdict.Lease{
 		"a reserved ID": {grant(addr.FirstReserved, 1)},
 		"generation 0":  {grant(2, 0)},
 		"a long name":   {long},
@@ -166,7 +167,7 @@ func manyLeases(t testing.TB, n addr.NodeID) *State {
 	s := newHost(t, t.TempDir(), Options{})
 	_, err := s.NextTerm()
 	must(t, err)
-	var list []Grant
+	var list []verdict.Lease
 	for id := range n {
 		list = append(list, grant(id, 1))
 	}
@@ -177,7 +178,7 @@ func manyLeases(t testing.TB, n addr.NodeID) *State {
 }
 
 // checkLeaseFile reads a lease file as Open does, without rewriting it.
-func checkLeaseFile(b, sealFile []byte) (map[addr.NodeID]Grant, leaseMeta, error) {
+func checkLeaseFile(b, sealFile []byte) (map[addr.NodeID]verdict.Lease, leaseMeta, error) {
 	grants, meta, err := parseLeases(b)
 	if err != nil {
 		return nil, meta, err
@@ -192,7 +193,7 @@ func checkLeaseFile(b, sealFile []byte) (map[addr.NodeID]Grant, leaseMeta, error
 // A leaseTable is the files of a closed table and their content.
 type leaseTable struct {
 	file, seal []byte
-	grants     map[addr.NodeID]Grant
+	grants     map[addr.NodeID]verdict.Lease
 	meta       leaseMeta
 }
 
@@ -239,7 +240,7 @@ func TestEveryDamageToTheLeaseTableIsNoticed(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d bytes carry something", noticed, len(lt.file))
-	if least := 25 * len(AppendGrant(nil, grant(1, 1))); noticed < least {
+	if least := 25 * len(AppendLease(nil, grant(1, 1))); noticed < least {
 		t.Errorf("only %d flips noticed, the records alone have %d bytes", noticed, least)
 	}
 	for n := range lt.file {
@@ -486,7 +487,7 @@ func TestLeasesOnAFullDisk(t *testing.T) {
 	f.fail = nil
 	must(t, l.Put(grant(1, 2), grant(2, 1)))
 	s = reopen(t, s)
-	if want := []Grant{grant(1, 2), grant(2, 1)}; !reflect.DeepEqual(s.Leases().All(), want) {
+	if want := []verdict.Lease{grant(1, 2), grant(2, 1)}; !reflect.DeepEqual(s.Leases().All(), want) {
 		t.Errorf("leases %v, want %v", s.Leases().All(), want)
 	}
 	must(t, s.Close())
@@ -510,7 +511,7 @@ func TestLeasesAgainstAModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = s.Close() }()
-		model := map[addr.NodeID]Grant{}
+		model := map[addr.NodeID]verdict.Lease{}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
 			switch rapid.SampledFrom([]string{"commit", "commit", "restart", "fail"}).Draw(t, "step") {
 			case "restart":
@@ -538,7 +539,7 @@ func TestLeasesAgainstAModel(t *testing.T) {
 					return nil
 				}
 			case "commit":
-				var list []Grant
+				var list []verdict.Lease
 				for id := range addr.NodeID(rapid.IntRange(1, 3).Draw(t, "grants")) {
 					list = append(list, grant(id, model[id].Generation+1))
 				}
@@ -563,35 +564,35 @@ func TestLeasesAgainstAModel(t *testing.T) {
 }
 
 func TestEveryGrantFlipIsNoticed(t *testing.T) {
-	b := AppendGrant(nil, grant(7, 3))
-	if g, err := ParseGrant(b); err != nil || g != grant(7, 3) {
+	b := AppendLease(nil, grant(7, 3))
+	if g, err := ParseLease(b); err != nil || g != grant(7, 3) {
 		t.Fatalf("%v, %v, want it back", g, err)
 	}
 	for i := range b {
 		for bit := range 8 {
 			b[i] ^= 1 << bit
-			if _, err := ParseGrant(b); !errors.Is(err, ErrDamaged) {
+			if _, err := ParseLease(b); !errors.Is(err, ErrDamaged) {
 				t.Fatalf("byte %d bit %d flipped: %v", i, bit, err)
 			}
 			b[i] ^= 1 << bit
 		}
-		if _, err := ParseGrant(b[:i]); !errors.Is(err, ErrDamaged) {
+		if _, err := ParseLease(b[:i]); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("cut to %d: %v", i, err)
 		}
 	}
 }
 
-func FuzzParseGrant(f *testing.F) {
-	f.Add(AppendGrant(nil, grant(7, 3)))
+func FuzzParseLease(f *testing.F) {
+	f.Add(AppendLease(nil, grant(7, 3)))
 	f.Add(appendSum([]byte{9}))
 	f.Add(appendSum(make([]byte, grantHead)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		g, err := ParseGrant(b)
-		if err == nil && !bytes.Equal(AppendGrant(nil, g), b) {
+		g, err := ParseLease(b)
+		if err == nil && !bytes.Equal(AppendLease(nil, g), b) {
 			t.Errorf("%x parses to %+v", b, g)
 		}
 		// The body behind a right checksum, which random bytes never have.
-		if g, err := ParseGrant(appendSum(bytes.Clone(b))); err == nil && g.check() != nil {
+		if g, err := ParseLease(appendSum(bytes.Clone(b))); err == nil && check(g) != nil {
 			t.Errorf("%x parses to %+v", b, g)
 		}
 	})
@@ -644,7 +645,7 @@ func FuzzReadBolt(f *testing.F) {
 }
 
 // Get returns the grant of an ID.
-func (l *Leases) Get(id addr.NodeID) (g Grant, ok bool) {
+func (l *Leases) Get(id addr.NodeID) (g verdict.Lease, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g, ok = l.grants[id]

@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"membership/verdict":  {"fabric/addr"},
 	"membership/services": {"fabric/addr"},
 	"membership/trust":    {"fabric/addr", "internal/codec"},
-	"membership/state":    {"fabric/addr", "internal/codec", "internal/faults/failpoint"},
+	"membership/state":    {"fabric/addr", "internal/codec", "internal/faults/failpoint", "membership/verdict"},
 	"membership/gossip":   {"internal/wait", "fabric/addr", "internal/codec", "internal/segment", "internal/guard", "internal/admission", "internal/logbound"},
 	"membership/control":  {"internal/wait", "fabric/addr", "internal/codec", "internal/status", "internal/guard", "internal/admission", "internal/logbound", "membership/verdict", "membership/trust", "membership/services"},
 	"membership": {"internal/wait", "fabric/addr", "internal/segment", "internal/status", "internal/guard", "internal/faults/failpoint",

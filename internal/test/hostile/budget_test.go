@@ -84,7 +84,7 @@ func TestDecodersStayInTheirBudget(t *testing.T) {
 		"trust.RequestPin":  ignoring(trust.RequestPin),
 		"trust.ParseIssued": ignoring(trust.ParseIssued),
 		"gossip.DecodeMeta": ignoring(gossip.DecodeMeta),
-		"state.ParseGrant":  ignoring(state.ParseGrant),
+		"state.ParseLease":  ignoring(state.ParseLease),
 		"state.Unseal":      func(p []byte) { _, _ = state.Unseal("identity", p) },
 	}
 	inputs := hostileInputs(t)
