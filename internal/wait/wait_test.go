@@ -28,3 +28,27 @@ func TestNotifyDoesNotBlock(t *testing.T) {
 		t.Errorf("%d tokens, want 1", len(ch))
 	}
 }
+
+func TestDeadlines(t *testing.T) {
+	now := time.Now()
+	later, never := now.Add(time.Second), time.Time{}
+	if Earlier(now, later) != now || Earlier(later, now) != now || Earlier(never, now) != now || Earlier(now, never) != now {
+		t.Error("the earlier of two times is wrong")
+	}
+	if At(never) != nil || Passed(never, now) || Passed(later, now) || !Passed(now, now) {
+		t.Error("a deadline is kept wrongly")
+	}
+}
+
+func TestABroadcastWakesAll(t *testing.T) {
+	var b Broadcast
+	one, other := b.Next(), b.Next()
+	b.Fire()
+	<-one
+	<-other
+	select {
+	case <-b.Next():
+		t.Error("the next Fire has been")
+	default:
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A chunk is some bytes of a stream that are on their way until due.
@@ -26,7 +28,7 @@ const tieSpan = 1 << 14
 // A byteQueue is the bytes of one direction of a stream that a rule keeps waiting, in
 // order. The zero byteQueue is empty.
 type byteQueue struct {
-	changed broadcast // fires at every change, and when the rules change
+	changed wait.Broadcast // fires at every change, and when the rules change
 
 	mu       sync.Mutex // guards the fields below
 	chunks   []chunk
@@ -40,7 +42,7 @@ type byteQueue struct {
 // room, until the deadline if bound, or until stop.
 func (l *byteQueue) push(p []byte, wait time.Duration, bound bool, stop <-chan struct{}) error {
 	for {
-		changed := l.changed.wait()
+		changed := l.changed.Next()
 		l.mu.Lock()
 		until, err := l.tryPush(p, wait, bound, time.Now())
 		l.mu.Unlock()
@@ -55,13 +57,13 @@ func (l *byteQueue) push(p []byte, wait time.Duration, bound bool, stop <-chan s
 
 // tryPush is push without waiting; errFull says that it would wait, until the
 // time returned. mu is held.
-func (l *byteQueue) tryPush(p []byte, wait time.Duration, bound bool, now time.Time) (time.Time, error) {
+func (l *byteQueue) tryPush(p []byte, delay time.Duration, bound bool, now time.Time) (time.Time, error) {
 	switch {
 	case l.broken != nil:
 		return time.Time{}, l.broken
 	case l.end != nil:
 		return time.Time{}, errFinished
-	case bound && passed(l.deadline, now):
+	case bound && wait.Passed(l.deadline, now):
 		return time.Time{}, os.ErrDeadlineExceeded
 	case l.size > 0 && l.size+len(p) > byteQueueLimit:
 		if bound {
@@ -69,13 +71,13 @@ func (l *byteQueue) tryPush(p []byte, wait time.Duration, bound bool, now time.T
 		}
 		return time.Time{}, errFull
 	}
-	due := now.Add(wait + time.Duration(pushes.Add(1)%tieSpan))
+	due := now.Add(delay + time.Duration(pushes.Add(1)%tieSpan))
 	if k := len(l.chunks); k > 0 && due.Before(l.chunks[k-1].due) {
 		due = l.chunks[k-1].due
 	}
 	l.chunks = append(l.chunks, chunk{append([]byte(nil), p...), due})
 	l.size += len(p)
-	l.changed.fire()
+	l.changed.Fire()
 	return time.Time{}, nil
 }
 
@@ -83,7 +85,7 @@ func (l *byteQueue) tryPush(p []byte, wait time.Duration, bound bool, now time.T
 // returns the error of finish. It waits until the deadline if bound, or until stop.
 func (l *byteQueue) pop(limit int, open func() bool, bound bool, stop <-chan struct{}) ([]byte, error) {
 	for {
-		changed := l.changed.wait()
+		changed := l.changed.Next()
 		l.mu.Lock()
 		p, until, err := l.tryPop(limit, open, bound, time.Now())
 		l.mu.Unlock()
@@ -104,10 +106,10 @@ func (l *byteQueue) tryPop(limit int, open func() bool, bound bool, now time.Tim
 	switch {
 	case l.broken != nil:
 		return nil, until, l.broken
-	case bound && passed(l.deadline, now):
+	case bound && wait.Passed(l.deadline, now):
 		return nil, until, os.ErrDeadlineExceeded
 	case len(l.chunks) > 0 && now.Before(l.chunks[0].due):
-		return nil, earlier(until, l.chunks[0].due), errFull
+		return nil, wait.Earlier(until, l.chunks[0].due), errFull
 	case len(l.chunks) == 0 && l.end == nil, !open():
 		return nil, until, errFull
 	case len(l.chunks) == 0:
@@ -120,7 +122,7 @@ func (l *byteQueue) tryPop(limit int, open func() bool, bound bool, now time.Tim
 		l.chunks = l.chunks[1:]
 	}
 	l.size -= len(p)
-	l.changed.fire()
+	l.changed.Fire()
 	return p, until, nil
 }
 
@@ -131,7 +133,7 @@ func (l *byteQueue) finish(err error) {
 	if l.end == nil {
 		l.end = err
 	}
-	l.changed.fire()
+	l.changed.Fire()
 }
 
 // fail drops the waiting bytes: every call returns err from now on. The first call counts.
@@ -141,7 +143,7 @@ func (l *byteQueue) fail(err error) {
 	if l.broken == nil {
 		l.broken, l.chunks, l.size = err, nil, 0
 	}
-	l.changed.fire()
+	l.changed.Fire()
 }
 
 // finished reports whether finish was called.
@@ -172,7 +174,7 @@ func (l *byteQueue) setDeadline(t time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.deadline = t
-	l.changed.fire()
+	l.changed.Fire()
 }
 
 // A sentinel never leaves the package.
@@ -189,15 +191,9 @@ const (
 
 // sleep waits for changed or until; it reports false if stop is closed.
 func sleep(changed, stop <-chan struct{}, until time.Time) bool {
-	var due <-chan time.Time
-	if !until.IsZero() {
-		t := time.NewTimer(time.Until(until))
-		defer t.Stop()
-		due = t.C
-	}
 	select {
 	case <-changed:
-	case <-due:
+	case <-wait.At(until):
 	case <-stop:
 		return false
 	}
@@ -210,14 +206,4 @@ func in(d time.Duration) time.Time {
 		return time.Time{}
 	}
 	return time.Now().Add(d)
-}
-
-func passed(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }
-
-// earlier returns the earlier of two times; a zero one is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

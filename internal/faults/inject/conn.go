@@ -14,6 +14,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A DialFunc opens a TCP connection to "host:port".
@@ -33,7 +34,7 @@ type Conn struct {
 	gone   chan struct{} // closed when the connection below is closed
 	closed atomic.Bool   // by the user
 	reset  atomic.Bool
-	wake   broadcast // fires with every poke, for goroutines that linger
+	wake   wait.Broadcast // fires with every poke, for goroutines that linger
 }
 
 // newConn wraps c; peers returns the nodes that may be at the other end while none is identified.
@@ -101,9 +102,9 @@ func (c *Conn) poke() {
 	if c.peer.gate(true, false).Reset {
 		c.obey(c.peer.gate(true, true), false)
 	}
-	c.out.queue.changed.fire()
-	c.in.queue.changed.fire()
-	c.wake.fire()
+	c.out.queue.changed.Fire()
+	c.in.queue.changed.Fire()
+	c.wake.Fire()
 }
 
 func (c *Conn) abort() { c.end() }
@@ -162,7 +163,7 @@ func (c *Conn) linger() {
 	timer := time.NewTimer(lingerTime)
 	defer timer.Stop()
 	for {
-		wake := c.wake.wait()
+		wake := c.wake.Next()
 		drained := !c.out.isPumped() || isClosed(c.out.ended)
 		if drained && !c.peer.gate(true, false).Stopped {
 			return
@@ -253,7 +254,7 @@ func (l *Layer) approach(ctx context.Context, w *peer) error {
 		switch {
 		case g.Refused:
 			return os.NewSyscallError("connect", syscall.ECONNREFUSED)
-		case !g.Stopped && (due.IsZero() || passed(due, time.Now())):
+		case !g.Stopped && (due.IsZero() || wait.Passed(due, time.Now())):
 			return nil
 		}
 		until := due

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/internal/faults"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A Layer lies between one node and its carriers. Its methods may be called from any goroutine.
@@ -112,7 +113,7 @@ func (l *Layer) awaitOpen(w *peer, stop <-chan struct{}) bool {
 	}
 	defer l.remove(n)
 	for {
-		wake := n.wake.wait()
+		wake := n.wake.Next()
 		if !w.gate(true, false).Stopped {
 			return true
 		}
@@ -127,10 +128,10 @@ func (l *Layer) awaitOpen(w *peer, stop <-chan struct{}) bool {
 }
 
 // A waiter is a stream of no bytes.
-type waiter struct{ wake broadcast }
+type waiter struct{ wake wait.Broadcast }
 
-func (n *waiter) poke()  { n.wake.fire() }
-func (n *waiter) abort() { n.wake.fire() }
+func (n *waiter) poke()  { n.wake.Fire() }
+func (n *waiter) abort() { n.wake.Fire() }
 
 // maxLinger bounds the streams that were closed while the rules still hold the end back from the
 // peer. lingerTime bounds how long.
@@ -146,28 +147,4 @@ func (l *Layer) linger(f func()) bool {
 	}
 	l.lingering.Add(-1)
 	return false
-}
-
-// A broadcast wakes all waiting goroutines. The zero broadcast is ready for use.
-type broadcast struct {
-	mu sync.Mutex
-	ch chan struct{} // closed by the next fire; nil without a waiter
-}
-
-func (b *broadcast) wait() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ch == nil {
-		b.ch = make(chan struct{})
-	}
-	return b.ch
-}
-
-func (b *broadcast) fire() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ch != nil {
-		close(b.ch)
-		b.ch = nil
-	}
 }

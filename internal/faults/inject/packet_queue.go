@@ -115,7 +115,7 @@ func (q *packetQueue) next(now time.Time) (p *delayed, until time.Time, ended bo
 	defer q.mu.Unlock()
 	for len(q.waiting) > 0 {
 		first := q.waiting[0]
-		if !q.stopped && !passed(first.due, now) {
+		if !q.stopped && !wait.Passed(first.due, now) {
 			return nil, first.due, false
 		}
 		q.waiting[0], q.waiting = nil, q.waiting[1:]

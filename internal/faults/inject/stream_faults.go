@@ -51,7 +51,7 @@ func (l *linkStream) Cancel() {
 }
 
 func (l *linkStream) poke() {
-	l.dir.queue.changed.fire()
+	l.dir.queue.changed.Fire()
 	if l.peer.gate(l.dir.sending, false).Reset {
 		l.peer.gate(l.dir.sending, true)
 		l.Cancel()

@@ -144,7 +144,7 @@ var mayImport = map[string][]string{
 	"deploy/apps/visitor": {"fabric"},
 
 	// For tests only.
-	"internal/test/netsim":       {"fabric/addr"},
+	"internal/test/netsim":       {"internal/wait", "fabric/addr"},
 	"deploy/check":               {},
 	"internal/test/deploytest":   {},
 	"internal/test/e2e":          {},

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // streamBuffer bounds the bytes of one direction of a stream that the reader
@@ -90,27 +92,27 @@ func (c *Conn) read(p []byte, now time.Time) (int, wakeup, error) {
 	switch {
 	case c.closed:
 		return 0, wakeup{}, net.ErrClosed
-	case passed(c.readDeadline, now):
+	case wait.Passed(c.readDeadline, now):
 		return 0, wakeup{}, os.ErrDeadlineExceeded
 	}
 	next := c.readDeadline
 	if !n.rulesFor(c.peer.out).Cut {
 		if got := c.in.take(p, now); got > 0 {
-			c.peer.changed.fire() // room for its writer
+			c.peer.changed.Fire() // room for its writer
 			return got, wakeup{}, nil
 		}
 		if c.in.ended(now) {
 			return 0, wakeup{}, c.in.end
 		}
-		next = earlier(next, c.in.next())
+		next = wait.Earlier(next, c.in.next())
 	}
-	return 0, wakeup{c.changed.wait(), n.changed.wait(), next}, nil
+	return 0, wakeup{c.changed.Next(), n.changed.Next(), next}, nil
 }
 
 // take copies to p the bytes that are visible at now.
 func (s *stream) take(p []byte, now time.Time) int {
 	got := 0
-	for got < len(p) && len(s.segments) > 0 && passed(s.segments[0].due, now) {
+	for got < len(p) && len(s.segments) > 0 && wait.Passed(s.segments[0].due, now) {
 		first := &s.segments[0]
 		k := copy(p[got:], first.data)
 		got += k
@@ -125,7 +127,7 @@ func (s *stream) take(p []byte, now time.Time) int {
 
 // ended reports whether the end is visible at now.
 func (s *stream) ended(now time.Time) bool {
-	return s.end != nil && len(s.segments) == 0 && passed(s.endAt, now)
+	return s.end != nil && len(s.segments) == 0 && wait.Passed(s.endAt, now)
 }
 
 // next returns when more becomes visible, zero if nothing is under way.
@@ -176,7 +178,7 @@ func (c *Conn) write(p []byte, now time.Time) (int, wakeup, error) {
 	n := c.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	resetSeen := c.in.end == errReset && passed(c.in.endAt, now) && !n.rulesFor(c.peer.out).Cut
+	resetSeen := c.in.end == errReset && wait.Passed(c.in.endAt, now) && !n.rulesFor(c.peer.out).Cut
 	switch {
 	case c.closed:
 		return 0, wakeup{}, net.ErrClosed
@@ -184,7 +186,7 @@ func (c *Conn) write(p []byte, now time.Time) (int, wakeup, error) {
 		return 0, wakeup{}, errReset
 	case c.finSent:
 		return 0, wakeup{}, os.NewSyscallError("write", syscall.EPIPE)
-	case passed(c.writeDeadline, now):
+	case wait.Passed(c.writeDeadline, now):
 		return 0, wakeup{}, os.ErrDeadlineExceeded
 	}
 	if c.peer.closed {
@@ -198,9 +200,9 @@ func (c *Conn) write(p []byte, now time.Time) (int, wakeup, error) {
 	}
 	next := c.writeDeadline
 	if c.in.end == errReset {
-		next = earlier(next, c.in.endAt)
+		next = wait.Earlier(next, c.in.endAt)
 	}
-	return 0, wakeup{c.changed.wait(), n.changed.wait(), next}, nil
+	return 0, wakeup{c.changed.Next(), n.changed.Next(), next}, nil
 }
 
 // push sends p, in one segment unless the way has a rate. The network's lock is held.
@@ -220,14 +222,14 @@ func (c *Conn) push(p []byte, now time.Time) {
 		s.segments = append(s.segments, segment{due, append([]byte(nil), part...)})
 	}
 	s.buffered += len(p)
-	c.peer.changed.fire()
+	c.peer.changed.Fire()
 }
 
 // bounce handles data for an end that is gone: the data vanishes, and a
 // reset comes back after a round trip. The network's lock is held.
 func (c *Conn) bounce(now time.Time) {
 	c.in.finish(errReset, now.Add(c.flight()+c.peer.flight()))
-	c.changed.fire()
+	c.changed.Fire()
 }
 
 // flight draws the delay of one segment from here.
@@ -256,8 +258,8 @@ func (c *Conn) finishLocked(end error) {
 	}
 	c.finSent = true
 	c.peer.in.finish(end, time.Now().Add(c.flight()))
-	c.peer.changed.fire()
-	c.changed.fire()
+	c.peer.changed.Fire()
+	c.changed.Fire()
 }
 
 // Close ends both directions. The peer reads the bytes sent before, then io.EOF;
@@ -289,7 +291,7 @@ func (c *Conn) closeLocked(end error) {
 	c.closed = true
 	c.in.segments, c.in.buffered = nil, 0
 	delete(c.net.conns, c)
-	c.changed.fire()
+	c.changed.Fire()
 }
 
 // abandon closes the end of a dial that its caller has given up. c may be nil.

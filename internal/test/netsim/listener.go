@@ -6,7 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // backlogConns bounds the streams that wait for Accept. Further dials are
@@ -22,7 +23,7 @@ type Listener struct {
 	// The network's lock guards the fields below.
 	closed  bool
 	backlog []*Conn
-	changed signal
+	changed wait.Broadcast
 }
 
 // Listen opens a listener at address, "ip:port"; port 0 chooses one.
@@ -52,7 +53,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.net.mu.Unlock()
 			return c, nil
 		}
-		changed := l.changed.wait()
+		changed := l.changed.Next()
 		l.net.mu.Unlock()
 		<-changed
 	}
@@ -79,7 +80,7 @@ func (l *Listener) closeLocked() {
 		c.abortLocked()
 	}
 	l.backlog = nil
-	l.changed.fire()
+	l.changed.Fire()
 }
 
 // Addr returns the listener's address, a *net.TCPAddr.
@@ -124,30 +125,18 @@ func (n *Network) cross(ctx context.Context, way pair) error {
 		if !r.Cut {
 			d := n.linkFor(way).segment(r)
 			n.mu.Unlock()
-			return pause(ctx, d)
+			if d > 0 && wait.For(ctx.Done(), d) {
+				return nil
+			}
+			return ctx.Err()
 		}
-		changed := n.changed.wait()
+		changed := n.changed.Next()
 		n.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}
-}
-
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -168,7 +157,7 @@ func (n *Network) connect(host netip.Addr, to netip.AddrPort) (*Conn, error) {
 	}
 	dialer, accepter := newConns(n, from, to)
 	l.backlog = append(l.backlog, accepter)
-	l.changed.fire()
+	l.changed.Fire()
 	return dialer, nil
 }
 

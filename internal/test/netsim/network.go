@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // Rules are the faults on the way from one host to another. The zero Rules
@@ -70,7 +72,7 @@ type Network struct {
 	nextPort  map[netip.Addr]uint16
 	capture   func(from, to string, data []byte)
 	counters  Counters
-	changed   signal // fires when rules or partitions change
+	changed   wait.Broadcast // fires when rules or partitions change
 }
 
 // A pair is a directed pair of hosts.
@@ -97,7 +99,7 @@ func (n *Network) SetDefaultRules(r Rules) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.defaults = r
-	n.changed.fire()
+	n.changed.Fire()
 }
 
 // SetRules sets the rules from one host to another, in this direction only.
@@ -106,7 +108,7 @@ func (n *Network) SetRules(from, to string, r Rules) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.rules[pair{from, to}] = r
-	n.changed.fire()
+	n.changed.Fire()
 }
 
 // Partition cuts every pair of hosts that are in different groups, in both
@@ -120,7 +122,7 @@ func (n *Network) Partition(groups ...[]string) {
 			n.groups[h] = i
 		}
 	}
-	n.changed.fire()
+	n.changed.Fire()
 }
 
 // Heal ends the partition and clears Cut in all rules.
@@ -133,7 +135,7 @@ func (n *Network) Heal() {
 		r.Cut = false
 		n.rules[p] = r
 	}
-	n.changed.fire()
+	n.changed.Fire()
 }
 
 // Crash kills everything on host, as the end of its process would: its
@@ -174,7 +176,7 @@ func (n *Network) Close() error {
 	for c := range n.conns {
 		c.abortLocked()
 	}
-	n.changed.fire()
+	n.changed.Fire()
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // inboxPackets bounds a PacketConn's queue, packets in flight included. Packets
@@ -77,19 +79,19 @@ func (c *PacketConn) receive(now time.Time) (*packet, wakeup, error) {
 	switch {
 	case c.closed:
 		return nil, wakeup{}, net.ErrClosed
-	case passed(c.readDeadline, now):
+	case wait.Passed(c.readDeadline, now):
 		return nil, wakeup{}, os.ErrDeadlineExceeded
 	}
 	next := c.readDeadline
 	if len(c.inbox) > 0 {
-		if passed(c.inbox[0].due, now) {
+		if wait.Passed(c.inbox[0].due, now) {
 			first := c.inbox[0]
 			c.inbox = slices.Delete(c.inbox, 0, 1)
 			return first, wakeup{}, nil
 		}
-		next = earlier(next, c.inbox[0].due)
+		next = wait.Earlier(next, c.inbox[0].due)
 	}
-	return nil, wakeup{changed: c.changed.wait(), at: next}, nil
+	return nil, wakeup{changed: c.changed.Next(), at: next}, nil
 }
 
 // WriteTo sends p to address, a *net.UDPAddr. As with UDP, a nil error does
@@ -118,7 +120,7 @@ func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
 	switch {
 	case c.closed:
 		return net.ErrClosed
-	case passed(c.writeDeadline, now):
+	case wait.Passed(c.writeDeadline, now):
 		return os.ErrDeadlineExceeded
 	}
 	n.counters.Sent++
@@ -180,7 +182,7 @@ func (c *PacketConn) arrive(p *packet) {
 	})
 	c.inbox = slices.Insert(c.inbox, i, p)
 	if i == 0 { // else the reader waits for an earlier one
-		c.changed.fire()
+		c.changed.Fire()
 	}
 }
 
@@ -202,7 +204,7 @@ func (c *PacketConn) closeLocked() {
 	c.closed = true
 	c.inbox = nil
 	delete(c.net.packets, c.at)
-	c.changed.fire()
+	c.changed.Fire()
 }
 
 // LocalAddr returns the socket's address, a *net.UDPAddr.

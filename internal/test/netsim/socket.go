@@ -3,6 +3,8 @@ package netsim
 import (
 	"net"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A socket is the part that packets and streams share: an end that can be closed, with deadlines.
@@ -14,7 +16,7 @@ type socket struct {
 	closed        bool // by its owner, or by a crash of its host
 	readDeadline  time.Time
 	writeDeadline time.Time
-	changed       signal // fires at everything that may end a wait here
+	changed       wait.Broadcast // fires at everything that may end a wait here
 }
 
 // SetDeadline sets both deadlines.
@@ -40,6 +42,6 @@ func (s *socket) setDeadlines(a, b *time.Time, t time.Time) error {
 		return s.fail("set", net.ErrClosed)
 	}
 	*a, *b = t, t
-	s.changed.fire()
+	s.changed.Fire()
 	return nil
 }

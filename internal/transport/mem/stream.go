@@ -63,16 +63,10 @@ func (e *end) err() error {
 // wait returns when the end has changed, its session has ended, or at deadline, unless that is
 // zero.
 func (e *end) wait(deadline time.Time) {
-	var late <-chan time.Time
-	if !deadline.IsZero() {
-		t := time.NewTimer(time.Until(deadline))
-		defer t.Stop()
-		late = t.C
-	}
 	select {
 	case <-e.changed:
 	case <-e.session.done:
-	case <-late:
+	case <-wait.At(deadline):
 	}
 }
 

@@ -85,15 +85,9 @@ func (l *sendStream) take(p []byte, all bool) (n int, deadline time.Time, err er
 
 // wait waits until take may succeed, or fail.
 func (l *sendStream) wait(deadline time.Time) error {
-	var late <-chan time.Time
-	if !deadline.IsZero() {
-		t := time.NewTimer(time.Until(deadline))
-		defer t.Stop()
-		late = t.C
-	}
 	select {
 	case <-l.room:
-	case <-late:
+	case <-wait.At(deadline):
 	case <-l.s.done:
 		return l.s.Err()
 	}
