@@ -29,9 +29,9 @@ func ExampleWaiters() {
 	t.Begin()
 	signals.Add(t.Mark(), "all is there")
 
-	t.EndThrough(1)
+	t.End(1)
 	fmt.Println(signals.Reached(t.Done()))
-	t.EndThrough(2)
+	t.End(2)
 	fmt.Println(signals.Reached(t.Done()))
 	// Output:
 	// [header is there]

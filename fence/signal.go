@@ -15,17 +15,6 @@ func ParseSide(flags uint32) (Side, error) {
 	return Side(flags), nil
 }
 
-// ParseSignalFlags splits the single flags argument of scif_fence_signal into side and places. It
-// is status.Invalid unless flags are exactly one side, one or both places, and nothing else.
-func ParseSignalFlags(flags uint32) (Side, Where, error) {
-	where := Where(flags) & (SignalLocal | SignalRemote)
-	side, err := ParseSide(flags &^ uint32(where))
-	if err != nil || where == 0 {
-		return 0, 0, status.Invalid
-	}
-	return side, where, nil
-}
-
 // CheckSignal returns status.Invalid unless s selects exactly one side, one or both places and
 // nothing else, and the offsets of those places are multiples of four. It does not check for
 // windows.

@@ -37,25 +37,6 @@ func (t *Tracker) End(seq uint64) bool {
 	return true
 }
 
-// EndThrough records that every operation up to seq has ended, including those recorded before. It
-// reports false, and changes nothing, if seq was never begun.
-func (t *Tracker) EndThrough(seq uint64) bool {
-	if seq > t.begun {
-		return false
-	}
-	if seq <= t.done {
-		return true
-	}
-	for s := range t.early {
-		if s <= seq {
-			delete(t.early, s)
-		}
-	}
-	t.done = seq
-	t.absorb()
-	return true
-}
-
 // absorb advances done over the operations that ended early.
 func (t *Tracker) absorb() {
 	for len(t.early) > 0 {
@@ -81,9 +62,6 @@ func (t *Tracker) Begun() uint64 { return t.begun }
 
 // Done returns the highest number up to which every operation has ended.
 func (t *Tracker) Done() uint64 { return t.done }
-
-// Outstanding returns how many operations have begun and not ended.
-func (t *Tracker) Outstanding() uint64 { return t.begun - t.done - uint64(len(t.early)) }
 
 // Mark returns a mark, a Mark's Seq, that covers every operation begun so far.
 func (t *Tracker) Mark() (seq uint64) { return t.begun }

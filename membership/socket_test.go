@@ -53,7 +53,7 @@ func TestRealSockets(t *testing.T) {
 		return n
 	}
 	host := start(1, st, nil, nil)
-	seeds, gossipSeeds := host.a.Self().Addresses(), []string{host.a.GossipAddress()}
+	seeds, gossipSeeds := host.a.Self().Addresses(), []string{host.a.gossip.Address().String()}
 	for i := 2; i <= 3; i++ {
 		st := must(state.Prepare(filepath.Join(dir, fmt.Sprint(i)), fmt.Sprintf("n%d", i), state.Options{}))
 		err := Join(t.Context(), JoinConfig{State: st, Token: token, Addresses: seeds, Log: zerolog.Nop()})

@@ -78,6 +78,3 @@ func (a *Agent) Queues() Queues {
 	}
 	return q
 }
-
-// GossipAddress returns the "ip:port" under which others gossip with this node.
-func (a *Agent) GossipAddress() string { return a.gossip.Address().String() }

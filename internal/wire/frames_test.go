@@ -60,9 +60,9 @@ var parsers = map[Type]parser{
 	TypeHelloRefuse:  parserOf(ParseHelloRefuse),
 	TypeRefuse:       parserOf(ParseRefuse),
 	TypeProbe:        parserOf(ParseProbe),
-	TypeProbeAck:     parserOf(ParseProbeAck),
+	TypeProbeAck:     parserOf(parseProbeAck),
 	TypeBye:          parserOf(ParseBye),
-	TypeByeAck:       parserOf(ParseByeAck),
+	TypeByeAck:       parserOf(parseByeAck),
 	TypeLease:        parserOf(ParseLease),
 	TypeCredit:       parserOf(ParseCredit),
 	TypeClose:        parserOf(ParseClose),
@@ -94,6 +94,18 @@ var parsers = map[Type]parser{
 	TypeAnswer:       parserOf(ParseAnswer),
 	TypeAskLinks:     parserOf(ParseAskLinks),
 	TypeLinks:        parserOf(ParseLinks),
+}
+
+// parseProbeAck parses a ProbeAck that fills body exactly.
+func parseProbeAck(flags uint8, body []byte) (ProbeAck, error) {
+	f, err := ParseProbe(flags, body)
+	return ProbeAck(f), err
+}
+
+// parseByeAck parses a ByeAck, whose body is empty.
+func parseByeAck(flags uint8, body []byte) (ByeAck, error) {
+	d := decode(body, flags, 0)
+	return ByeAck{}, d.finish()
 }
 
 func uuid(first byte) (u addr.UUID) {

@@ -46,9 +46,9 @@ func FuzzAccept(f *testing.F)       { fuzzBody(f, TypeAccept, ParseAccept) }
 func FuzzStream(f *testing.F)       { fuzzBody(f, TypeStream, ParseStream) }
 func FuzzRefuse(f *testing.F)       { fuzzBody(f, TypeRefuse, ParseRefuse) }
 func FuzzProbe(f *testing.F)        { fuzzBody(f, TypeProbe, ParseProbe) }
-func FuzzProbeAck(f *testing.F)     { fuzzBody(f, TypeProbeAck, ParseProbeAck) }
+func FuzzProbeAck(f *testing.F)     { fuzzBody(f, TypeProbeAck, parseProbeAck) }
 func FuzzBye(f *testing.F)          { fuzzBody(f, TypeBye, ParseBye) }
-func FuzzByeAck(f *testing.F)       { fuzzBody(f, TypeByeAck, ParseByeAck) }
+func FuzzByeAck(f *testing.F)       { fuzzBody(f, TypeByeAck, parseByeAck) }
 func FuzzLease(f *testing.F)        { fuzzBody(f, TypeLease, ParseLease) }
 func FuzzCredit(f *testing.F)       { fuzzBody(f, TypeCredit, ParseCredit) }
 func FuzzPath(f *testing.F)         { fuzzBody(f, TypePath, ParsePath) }

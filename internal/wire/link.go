@@ -197,12 +197,6 @@ func ParseProbe(flags uint8, body []byte) (Probe, error) {
 // AppendTo appends the encoded frame to b; it is laid out like a Probe.
 func (f ProbeAck) AppendTo(b []byte) []byte { return appendProbe(b, TypeProbeAck, Probe(f)) }
 
-// ParseProbeAck parses a ProbeAck that fills body exactly.
-func ParseProbeAck(flags uint8, body []byte) (ProbeAck, error) {
-	f, err := ParseProbe(flags, body)
-	return ProbeAck(f), err
-}
-
 func appendProbe(b []byte, t Type, f Probe) []byte {
 	start := len(b)
 	b = appendFrame(b, t, 0, u64(f.Nonce))
@@ -227,12 +221,6 @@ func ParseBye(flags uint8, body []byte) (Bye, error) {
 
 // AppendTo appends the encoded frame, which has no body, to b.
 func (f ByeAck) AppendTo(b []byte) []byte { return begin(b, TypeByeAck, 0) }
-
-// ParseByeAck parses a ByeAck, whose body is empty.
-func ParseByeAck(flags uint8, body []byte) (ByeAck, error) {
-	d := decode(body, flags, 0)
-	return ByeAck{}, d.finish()
-}
 
 // HeartbeatLen is the length of a Heartbeat and of a HeartbeatAck in bytes,
 // header included. A datagram that carries one carries nothing else.

@@ -152,10 +152,6 @@ func (s *State) Lease() (l Lease, ok bool) {
 func (s *State) PutLease(l Lease) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.putLeaseLocked(l)
-}
-
-func (s *State) putLeaseLocked(l Lease) error {
 	if l.Incarnation.Generation == 0 || l.Incarnation.Node >= addr.FirstReserved {
 		return fmt.Errorf("put lease: %s is no incarnation", l.Incarnation)
 	}

@@ -90,7 +90,7 @@ func TestInitTwiceIsRefused(t *testing.T) {
 	if s.Identity() != id {
 		t.Errorf("identity %+v, want %+v", s.Identity(), id)
 	}
-	wantError(t, "join as host", s.Join(joinedOf(1, 1)), ErrRole)
+	wantError(t, "join as host", s.Join(joinedOf(clusterA)), ErrRole)
 	must(t, s.Close())
 }
 

@@ -87,11 +87,9 @@ func Open(dir string, opts Options) (*State, error) {
 type Joined struct {
 	Cluster addr.UUID
 	Node    addr.UUID // that the host has chosen; zero: as the directory was made
-	Term    uint64
 	// Secrets are at least the credentials and the keyring; with an
 	// operator's CA, the keyring.
 	Secrets map[SecretName][]byte
-	Lease   Lease // zero: granted later
 }
 
 // Join stores the data that a node received from its cluster. It may be called again,
@@ -111,16 +109,6 @@ func (s *State) Join(j Joined) error {
 	}
 	if err := s.putSecretsLocked(j.Secrets); err != nil {
 		return err
-	}
-	if j.Term != 0 {
-		if err := s.acceptTermLocked(j.Term); err != nil {
-			return fmt.Errorf("join: %w", err)
-		}
-	}
-	if j.Lease.Incarnation.Generation != 0 {
-		if err := s.putLeaseLocked(j.Lease); err != nil {
-			return err
-		}
 	}
 	id := s.id
 	id.Cluster = j.Cluster

@@ -32,11 +32,17 @@ func leaseOf(generation addr.Generation, term uint64) Lease {
 	}
 }
 
-func joinedOf(generation addr.Generation, term uint64) Joined {
-	return Joined{
-		Cluster: clusterA, Term: term, Lease: leaseOf(generation, term),
-		Secrets: map[SecretName][]byte{SecretCredentials: []byte("key and certificate"), SecretKeyring: []byte("gossip key")},
+func joinedOf(cluster addr.UUID) Joined {
+	return Joined{Cluster: cluster,
+		Secrets: map[SecretName][]byte{SecretCredentials: []byte("key and certificate"), SecretKeyring: []byte("gossip key")}}
+}
+
+// join stores what a node gets when it joins cluster A, and then its lease.
+func join(s *State, generation addr.Generation, term uint64) error {
+	if err := s.Join(joinedOf(clusterA)); err != nil {
+		return err
 	}
+	return s.PutLease(leaseOf(generation, term))
 }
 
 func must(t testing.TB, err error) {
@@ -70,7 +76,7 @@ func joinedNode(t testing.TB) (*memFS, *State) {
 	must(t, err)
 	_, err = s.NextEpoch()
 	must(t, err)
-	must(t, s.Join(joinedOf(3, 5)))
+	must(t, join(s, 3, 5))
 	must(t, s.PutMembers([]Member{{Incarnation: addr.Incarnation{Generation: 1}, UUID: addr.UUID{9}, Name: "host", Gossip: "10.0.0.1:7946", Addresses: []string{"10.0.0.1:7000"}}}))
 	return m, s
 }
@@ -144,13 +150,11 @@ func TestClusterNeverChanges(t *testing.T) {
 	_, s := joinedNode(t)
 	must(t, s.CheckCluster(clusterA))
 	wantError(t, "check", s.CheckCluster(clusterB), ErrOtherCluster, dir, clusterA.String(), clusterB.String(), "--state-dir")
-	j := joinedOf(9, 9)
-	j.Cluster = clusterB
-	wantError(t, "join", s.Join(j), ErrOtherCluster)
+	wantError(t, "join", s.Join(joinedOf(clusterB)), ErrOtherCluster)
 	if s.Term() != 5 {
 		t.Errorf("a refused join left term %d", s.Term())
 	}
-	must(t, s.Join(joinedOf(4, 6)))
+	must(t, join(s, 4, 6))
 }
 
 func TestPrepareKeepsTheUUID(t *testing.T) {
@@ -347,7 +351,7 @@ func (n *nodeIncarnation) live(fsys FS, round int) error {
 	}
 	n.epoch = e
 	generation, term := addr.Generation(round+1), uint64(10*round+1)
-	if err := s.Join(joinedOf(generation, term)); err != nil {
+	if err := join(s, generation, term); err != nil {
 		return err
 	}
 	n.id, n.term, n.lease = s.Identity(), term, generation

@@ -61,7 +61,7 @@ func TestDecodersStayInTheirBudget(t *testing.T) {
 		},
 		"Hello": body(wire.ParseHello), "HelloRefuse": body(wire.ParseHelloRefuse), "Connect": body(wire.ParseConnect),
 		"Accept": body(wire.ParseAccept), "Stream": body(wire.ParseStream), "Refuse": body(wire.ParseRefuse),
-		"Probe": body(wire.ParseProbe), "ProbeAck": body(wire.ParseProbeAck), "Bye": body(wire.ParseBye), "ByeAck": body(wire.ParseByeAck),
+		"Probe": body(wire.ParseProbe), "Bye": body(wire.ParseBye),
 		"Lease": body(wire.ParseLease), "Credit": body(wire.ParseCredit), "Close": body(wire.ParseClose), "Register": body(wire.ParseRegister),
 		"Registered": body(wire.ParseRegistered), "Unregister": body(wire.ParseUnregister), "Unregistered": body(wire.ParseUnregistered),
 		"Write": body(wire.ParseWrite), "Read": body(wire.ParseRead), "ReadData": body(wire.ParseReadData), "Done": body(wire.ParseDone),
