@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ func testIdentities(e *env) {
 }
 
 func testDialBothWays(e *env) {
-	e.a, e.b = e.connect(e.pair.B, e.pair.A)
+	e.a, e.b = connect(e.ctx, e, e.pair.B, e.pair.A)
 	s, r := e.stream()
 	s.Close()
 	e.wantEnd(r, nil)
@@ -90,7 +91,7 @@ func testProviderCloseReachesPeers(e *env) {
 	e.pair.B.Close()
 	soon(e, "end at the peer", e.a.Done())
 	var got *transport.CloseError
-	if !asCloseError(e.a.Err(), &got) || !got.Remote || got.Code != transport.CodeOK {
+	if !errors.As(e.a.Err(), &got) || !got.Remote || got.Code != transport.CodeOK {
 		e.Errorf("peer's session ended with %v, want a remote CodeOK", e.a.Err())
 	}
 	if d := time.Since(start); d > 2*time.Second {

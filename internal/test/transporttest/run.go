@@ -118,31 +118,8 @@ func runCase(t *testing.T, make func(t *testing.T) Pair, run func(*env)) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	e := &env{T: t, pair: p, ctx: ctx}
-	e.a, e.b = e.connect(p.A, p.B)
+	e.a, e.b = connect(ctx, t, p.A, p.B)
 	run(e)
-}
-
-// connect dials from one provider to the other.
-func (e *env) connect(from, to transport.Provider) (dialed, accepted transport.Session) {
-	e.Helper()
-	type result struct {
-		s   transport.Session
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		s, err := to.Accept(e.ctx)
-		done <- result{s, err}
-	}()
-	dialed, err := from.Dial(e.ctx, to.Addr())
-	if err != nil {
-		e.Fatalf("dial: %v", err)
-	}
-	r := <-done
-	if r.err != nil {
-		e.Fatalf("accept: %v", r.err)
-	}
-	return dialed, r.s
 }
 
 // open opens a stream from A to B.
@@ -235,6 +212,14 @@ func soon[T any](e *env, what string, ch <-chan T) T {
 	case <-e.ctx.Done():
 		e.Fatalf("%s: did not happen", what)
 		panic("unreachable")
+	}
+}
+
+// done waits for the end of an async call that must not fail.
+func (e *env) done(what string, call <-chan error) {
+	e.Helper()
+	if err := soon(e, what, call); err != nil {
+		e.Errorf("%s: %v", what, err)
 	}
 }
 

@@ -1,15 +1,11 @@
 package transporttest
 
 import (
-	"errors"
 	"strings"
 	"time"
 
 	"github.com/fabricd/fabricd/internal/transport"
 )
-
-// asCloseError is errors.As for a *transport.CloseError.
-func asCloseError(err error, target **transport.CloseError) bool { return errors.As(err, target) }
 
 func testDatagrams(e *env) {
 	p := []byte("to b")

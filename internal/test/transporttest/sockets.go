@@ -13,13 +13,17 @@ import (
 // Connect returns both ends of a session from a to b.
 func Connect(t testing.TB, a, b transport.Provider) (from, to transport.Session) {
 	t.Helper()
-	from, err := a.Dial(t.Context(), b.Addr())
+	return connect(t.Context(), t, a, b)
+}
+
+func connect(ctx context.Context, t testing.TB, a, b transport.Provider) (from, to transport.Session) {
+	t.Helper()
+	from, err := a.Dial(ctx, b.Addr())
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("dial: %v", err)
 	}
-	to, err = b.Accept(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	if to, err = b.Accept(ctx); err != nil {
+		t.Fatalf("accept: %v", err)
 	}
 	return from, to
 }

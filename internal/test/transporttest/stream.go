@@ -29,9 +29,7 @@ func testStreamOrder(e *env) {
 		return nil
 	})
 	e.wantEnd(e.accept(), data)
-	if err := soon(e, "writes", sent); err != nil {
-		e.Errorf("write: %v", err)
-	}
+	e.done("writes", sent)
 }
 
 func testEndAfterData(e *env) {
@@ -163,9 +161,7 @@ func testWriteDeadline(e *env) {
 		return err
 	})
 	e.wantEnd(r, append(make([]byte, took), 'z'))
-	if err := soon(e, "write without deadline", rest); err != nil {
-		e.Errorf("write without deadline: %v", err)
-	}
+	e.done("write without deadline", rest)
 }
 
 func testTryWrite(e *env) {
@@ -223,9 +219,7 @@ func testIndependence(e *env) {
 		return err
 	})
 	e.wantEnd(e.accept(), data)
-	if err := soon(e, "write", sent); err != nil {
-		e.Errorf("write beside a full stream: %v", err)
-	}
+	e.done("write beside a full stream", sent)
 	full.Cancel()
 }
 
@@ -280,14 +274,28 @@ func testStreamsInOrder(e *env) {
 }
 
 func testStreamCredit(e *env) {
+	testCredit(e, func(s transport.SendStream) {
+		s.Close()
+		e.wantEnd(e.accept(), []byte("x"))
+	})
+}
+
+func testCanceledStreamCredit(e *env) {
+	testCredit(e, func(s transport.SendStream) {
+		e.accept().Cancel()
+		s.Cancel()
+	})
+}
+
+// testCredit opens more streams than the limit, and ends each.
+func testCredit(e *env, end func(transport.SendStream)) {
 	for i := range 3 * e.pair.MaxStreams {
 		s, err := e.a.OpenStream(e.ctx)
 		if err != nil {
 			e.Fatalf("stream %d of limit %d: %v", i, e.pair.MaxStreams, err)
 		}
 		e.write(s, []byte("x"))
-		s.Close()
-		e.wantEnd(e.accept(), []byte("x"))
+		end(s)
 	}
 }
 
@@ -305,19 +313,5 @@ func testStreamLimit(e *env) {
 	waiting := async(func() error { _, err := e.a.OpenStream(e.ctx); return err })
 	open[0].Close()
 	e.wantEnd(e.accept(), []byte("x"))
-	if err := soon(e, "open stream", waiting); err != nil {
-		e.Errorf("open after a stream ended: %v", err)
-	}
-}
-
-func testCanceledStreamCredit(e *env) {
-	for i := range 3 * e.pair.MaxStreams {
-		s, err := e.a.OpenStream(e.ctx)
-		if err != nil {
-			e.Fatalf("stream %d of limit %d: %v", i, e.pair.MaxStreams, err)
-		}
-		e.write(s, []byte("x"))
-		e.accept().Cancel()
-		s.Cancel()
-	}
+	e.done("open after a stream ended", waiting)
 }
