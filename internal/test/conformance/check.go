@@ -297,6 +297,14 @@ func (c *check) want(err error, errno syscall.Errno) {
 	}
 }
 
+// is checks a result.
+func is[T comparable](c *check, what string, got, want T) {
+	c.Helper()
+	if got != want {
+		c.Errorf("%s: %v (%#[2]v), want %v (%#[3]v)", what, got, want)
+	}
+}
+
 // errOf returns the error of a call with one other result.
 func errOf[T any](_ T, err error) error { return err }
 

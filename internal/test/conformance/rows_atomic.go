@@ -178,9 +178,7 @@ var postOrderRows = []row{
 			c.must(near.Add64(r.off, 1))
 		}
 		c.fence(near, fabric.InitSelf)
-		if got := fabric.LoadUint64(r.mem); got != 2000 {
-			c.Errorf("the word is %d", got)
-		}
+		is(c, "the word", fabric.LoadUint64(r.mem), 2000)
 	}},
 	{call: "post", name: "CONNECTED/between transfers=in order", conn: func(c *check, near, far end) {
 		r := c.window(far, 1, rw)

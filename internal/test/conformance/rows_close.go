@@ -70,9 +70,7 @@ var closeRows = slices.Concat(
 			got := make([]byte, sent+1)
 			n, err := far.Recv(c.ctx, got)
 			c.want(err, syscall.ECONNRESET)
-			if n != sent {
-				c.Errorf("received %d of %d bytes", n, sent)
-			}
+			is(c, "received bytes", n, sent)
 		}},
 		{call: "close", name: "CONNECTED/send given up, peer receives later=delivered", conn: func(c *check, near, far end) {
 			want := pattern(16<<20, 23)
@@ -167,17 +165,13 @@ var nodeRows = []row{
 	{call: "get_nodeIDs", name: "from another node=same nodes, other self", check: func(c *check) {
 		ids, self, err := c.site.App(1, true).Nodes()
 		c.want(err, ok)
-		if fmt.Sprint(ids, self) != "[0 1] 1" {
-			c.Errorf("got %v, self %d", ids, self)
-		}
+		is(c, "nodes and self", fmt.Sprint(ids, self), "[0 1] 1")
 	}},
 	{call: "get_nodeIDs", name: "node lost=without it", alone: true, only: []Pair{Across}, check: func(c *check) {
 		c.kill()
 		ids, self, err := c.near.Nodes()
 		c.want(err, ok)
-		if fmt.Sprint(ids, self) != "[0] 0" {
-			c.Errorf("got %v, self %d", ids, self)
-		}
+		is(c, "nodes and self", fmt.Sprint(ids, self), "[0] 0")
 	}},
 	{call: "get_nodeIDs", name: "application closed=EBADF", check: func(c *check) {
 		app := c.site.App(0, true)

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"syscall"
@@ -30,9 +31,7 @@ var connectRows = slices.Concat([]row{
 		result := c.start(func() error { port, err := near.Connect(c.ctx, at); got <- port; return err })
 		c.accept(listener)
 		c.want(<-result, ok)
-		if p := <-got; p != want {
-			c.Errorf("connect returned %d, want %d", p, want)
-		}
+		is(c, "the port of connect", <-got, want)
 	}},
 	{call: "connect", name: "UNBOUND/port 0=EINVAL", check: func(c *check) { c.refused(c.unbound(), fabric.Addr{Node: c.far.ID()}, syscall.EINVAL) }},
 	{call: "connect", name: "UNBOUND/no such node=ENODEV", check: func(c *check) { c.refused(c.unbound(), fabric.Addr{Node: absent, Port: 1}, syscall.ENODEV) }},
@@ -76,9 +75,7 @@ var connectRows = slices.Concat([]row{
 		c.want(errOf(e.Bind(0)), syscall.EINVAL)
 		listener, at := c.listeningOn(c.far, 1)
 		c.dial(e, listener, at)
-		if got := e.LocalAddr().Port; got != port {
-			c.Errorf("connected from %d, want %d", got, port)
-		}
+		is(c, "the port", e.LocalAddr().Port, port)
 	}},
 	{call: "connect", name: "UNBOUND/no such node=stays UNBOUND", check: func(c *check) {
 		e := c.unbound()
@@ -98,9 +95,7 @@ var connectRows = slices.Concat([]row{
 	}},
 	{call: "connect", name: "completes at accept=not before", check: func(c *check) {
 		near, listener := c.connecting()
-		if got := c.revents(near, fabric.PollOut); got != 0 {
-			c.Errorf("revents %#x before accept", got)
-		}
+		is(c, "revents before accept", c.revents(near, fabric.PollOut), 0)
 		c.want(errOf(near.TryConnect(listener.LocalAddr())), syscall.EINPROGRESS)
 		c.accept(listener)
 		c.await(near, fabric.PollOut)
@@ -262,9 +257,7 @@ var acceptRows = slices.Concat([]row{
 			c.await(listener, fabric.PollIn)
 			c.request(second, at)
 			for i, e := range []end{first, second} {
-				if got := c.accept(listener).RemoteAddr(); got != e.LocalAddr() {
-					c.Errorf("accept %d: %v, want %v", i, got, e.LocalAddr())
-				}
+				is(c, fmt.Sprintf("accept %d", i), c.accept(listener).RemoteAddr(), e.LocalAddr())
 			}
 		}
 		c.want(errOf(listener.TryAccept()), syscall.EAGAIN)
@@ -295,9 +288,7 @@ var acceptRows = slices.Concat([]row{
 		c.closeEnd(near)
 		next := c.bound()
 		c.request(next, listener.LocalAddr())
-		if got := c.accept(listener).RemoteAddr(); got != next.LocalAddr() {
-			c.Errorf("accepted %v, want %v", got, next.LocalAddr())
-		}
+		is(c, "accepted", c.accept(listener).RemoteAddr(), next.LocalAddr())
 	}},
 	{call: "accept", name: "LISTENING/requester timed out, without SYNC=EAGAIN", alone: true, wait: brief, check: func(c *check) {
 		_, listener, result := c.startedConnect()

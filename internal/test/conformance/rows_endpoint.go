@@ -16,9 +16,7 @@ var openRows = []row{
 		if got := e.LocalAddr(); got.Port != 0 || got.Node != c.near.ID() {
 			c.Errorf("local address %v, want port 0 of node %d", got, c.near.ID())
 		}
-		if got := e.RemoteAddr(); got != (fabric.Addr{}) {
-			c.Errorf("remote address %v, want none", got)
-		}
+		is(c, "remote address", e.RemoteAddr(), (fabric.Addr{}))
 	}},
 	{call: "open", name: "two endpoints=independent", check: func(c *check) {
 		one, other := c.bound(), c.unbound()
@@ -50,20 +48,14 @@ var bindRows = slices.Concat([]row{
 		}
 	}},
 	{call: "bind", name: "UNBOUND/0=32768 on a fresh node", alone: true, check: func(c *check) {
-		if got := c.bind(c.unbound(), 0); got != fabric.FirstEphemeral {
-			c.Errorf("got %d", got)
-		}
+		is(c, "the port", c.bind(c.unbound(), 0), fabric.FirstEphemeral)
 	}},
 	{call: "bind", name: "UNBOUND/0=lowest free port", alone: true, check: func(c *check) {
 		a, b := c.unbound(), c.unbound()
 		first, second := c.bind(a, 0), c.bind(b, 0)
-		if second != first+1 {
-			c.Errorf("got %d after %d", second, first)
-		}
+		is(c, "the second port", second, first+1)
 		c.closeEnd(a)
-		if got := c.bind(c.unbound(), 0); got != first {
-			c.Errorf("got %d, want %d, which was freed", got, first)
-		}
+		is(c, "the port that was freed", c.bind(c.unbound(), 0), first)
 	}},
 	{call: "bind", name: "UNBOUND/65535=ok", check: func(c *check) { c.bind(c.unbound(), 65535) }},
 	{call: "bind", name: "UNBOUND/1023 with privilege=ok", check: func(c *check) { c.bind(c.unbound(), 1023) }},

@@ -95,9 +95,7 @@ func (e *ending) disconnectedRows() []row {
 		e.fails("accept", "", syscall.EINVAL, acceptAny),
 		e.fails("close", "", ok, closeAny),
 		e.row("poll", "", "POLLHUP", func(c *check, near end) {
-			if got := c.revents(near, fabric.PollIn); got != fabric.PollHup {
-				c.Errorf("revents %#x", got)
-			}
+			is(c, "revents", c.revents(near, fabric.PollIn), fabric.PollHup)
 		}),
 		e.row("bind", "/its port", "ok", func(c *check, near end) {
 			c.want(errOf(c.unbound().Bind(near.LocalAddr().Port)), ok)

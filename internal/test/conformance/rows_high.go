@@ -20,9 +20,7 @@ func highRows() []row {
 		{call: "register", name: "CONNECTED/hint above 2^62 is free=hint", conn: func(c *check, near, _ end) {
 			got, err := near.Register(c.alloc(c.near, 1), 1<<62+64*page, rw, 0)
 			c.want(err, ok)
-			if got != 1<<62+64*page {
-				c.Errorf("got %#x", got)
-			}
+			is(c, "the offset", got, 1<<62+64*page)
 		}},
 		{call: "register", name: "CONNECTED/fixed over a window at the highest offset=EADDRINUSE", conn: func(c *check, near, _ end) {
 			c.windowAt(near, 1, highest, rw)
@@ -36,9 +34,7 @@ func highRows() []row {
 		{call: "mmap", name: "CONNECTED/window at the highest offset=ok", only: local, conn: func(c *check, near, far end) {
 			w := c.windowAt(far, 1, highest, rw)
 			fabric.StoreUint64(c.mapping(near, w.off, rw).Bytes(), 8)
-			if got := fabric.LoadUint64(w.mem); got != 8 {
-				c.Errorf("the window's memory has %d", got)
-			}
+			is(c, "the window's memory", fabric.LoadUint64(w.mem), 8)
 		}},
 		{call: "fence_signal", name: "CONNECTED/word at the highest offset=stored", conn: func(c *check, near, far end) {
 			w := c.windowAt(far, 1, highest, rw)
@@ -56,9 +52,7 @@ func highRows() []row {
 			w := c.windowAt(far, 1, highest, rw)
 			c.want(errOf(a.do(c.ctx, near, w.off+page-8, 3)), ok)
 			c.fence(near, fabric.InitSelf)
-			if got := fabric.LoadUint64(w.mem[page-8:]); got != 3 {
-				c.Errorf("the word is %d", got)
-			}
+			is(c, "the word", fabric.LoadUint64(w.mem[page-8:]), 3)
 		}})
 	}
 	return rows

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"syscall"
@@ -123,9 +124,7 @@ var sendRows = slices.Concat(
 		{call: "send", name: "CONNECTED/context done, room=ok", conn: func(c *check, near, far end) {
 			n, err := near.Send(done(), []byte("fits"))
 			c.want(err, ok)
-			if n != 4 {
-				c.Errorf("sent %d bytes", n)
-			}
+			is(c, "sent bytes", n, 4)
 			c.recv(far, "fits")
 		}},
 	},
@@ -145,9 +144,7 @@ var recvRows = slices.Concat(
 		{call: "recv", name: "CONNECTED/nothing there, no block=0", conn: func(c *check, near, _ end) {
 			n, err := near.TryRecv(make([]byte, 8))
 			c.want(err, ok)
-			if n != 0 {
-				c.Errorf("received %d bytes", n)
-			}
+			is(c, "received bytes", n, 0)
 		}},
 		{call: "recv", name: "CONNECTED/less there than asked, no block=what is there", conn: func(c *check, near, far end) {
 			c.send(far, "abc")
@@ -253,9 +250,7 @@ const inOut = fabric.PollIn | fabric.PollOut
 // polls is a row about the events that poll reports for an endpoint at once.
 func polls(name string, e func(c *check) end, ask, want fabric.Events) row {
 	return row{call: "poll", name: name, check: func(c *check) {
-		if got := c.revents(e(c), ask); got != want {
-			c.Errorf("revents %#x, want %#x", got, want)
-		}
+		is(c, "revents", c.revents(e(c), ask), want)
 	}}
 }
 
@@ -290,9 +285,7 @@ var pollRows = []row{
 	}, inOut, 0),
 	{call: "poll", name: "DISCONNECTED=POLLHUP without POLLIN", check: func(c *check) {
 		// POLLOUT is the driver's choice here.
-		if got := c.revents(c.disconnected(""), fabric.PollIn); got != fabric.PollHup {
-			c.Errorf("revents %#x", got)
-		}
+		is(c, "revents", c.revents(c.disconnected(""), fabric.PollIn), fabric.PollHup)
 	}},
 	polls("DISCONNECTED/nothing asked=POLLHUP", func(c *check) end { return c.disconnected("") }, 0, fabric.PollHup),
 	polls("DISCONNECTED/data left=POLLIN|POLLHUP", func(c *check) end { return c.disconnected("left") },
@@ -307,9 +300,7 @@ var pollRows = []row{
 		e, l := c.connecting()
 		c.accept(l)
 		c.await(e, fabric.PollOut)
-		if got := c.revents(e, inOut); got != fabric.PollOut {
-			c.Errorf("revents %#x", got)
-		}
+		is(c, "revents", c.revents(e, inOut), fabric.PollOut)
 	}},
 	{call: "poll", name: "CONNECTING/refused=POLLOUT", check: func(c *check) {
 		e := c.unbound()
@@ -354,21 +345,15 @@ var pollRows = []row{
 		}
 		n, err := c.near.Poll(c.ctx, items)
 		c.want(err, ok)
-		if n != 4 {
-			c.Errorf("returned %d, want 4", n)
-		}
+		is(c, "poll", n, 4)
 		for i, want := range []fabric.Events{fabric.PollIn, 0, 0, fabric.PollHup, 0, fabric.PollErr, fabric.PollNval} {
-			if items[i].Revents != want {
-				c.Errorf("item %d: revents %#x, want %#x", i, items[i].Revents, want)
-			}
+			is(c, fmt.Sprintf("revents of item %d", i), items[i].Revents, want)
 		}
 	}},
 	{call: "poll", name: "level-triggered=the same again", check: func(c *check) {
 		e := readable(c)
 		for range 3 {
-			if got := c.revents(e, fabric.PollIn); got != fabric.PollIn {
-				c.Errorf("revents %#x", got)
-			}
+			is(c, "revents", c.revents(e, fabric.PollIn), fabric.PollIn)
 		}
 	}},
 	{call: "poll", name: "time passes=0", check: func(c *check) {

@@ -60,17 +60,13 @@ var registerRows = slices.Concat(
 		{call: "register", name: "CONNECTED/hint is free=hint", conn: func(c *check, near, _ end) {
 			got, err := near.Register(c.alloc(c.near, 1), 0x10000, rw, 0)
 			c.want(err, ok)
-			if got != 0x10000 {
-				c.Errorf("got %#x", got)
-			}
+			is(c, "the offset", got, 0x10000)
 		}},
 		{call: "register", name: "CONNECTED/hint is taken=chosen offset", conn: func(c *check, near, _ end) {
 			c.windowAt(near, 1, 0x10000, rw)
 			got, err := near.Register(c.alloc(c.near, 1), 0x10000, rw, 0)
 			c.want(err, ok)
-			if got != fabric.FirstOffset {
-				c.Errorf("got %#x", got)
-			}
+			is(c, "the offset", got, fabric.FirstOffset)
 		}},
 		{call: "register", name: "CONNECTED/chosen offset=lowest free", conn: func(c *check, near, _ end) {
 			first := c.window(near, 1, rw)
@@ -306,13 +302,9 @@ var mmapRows = slices.Concat(
 			w := c.window(far, 2, rw)
 			m := c.mapping(near, w.off+page, rw)
 			fabric.StoreUint64(m.Bytes(), 1)
-			if got := fabric.LoadUint64(w.mem[page:]); got != 1 {
-				c.Errorf("the peer loads %d", got)
-			}
+			is(c, "the peer loads", fabric.LoadUint64(w.mem[page:]), 1)
 			fabric.StoreUint64(w.mem[page+8:], 2)
-			if got := fabric.LoadUint64(m.Bytes()[8:]); got != 2 {
-				c.Errorf("the mapping has %d", got)
-			}
+			is(c, "the mapping", fabric.LoadUint64(m.Bytes()[8:]), 2)
 		}},
 		{call: "mmap", name: "CONNECTED/RMA into the window=seen through the mapping", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
@@ -341,9 +333,7 @@ var mmapRows = slices.Concat(
 			other := c.mapping(near, w.off, rw)
 			c.want(one.Close(), ok)
 			fabric.StoreUint64(other.Bytes(), 3)
-			if got := fabric.LoadUint64(w.mem); got != 3 {
-				c.Errorf("the window's memory has %d", got)
-			}
+			is(c, "the window's memory", fabric.LoadUint64(w.mem), 3)
 		}},
 		{call: "munmap", name: "after close of the endpoint=ok", only: local, conn: func(c *check, near, far end) {
 			w := c.window(far, 1, rw)
@@ -357,13 +347,9 @@ var mmapRows = slices.Concat(
 // stillMapped checks that memory has want, and takes another value.
 func (c *check) stillMapped(mem []byte, want uint64) {
 	c.Helper()
-	if got := fabric.LoadUint64(mem); got != want {
-		c.Errorf("the mapping has %d, want %d", got, want)
-	}
+	is(c, "the mapping", fabric.LoadUint64(mem), want)
 	fabric.StoreUint64(mem, want+1)
-	if got := fabric.LoadUint64(mem); got != want+1 {
-		c.Errorf("the mapping has %d, want %d", got, want+1)
-	}
+	is(c, "the mapping", fabric.LoadUint64(mem), want+1)
 }
 
 // stays checks that near's mapping of far's memory survives the close of ends,
@@ -381,7 +367,5 @@ func stays(c *check, near, far, ends end) {
 	}
 	c.await(far, fabric.PollHup)
 	c.stillMapped(m.Bytes(), 6)
-	if got := fabric.LoadUint64(w.mem); got != 7 {
-		c.Errorf("the window's memory has %d", got)
-	}
+	is(c, "the window's memory", fabric.LoadUint64(w.mem), 7)
 }

@@ -49,9 +49,7 @@ var wordRows = []row{
 		w, err := fabric.Word64At(m.Bytes(), 0)
 		c.must(err)
 		fabric.StoreUint64(r.mem, 6)
-		if got := w.Load(); got != 6 {
-			c.Errorf("got %d", got)
-		}
+		is(c, "the word", w.Load(), 6)
 	}},
 	{call: "word", name: "mapping, unaligned=EINVAL", only: []Pair{SameNode, SameApp}, conn: func(c *check, near, far end) {
 		m := c.mapping(near, c.window(far, 1, rw).off, rw)
