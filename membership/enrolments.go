@@ -61,8 +61,7 @@ type enrolments map[addr.UUID]*Enrolment
 func (all *enrolments) clone() enrolments {
 	c := make(enrolments, len(*all))
 	for u, e := range *all {
-		copied := *e
-		c[u] = &copied
+		c[u] = new(*e)
 	}
 	return c
 }

@@ -56,8 +56,7 @@ there are.`,
 		d := diagnosis{Findings: doctor.Judge(c, facts)}
 		d.Healthy = doctor.Healthy(d.Findings)
 		if plan > 0 {
-			p := doctor.PlanFor(plan, daemon.CostsOf(c), facts)
-			d.Plan = &p
+			d.Plan = new(doctor.PlanFor(plan, daemon.CostsOf(c), facts))
 		}
 		if err := d.print(a.stdout, asJSON); err != nil {
 			return err

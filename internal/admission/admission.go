@@ -13,8 +13,10 @@
 package admission
 
 import (
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -82,14 +84,7 @@ func (t *Table[K]) Len() int { return len(t.strangers.entries) + len(t.members.e
 
 // Keys returns all keys with a slot, in no order.
 func (t *Table[K]) Keys() []K {
-	out := make([]K, 0, t.Len())
-	for k := range t.strangers.entries {
-		out = append(out, k)
-	}
-	for k := range t.members.entries {
-		out = append(out, k)
-	}
-	return out
+	return slices.AppendSeq(slices.Collect(maps.Keys(t.strangers.entries)), maps.Keys(t.members.entries))
 }
 
 // AddressOf returns the IP address in a, the zero Addr if there is none. All peers without one

@@ -83,8 +83,7 @@ func auditToken(c Config, text string) error {
 	o, uid := c.JoinToken.options(nil), uint32(os.Getuid())
 	made := Token{Uses: int(o.MaxUses)}
 	if o.TTL > 0 {
-		expires := time.Now().Add(o.TTL).UTC()
-		made.Expires = &expires
+		made.Expires = new(time.Now().Add(o.TTL).UTC())
 	}
 	log := audit.New(audit.Config{At: c.Name, Out: out})
 	log.Write(audit.Event{Event: audit.TokenCreated, Token: token.ID.String(), UID: &uid, PID: int32(os.Getpid()),

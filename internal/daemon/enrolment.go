@@ -102,8 +102,7 @@ func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
 		x.ID, x.Generation, x.State = &n.Incarnation.Node, n.Incarnation.Generation, n.State.String()
 	}
 	if !e.Banned.IsZero() {
-		banned := e.Banned.UTC()
-		x.Banned, x.State = &banned, stateBanned
+		x.Banned, x.State = new(e.Banned.UTC()), stateBanned
 	}
 	return x
 }

@@ -321,8 +321,7 @@ func eventOf(ev membership.Event, n membership.Node, now time.Time) NodeEvent {
 	}
 	e := NodeEvent{Time: now, Event: names[ev.Kind], Reason: string(ev.Reason), Detail: ev.Detail}
 	if ev.Kind != membership.EventHost {
-		info := infoOf(n)
-		e.Node = &info
+		e.Node = new(infoOf(n))
 	}
 	return e
 }

@@ -135,8 +135,7 @@ func (d *Daemon) CreateToken(lifetime time.Duration, uses int, labels ...string)
 	}
 	t := Token{Token: made.Text(), ID: made.ID.String(), Uses: uses}
 	if lifetime > 0 {
-		expires := d.clock.Now().Add(lifetime).UTC()
-		t.Expires = &expires
+		t.Expires = new(d.clock.Now().Add(lifetime).UTC())
 	}
 	d.audit.Write(audit.Event{Event: audit.TokenCreated, Token: t.ID, Text: t.bounds(labels)})
 	return t, nil

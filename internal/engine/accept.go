@@ -334,8 +334,7 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	if e.state != core.Unbound {
 		return false
 	}
-	from := r.from
-	e.peer = &from
+	e.peer = new(r.from)
 	c.peer = r.frame.Conn
 	c.out.raise(r.frame.Limit)
 	c.mu.Lock()

@@ -1,12 +1,14 @@
 package gossip
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -390,12 +392,7 @@ func (g *Gossip) SetKeys(keys [][]byte) error {
 }
 
 func containsKey(keys [][]byte, k []byte) bool {
-	for _, x := range keys {
-		if string(x) == string(k) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(keys, func(x []byte) bool { return bytes.Equal(x, k) })
 }
 
 // Leave tells the others that this member leaves, first with its flag and then

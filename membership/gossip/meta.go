@@ -3,6 +3,7 @@ package gossip
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/codec"
@@ -104,12 +105,7 @@ func putWords(e *codec.Encoder, list []string) {
 }
 
 func printable(b []byte) bool {
-	for _, c := range b {
-		if c <= ' ' || c > '~' {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(b, func(c byte) bool { return c <= ' ' || c > '~' })
 }
 
 // DecodeMeta decodes an encoding that fills b exactly. It keeps no reference

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -126,10 +128,7 @@ func (t *packetTransport) DialAddressTimeout(a memberlist.Address, timeout time.
 func (t *packetTransport) Shutdown() error {
 	t.mu.Lock()
 	t.closed = true
-	open := make([]*stream, 0, len(t.streams))
-	for s := range t.streams {
-		open = append(open, s)
-	}
+	open := slices.Collect(maps.Keys(t.streams))
 	t.mu.Unlock()
 
 	t.cancel()

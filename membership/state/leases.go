@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -63,12 +64,7 @@ func (d *digest) toggle(g verdict.Lease) {
 func (l *Leases) All() []verdict.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := make([]verdict.Lease, 0, len(l.grants))
-	for _, g := range l.grants {
-		list = append(list, g)
-	}
-	slices.SortFunc(list, func(a, b verdict.Lease) int { return int(a.ID) - int(b.ID) })
-	return list
+	return slices.SortedFunc(maps.Values(l.grants), func(a, b verdict.Lease) int { return int(a.ID) - int(b.ID) })
 }
 
 // Cursor returns the allocation cursor that was last stored.
@@ -196,10 +192,7 @@ func (l *Leases) storeLocked(next leaseMeta, grants []verdict.Lease) error {
 // rewriteLocked writes a whole new file with the table in memory, changed by
 // grants.
 func (l *Leases) rewriteLocked(next leaseMeta, grants []verdict.Lease) error {
-	all := make(map[addr.NodeID]verdict.Lease, len(l.grants)+len(grants))
-	for id, g := range l.grants {
-		all[id] = g
-	}
+	all := maps.Clone(l.grants)
 	for _, g := range grants {
 		all[g.ID] = g
 	}
@@ -208,11 +201,7 @@ func (l *Leases) rewriteLocked(next leaseMeta, grants []verdict.Lease) error {
 	if err != nil {
 		return writeError(l.path, err)
 	}
-	list := make([]verdict.Lease, 0, len(all))
-	for _, g := range all {
-		list = append(list, g)
-	}
-	err = file.update(next, list)
+	err = file.update(next, slices.Collect(maps.Values(all)))
 	if err == nil {
 		err = l.fs.Rename(tmp, l.path)
 	}

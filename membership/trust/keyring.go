@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // GossipKeyBytes is the length of a gossip key: AES-256.
@@ -119,12 +120,7 @@ func (r Keyring) Remove(version uint32) (Keyring, error) {
 }
 
 func (r Keyring) find(version uint32) int {
-	for i, k := range r.keys {
-		if k.Version == version {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(r.keys, func(k GossipKey) bool { return k.Version == version })
 }
 
 // Encode returns the keyring for its file and for joining nodes: per key the

@@ -228,8 +228,7 @@ func (s *TokenStore) Encode() []byte {
 		}
 		j := tokenJSON{ID: e.ID.String(), Label: e.Label, Created: e.Created.Unix(), MaxUses: e.MaxUses, Uses: e.Uses, Labels: e.Labels, Verifier: e.verifier[:]}
 		if !e.Expires.IsZero() {
-			expires := e.Expires.Unix()
-			j.Expires = &expires
+			j.Expires = new(e.Expires.Unix())
 		}
 		list = append(list, j)
 	}

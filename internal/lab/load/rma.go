@@ -198,7 +198,7 @@ func (o *operator) announce(op Operation, sync bool) {
 func (o *operator) done(n uint64, status string, bad int) {
 	r := &history.RMADone{ConnEnd: o.e.ID, Op: n, Status: status}
 	if bad >= 0 {
-		r.Bad = at(int64(bad))
+		r.Bad = new(int64(bad))
 	}
 	o.e.env.Put(r)
 }

@@ -50,7 +50,7 @@ func (e *End) take(n int64, then func(n int64) Step) Step {
 	return recvFull(int(n), func(r Result) Step {
 		got := &history.Received{ConnEnd: e.ID, Range: history.Range{To: int64(len(r.Data))}}
 		if bad := verify(r.Data, e.ID.Other(), 0); bad >= 0 {
-			got.Bad = at(int64(bad))
+			got.Bad = new(int64(bad))
 		}
 		if len(r.Data) > 0 {
 			e.env.Put(got)
@@ -70,7 +70,7 @@ func (e *End) takeEnd(n int64) Step {
 // nothing records bytes from pos on that the peer never sent.
 func (e *End) nothing(pos int64, r Result) Step {
 	if n := int64(len(r.Data)); n > 0 {
-		e.env.Put(&history.Received{ConnEnd: e.ID, Range: history.Range{From: pos, To: pos + n}, Bad: at(pos)})
+		e.env.Put(&history.Received{ConnEnd: e.ID, Range: history.Range{From: pos, To: pos + n}, Bad: new(pos)})
 	}
 	return ended(r)
 }

@@ -86,7 +86,7 @@ func (v *receiver) got(r Result) Step {
 	to := v.pos + int64(len(r.Data))
 	if bad := verify(r.Data, v.e.ID.Other(), v.pos); bad >= 0 {
 		v.t.flush()
-		v.e.env.Put(&history.Received{ConnEnd: v.e.ID, Range: history.Range{From: v.pos, To: to}, Bad: at(v.pos + int64(bad))})
+		v.e.env.Put(&history.Received{ConnEnd: v.e.ID, Range: history.Range{From: v.pos, To: to}, Bad: new(v.pos + int64(bad))})
 		v.t.skip(to)
 	} else {
 		v.t.add(v.pos, to, r.Now)
@@ -101,8 +101,6 @@ func (v *receiver) got(r Result) Step {
 	}
 	return v.next(r)
 }
-
-func at(pos int64) *int64 { return &pos }
 
 // A recorder writes adjacent ranges as one record, not later than recordEvery after the
 // first of them if more come.

@@ -3,8 +3,10 @@ package network
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -169,10 +171,7 @@ func (p *Sessions) Panicked(peer string, err error, stack []byte) {
 func (p *Sessions) End() {
 	p.mu.Lock()
 	p.closed = true
-	open := make([]transport.Session, 0, len(p.open))
-	for s := range p.open {
-		open = append(open, s)
-	}
+	open := slices.Collect(maps.Keys(p.open))
 	p.mu.Unlock()
 	p.stop()
 	for _, s := range open {
