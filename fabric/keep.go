@@ -93,14 +93,7 @@ func (k *keeper) close() error {
 }
 
 // ended reports whether n has ended, with its fabricd or by Close.
-func ended(n *Node) bool {
-	select {
-	case <-n.Done():
-		return true
-	default:
-		return false
-	}
-}
+func ended(n *Node) bool { return wait.Over(n.Done()) }
 
 // The pauses between attempts to reach a fabricd or a node that is away.
 const (

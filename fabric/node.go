@@ -9,6 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/hook"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A Node is an application's access to the node it runs on. All applications of
@@ -58,10 +59,8 @@ func (n *Node) Cluster() UUID { return n.session.Self().Cluster }
 // this node's own ID (scif_get_nodeIDs). The caller owns ids. After the end of
 // n it fails with EBADF.
 func (n *Node) Nodes() (ids []NodeID, self NodeID, err error) {
-	select {
-	case <-n.session.Done():
+	if wait.Over(n.session.Done()) {
 		return nil, 0, n.fail("get_nodeIDs", status.BadFD)
-	default:
 	}
 	ids, self, err = n.session.Nodes()
 	return ids, self, n.fail("get_nodeIDs", err)

@@ -64,10 +64,8 @@ func infoOf(s attach.Service) ServiceInfo {
 // by node. The caller owns the slice. It fails with EOPNOTSUPP if the node is too old to
 // know names, and with EBADF after the end of n.
 func (n *Node) Services() ([]ServiceInfo, error) {
-	select {
-	case <-n.session.Done():
+	if wait.Over(n.session.Done()) {
 		return nil, n.fail("services", status.BadFD)
-	default:
 	}
 	list, err := n.session.Services()
 	if err != nil {

@@ -3,6 +3,8 @@ package membership
 import (
 	"context"
 	"sync"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A loop is the goroutine that owns an agent's state, and the others that the agent waits for.
@@ -36,11 +38,4 @@ func (l *loop) post(f func()) bool {
 }
 
 // hasDeparted reports whether a Leave is confirmed.
-func (l *loop) hasDeparted() bool {
-	select {
-	case <-l.departed:
-		return true
-	default:
-		return false
-	}
-}
+func (l *loop) hasDeparted() bool { return wait.Over(l.departed) }

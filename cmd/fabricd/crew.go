@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A process is one child of a crew.
@@ -131,14 +133,7 @@ func (p *process) terminate(ctx context.Context) (time.Duration, error) {
 }
 
 // running reports whether p has not ended.
-func (p *process) running() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) running() bool { return !wait.Over(p.done) }
 
 // tail returns the last lines that p logged.
 func (p *process) tail(lines int) (string, error) {

@@ -35,6 +35,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/client"
 	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/hook"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A Config configures the node. Only StateDir is needed, and Join and
@@ -235,14 +236,7 @@ func (n *Node) App() (*fabric.Node, error) {
 }
 
 // ended reports whether app was closed.
-func ended(app *fabric.Node) bool {
-	select {
-	case <-app.Done():
-		return true
-	default:
-		return false
-	}
-}
+func ended(app *fabric.Node) bool { return wait.Over(app.Done()) }
 
 // DataAddr returns the address under which other nodes reach this one,
 // "host:port": the value for their Config.Join.

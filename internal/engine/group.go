@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"sync"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A group counts goroutines that can be waited for. Unlike a sync.WaitGroup
@@ -70,11 +72,4 @@ func (c chanContext) Err() error {
 	return nil
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
+func isClosed(c <-chan struct{}) bool { return wait.Over(c) }

@@ -16,6 +16,16 @@ func For(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
+// Over reports whether done is closed. No value is ever sent on it.
+func Over(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
 // At returns a channel that receives a value at t; the zero time is never.
 func At(t time.Time) <-chan time.Time {
 	if t.IsZero() {

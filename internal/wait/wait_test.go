@@ -52,3 +52,13 @@ func TestABroadcastWakesAll(t *testing.T) {
 	default:
 	}
 }
+
+func TestOver(t *testing.T) {
+	done := make(chan struct{})
+	if Over(done) || Over(nil) {
+		t.Error("an open channel is over")
+	}
+	if close(done); !Over(done) {
+		t.Error("a closed channel is not over")
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A session is a Session over a socket. One goroutine reads the socket and passes answers to the
@@ -155,10 +156,8 @@ func (c *session) ask(ctx context.Context, q request, out proto.Message) (*os.Fi
 
 // slotError is the error of a call that gave up while waiting for its limit.
 func (c *session) slotError(ctx context.Context, q request) error {
-	select {
-	case <-q.quit:
+	if wait.Over(q.quit) {
 		return q.ended
-	default:
 	}
 	if ctx.Err() != nil {
 		return ended(ctx)

@@ -16,6 +16,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // An endpoint is an endpoint of an attached application. Its messages go
@@ -112,19 +113,13 @@ func (e *endpoint) ask(ctx context.Context, op proto.Op, in, out proto.Message) 
 }
 
 func (e *endpoint) request(ctx context.Context, q request, out proto.Message) (*os.File, error) {
-	select {
-	case <-e.quit:
+	if wait.Over(e.quit) {
 		return nil, status.BadFD
-	default:
 	}
 	q.endpoint, q.quit = e.id, e.quit
 	f, err := e.c.ask(ctx, q, out)
-	if q.ended != status.OK && errors.Is(err, status.BadFD) {
-		select {
-		case <-e.quit: // the node has seen the close first, which was sent later
-			err = q.ended
-		default:
-		}
+	if q.ended != status.OK && errors.Is(err, status.BadFD) && wait.Over(e.quit) {
+		err = q.ended // the node has seen the close first, which was sent later
 	}
 	return f, err
 }
@@ -363,14 +358,7 @@ func (e *endpoint) end(q request) error {
 const causeUnread = "the peer did not read what was sent, and it was closed"
 
 // shutting reports whether Close was called.
-func (e *endpoint) shutting() bool {
-	select {
-	case <-e.quit:
-		return true
-	default:
-		return false
-	}
-}
+func (e *endpoint) shutting() bool { return wait.Over(e.quit) }
 
 func (e *endpoint) closeData() {
 	e.mu.Lock()

@@ -10,15 +10,14 @@ import (
 	"github.com/fabricd/fabricd/internal/attach/proto"
 	"github.com/fabricd/fabricd/internal/shm"
 	"github.com/fabricd/fabricd/internal/status"
+	"github.com/fabricd/fabricd/internal/wait"
 	"github.com/fabricd/fabricd/rma"
 )
 
 // Register accepts memory of the session's Alloc, or a part of it.
 func (e *endpoint) Register(p []byte, off int64, prot rma.Prot, flags rma.MapFlags) (int64, error) {
-	select {
-	case <-e.quit:
+	if wait.Over(e.quit) {
 		return 0, status.BadFD
-	default:
 	}
 	if len(p) == 0 || len(p)%rma.PageSize != 0 || addressOf(p)%rma.PageSize != 0 {
 		return 0, fmt.Errorf("memory is not whole pages of %d bytes: %w", rma.PageSize, status.Invalid)

@@ -203,14 +203,7 @@ func (p *relay) close(how finish) {
 	}
 }
 
-func (p *relay) closing() bool {
-	select {
-	case <-p.closec:
-		return true
-	default:
-		return false
-	}
-}
+func (p *relay) closing() bool { return wait.Over(p.closec) }
 
 // ended waits, after the connection has ended, until the application can see that: at its data
 // socket, or by a notification if it has no room for pending bytes. It gives up when ctx is done.

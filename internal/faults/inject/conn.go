@@ -164,7 +164,7 @@ func (c *Conn) linger() {
 	defer timer.Stop()
 	for {
 		wake := c.wake.Next()
-		drained := !c.out.isPumped() || isClosed(c.out.ended)
+		drained := !c.out.isPumped() || wait.Over(c.out.ended)
 		if drained && !c.peer.gate(true, false).Stopped {
 			return
 		}
@@ -200,15 +200,6 @@ func (c *Conn) discard() <-chan struct{} {
 		return c.gone
 	}
 	return c.in.ended
-}
-
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }
 
 // Dial returns dial under the rules on the plane. A dial across a cut hangs until

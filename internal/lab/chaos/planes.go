@@ -10,6 +10,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/faults"
 	"github.com/fabricd/fabricd/internal/lab/scenario"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // planes are the rules that the fault planes of the daemons hold for the
@@ -98,12 +99,7 @@ func (s *node) answers() bool {
 	if err != nil || d.frozen() {
 		return false
 	}
-	select {
-	case <-s.following().serving:
-		return true
-	default:
-		return false
-	}
+	return wait.Over(s.following().serving)
 }
 
 // give gives a sender its rules.

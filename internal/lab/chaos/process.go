@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // A spawner starts processes. The kernel kills a child with the thread that
@@ -80,14 +82,7 @@ func (b *begun) ended() <-chan struct{} { return b.over }
 func (b *begun) log() string            { return b.file }
 
 // running reports whether the child has not ended.
-func (b *begun) running() bool {
-	select {
-	case <-b.over:
-		return false
-	default:
-		return true
-	}
-}
+func (b *begun) running() bool { return !wait.Over(b.over) }
 
 // A process is a child that is a process of this machine.
 type process struct {

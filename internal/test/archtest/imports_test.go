@@ -94,7 +94,7 @@ var mayImport = map[string][]string{
 		"internal/transport", "internal/transport/network", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/ring", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/path", "internal/shm", "internal/transport/quic", "membership/trust"},
-	"fabric/embed":      {"fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
+	"fabric/embed":      {"internal/wait", "fabric", "internal/hook", "internal/attach/client", "internal/daemon", "fabric/addr"},
 	"fabric/fabricgrpc": {"internal/wait", "fabric", "fabric/addr"},
 	"fabric/fabrictest": {"internal/wait", "fabric", "internal/hook", "internal/engine", "internal/attach", "internal/attach/client", "internal/attach/server", "internal/transport", "internal/transport/mem",
 		"internal/transport/network", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint", "internal/test/testca", "fabric/addr"},

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fabricd/fabricd/internal/transport"
+	"github.com/fabricd/fabricd/internal/wait"
 )
 
 // acceptBacklog bounds the sessions that wait for Accept; further dials are
@@ -51,10 +52,8 @@ func (p *Provider) Dial(ctx context.Context, address string) (transport.Session,
 
 // Accept implements transport.Provider.
 func (p *Provider) Accept(ctx context.Context) (transport.Session, error) {
-	select {
-	case <-p.done:
+	if wait.Over(p.done) {
 		return nil, fmt.Errorf("mem: accept: %w", transport.ErrClosed)
-	default:
 	}
 	select {
 	case s := <-p.backlog:

@@ -240,14 +240,7 @@ func (s *session) keepShort(peer int) {
 }
 
 // on reports whether the session goes on.
-func (s *session) on() bool {
-	select {
-	case <-s.over:
-		return false
-	default:
-		return true
-	}
-}
+func (s *session) on() bool { return !wait.Over(s.over) }
 
 // listen listens on port; nil if it could not.
 func (s *session) listen(port fabric.Port) *fabric.Listener {
