@@ -49,7 +49,7 @@ func (in *Incoming) AcceptStream(ctx context.Context) (RecvStream, error) {
 		if s := in.next(); s != nil {
 			return s, nil
 		}
-		if _, err := await(ctx, in.session, in.arrival, "accept stream"); err != nil {
+		if _, err := Await(ctx, in.session, in.arrival, "accept stream"); err != nil {
 			return nil, err
 		}
 	}
@@ -73,11 +73,11 @@ func (in *Incoming) next() (s RecvStream) {
 
 // ReceiveDatagram implements Session.
 func (in *Incoming) ReceiveDatagram(ctx context.Context) ([]byte, error) {
-	return await(ctx, in.session, in.datagrams, "receive datagram")
+	return Await(ctx, in.session, in.datagrams, "receive datagram")
 }
 
-// await receives from ch, until the session or ctx ends.
-func await[T any](ctx context.Context, session Session, ch <-chan T, what string) (v T, err error) {
+// Await receives from ch, until session or ctx ends. what names the call for the error of ctx.
+func Await[T any](ctx context.Context, session Session, ch <-chan T, what string) (v T, err error) {
 	if err := session.Err(); err != nil {
 		return v, err
 	}

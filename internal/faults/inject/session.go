@@ -3,7 +3,6 @@ package inject
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -253,17 +252,7 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	if s.inbox == nil {
 		return s.Session.ReceiveDatagram(ctx)
 	}
-	if err := s.Err(); err != nil {
-		return nil, err
-	}
-	select {
-	case p := <-s.inbox:
-		return p, nil
-	case <-s.ctx.Done():
-		return nil, s.Err()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("receive datagram: %w", ctx.Err())
-	}
+	return transport.Await(ctx, s, s.inbox, "receive datagram")
 }
 
 // Heard implements transport.Session. While there are rules on the traffic above the provider,

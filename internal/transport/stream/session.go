@@ -324,11 +324,8 @@ func (s *session) place(ctx context.Context) error {
 		if has {
 			return nil
 		}
-		select {
-		case <-free:
-		case <-s.done:
-		case <-ctx.Done():
-			return fmt.Errorf("open stream: %w", ctx.Err())
+		if _, err := transport.Await(ctx, s, free, "open stream"); err != nil {
+			return err
 		}
 	}
 }
