@@ -582,6 +582,20 @@ func TestEveryGrantFlipIsNoticed(t *testing.T) {
 	}
 }
 
+// TestTheRecordOfALeaseIsFixed: other versions read the same bytes, and their numbers of states.
+func TestTheRecordOfALeaseIsFixed(t *testing.T) {
+	for state, want := range map[verdict.LeaseState]string{
+		verdict.LeaseFree:       "0101000700000003000000000000000201020300000000000000000000000009000000003b9aca05057765622d31cb436ac4",
+		verdict.LeaseActive:     "0102000700000003000000000000000201020300000000000000000000000009000000003b9aca05057765622d3178f30717",
+		verdict.LeaseQuarantine: "0103000700000003000000000000000201020300000000000000000000000009000000003b9aca05057765622d31166323a6",
+	} {
+		l := verdict.Lease{ID: 7, Generation: 3, Epoch: 2, UUID: addr.UUID{1, 2, 3, 15: 9}, State: state, Since: time.Unix(1, 5).UTC(), Name: "web-1"}
+		if got := fmt.Sprintf("%x", AppendLease(nil, l)); got != want {
+			t.Errorf("%v: %s, want %s", state, got, want)
+		}
+	}
+}
+
 func FuzzParseLease(f *testing.F) {
 	f.Add(AppendLease(nil, grant(7, 3)))
 	f.Add(appendSum([]byte{9}))

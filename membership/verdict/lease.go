@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A LeaseState is where a lease is in its incarnation. Its numbers are those of the record on disk.
+// A LeaseState is the state of a lease. Its numbers are those of the record on disk.
 type LeaseState uint8
 
 const (
