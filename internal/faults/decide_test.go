@@ -437,4 +437,51 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestNamesOfHosts: a node is on a host as long as it has an address there.
+func TestNamesOfHosts(t *testing.T) {
+	a, b := addr.UUID{1}, addr.UUID{2}
+	host, other := at("10.0.0.1:1").Addr(), at("10.0.0.2:1").Addr()
+	for name, tt := range map[string]struct {
+		change      func(n *Names)
+		host, other []addr.NodeID
+	}{
+		"another node has the address": {func(n *Names) { n.SetPlace(b, "10.0.0.1:7000") }, []addr.NodeID{2}, nil},
+		"one of two": {func(n *Names) {
+			n.SetPlace(a, "10.0.0.1:7001")
+			n.SetPlace(b, "10.0.0.1:7000")
+		}, []addr.NodeID{1, 2}, nil},
+		"another node has the name": {func(n *Names) {
+			n.SetPlace(a, "a.example:7000", at("10.0.0.2:7000"))
+			n.SetPlace(b, "a.example:7000")
+		}, []addr.NodeID{1}, nil},
+		"the name leads elsewhere": {func(n *Names) {
+			n.SetPlace(b, "b.example:7000", at("10.0.0.1:7002"))
+			n.SetPlace(b, "b.example:7000", at("10.0.0.2:7002"))
+		}, []addr.NodeID{1}, []addr.NodeID{2}},
+		"a name that is not looked up": {func(n *Names) {
+			n.SetPlace(b, "b.example:7000", at("10.0.0.2:7002"))
+			n.SetPlace(b, "b.example:7000")
+		}, []addr.NodeID{1}, []addr.NodeID{2}},
+		"many newer addresses": {func(n *Names) {
+			for i := range uint16(maxPlaces) {
+				n.SetPlace(a, netip.AddrPortFrom(other, 7000+i).String())
+			}
+		}, nil, []addr.NodeID{1}},
+	} {
+		var n Names
+		n.SetID(a, 1)
+		n.SetID(b, 2)
+		n.SetPlace(a, "10.0.0.1:7000")
+		tt.change(&n)
+		for at, want := range map[netip.Addr][]addr.NodeID{host: tt.host, other: tt.other} {
+			if got := n.On(at); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: on %s are %v, want %v", name, at, got, want)
+			}
+			if len(want) == 0 && len(n.hosts[at]) > 0 {
+				t.Errorf("%s: %s is kept for %v", name, at, n.hosts[at])
+			}
+		}
+	}
+}
+
 func at(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }

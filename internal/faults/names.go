@@ -14,10 +14,16 @@ import (
 type Names struct {
 	mu    sync.RWMutex // guards the fields below
 	ids   map[addr.UUID]addr.NodeID
-	texts map[string]addr.UUID         // "host:port", as dialed
+	texts map[string]*named            // by "host:port", as dialed
 	at    map[netip.AddrPort]addr.UUID // the same, resolved
-	hosts map[netip.Addr][]addr.UUID
-	known map[addr.UUID][]string // the keys in texts
+	hosts map[netip.Addr][]addr.UUID   // the nodes with an address there
+	known map[addr.UUID][]string       // the keys in texts
+}
+
+// A named address is that of a node, with what it was resolved to.
+type named struct {
+	node addr.UUID
+	at   []netip.AddrPort
 }
 
 // maxPlaces bounds the addresses that are known of one node.
@@ -53,7 +59,7 @@ func (n *Names) SetPlace(node addr.UUID, address string, resolved ...netip.AddrP
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.texts == nil {
-		n.texts = make(map[string]addr.UUID)
+		n.texts = make(map[string]*named)
 		n.at = make(map[netip.AddrPort]addr.UUID)
 		n.hosts = make(map[netip.Addr][]addr.UUID)
 		n.known = make(map[addr.UUID][]string)
@@ -61,32 +67,49 @@ func (n *Names) SetPlace(node addr.UUID, address string, resolved ...netip.AddrP
 	if _, ok := n.known[node]; !ok && len(n.known) >= maxNamed {
 		return
 	}
-	if had, ok := n.texts[address]; ok && had != node {
-		n.known[had] = slices.DeleteFunc(n.known[had], func(s string) bool { return s == address })
+	if had := n.texts[address]; had != nil && (had.node != node || len(resolved) > 0) {
+		n.forget(address)
 	}
-	if !slices.Contains(n.known[node], address) {
+	if n.texts[address] == nil {
 		if len(n.known[node]) >= maxPlaces {
 			n.forget(n.known[node][0])
-			n.known[node] = n.known[node][1:]
 		}
 		n.known[node] = append(n.known[node], address)
+		n.texts[address] = &named{node: node}
 	}
-	n.texts[address] = node
+	place := n.texts[address]
 	for _, at := range resolved {
 		at = plain(at)
 		n.at[at] = node
+		place.at = append(place.at, at)
 		if !slices.Contains(n.hosts[at.Addr()], node) && len(n.hosts[at.Addr()]) < maxNamed {
 			n.hosts[at.Addr()] = append(n.hosts[at.Addr()], node)
 		}
 	}
 }
 
-// forget drops an address. mu is held.
+// forget drops an address of a node, and the hosts on which the node has no other one. mu is held.
 func (n *Names) forget(address string) {
+	place := n.texts[address]
 	delete(n.texts, address)
-	if at, err := netip.ParseAddrPort(address); err == nil {
-		delete(n.at, plain(at))
+	n.known[place.node] = slices.DeleteFunc(n.known[place.node], func(s string) bool { return s == address })
+	for _, at := range place.at {
+		if n.at[at] == place.node && !n.has(place.node, func(other netip.AddrPort) bool { return other == at }) {
+			delete(n.at, at)
+		}
+		if n.has(place.node, func(other netip.AddrPort) bool { return other.Addr() == at.Addr() }) {
+			continue
+		}
+		n.hosts[at.Addr()] = slices.DeleteFunc(n.hosts[at.Addr()], func(node addr.UUID) bool { return node == place.node })
+		if len(n.hosts[at.Addr()]) == 0 {
+			delete(n.hosts, at.Addr())
+		}
 	}
+}
+
+// has reports whether one of a node's resolved addresses is as like says. mu is held.
+func (n *Names) has(node addr.UUID, like func(netip.AddrPort) bool) bool {
+	return slices.ContainsFunc(n.known[node], func(address string) bool { return slices.ContainsFunc(n.texts[address].at, like) })
 }
 
 // plain returns at in the form in which it is looked up.
@@ -121,13 +144,12 @@ func (n *Names) At(at netip.AddrPort) addr.NodeID {
 // Place is At for an address as one dials it, "host:port".
 func (n *Names) Place(address string) addr.NodeID {
 	n.mu.RLock()
-	node, ok := n.texts[address]
-	id := addr.NoNode
-	if ok {
-		id = n.node(node)
+	place, id := n.texts[address], addr.NoNode
+	if place != nil {
+		id = n.node(place.node)
 	}
 	n.mu.RUnlock()
-	if ok {
+	if place != nil {
 		return id
 	}
 	if at, err := netip.ParseAddrPort(address); err == nil {
