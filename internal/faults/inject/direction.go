@@ -13,6 +13,8 @@ const (
 	// bytes, without and with rules.
 	idlePiece = 256 << 10
 	rulePiece = 16 << 10
+	// firstPiece bounds the first bytes of a stream that waits, before which no later one begins.
+	firstPiece = 64
 )
 
 // A direction is one direction of a stream. It works on the stream below directly or, once a rule has
@@ -99,8 +101,8 @@ type sendDirection struct {
 	to    io.Writer
 	onEnd func() // after the last byte, when finish was called
 
-	inTurn func(wait time.Duration) time.Duration // the wait of the first bytes, not less than wait; nil: it is wait
-	began  bool                                   // the first bytes have it; guarded by using
+	order *order // of the first bytes of several streams; nil: they need none
+	began bool   // the first bytes were written; guarded by using
 }
 
 // Write hands p over, to the stream below or to the queue.
@@ -127,17 +129,22 @@ func (d *sendDirection) decide(size int) (queued bool, wait time.Duration, err e
 		return false, 0, err
 	}
 	wait, stopped := d.peer.judge(d.sending, size)
-	if !d.began && d.inTurn != nil {
-		wait = d.inTurn(wait)
-	}
+	first := !d.began && d.order != nil
 	d.began = true
-	if !d.isPumped() {
-		if wait == 0 && !stopped {
-			return false, 0, nil
-		}
-		if !d.startPump(d.pump) {
-			return false, 0, errStopped
-		}
+	if d.isPumped() {
+		return true, wait, nil
+	}
+	if wait == 0 && !stopped && !(first && d.order.waits(d)) {
+		return false, 0, nil
+	}
+	pump := d.pump
+	if first {
+		pump = d.pumpInOrder
+		d.order.enter(d)
+	}
+	if !d.startPump(pump) {
+		d.order.leave(d)
+		return false, 0, errStopped
 	}
 	return true, wait, nil
 }
@@ -149,7 +156,9 @@ func (d *sendDirection) piece(p []byte) (int, error) {
 		return d.below(p)
 	}
 	if err == nil {
-		err = d.queue.push(p, wait, true, d.stop)
+		if err = d.queue.push(p, wait, true, d.stop); err != nil {
+			d.order.leave(d)
+		}
 	}
 	if err != nil {
 		return 0, err
@@ -186,24 +195,43 @@ func (d *sendDirection) try(p []byte, direct func([]byte) (bool, error)) (bool, 
 	if err == errFull {
 		return false, nil
 	}
+	if err != nil {
+		d.order.leave(d)
+	}
 	return err == nil, d.explain(err)
 }
 
 // pump writes the bytes that are due while the gate is open.
 func (d *sendDirection) pump() {
-	for {
-		p, err := d.queue.pop(rulePiece, d.open, false, d.stop)
-		if err == io.EOF {
-			d.onEnd()
-		}
-		if err != nil {
-			return
-		}
-		if _, err := d.to.Write(p); err != nil {
-			d.queue.fail(err)
-			return
-		}
+	for d.pass(rulePiece, d.open) {
 	}
+}
+
+// pumpInOrder is pump for a stream whose first bytes wait.
+func (d *sendDirection) pumpInOrder() {
+	// A stream below has room for so little at once: later streams wait for it.
+	more := d.pass(firstPiece, func() bool { return d.open() && !d.order.waits(d) })
+	d.order.leave(d)
+	if more {
+		d.pump()
+	}
+}
+
+// pass writes the next bytes, at most limit, when open says that they may pass. It reports false at
+// the end.
+func (d *sendDirection) pass(limit int, open func() bool) bool {
+	p, err := d.queue.pop(limit, open, false, d.stop)
+	if err == io.EOF {
+		d.onEnd()
+	}
+	if err != nil {
+		return false
+	}
+	if _, err := d.to.Write(p); err != nil {
+		d.queue.fail(err)
+		return false
+	}
+	return true
 }
 
 // finish has onEnd called after the written bytes. Without a pump it is called at once, unless the

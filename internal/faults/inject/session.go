@@ -20,6 +20,7 @@ type session struct {
 	layer             *Layer
 	peer              peer
 	queue             *packetQueue
+	order             order
 	inbox             chan []byte // datagrams that have arrived; nil with packets below
 
 	ctx    context.Context // ends with done
@@ -28,7 +29,6 @@ type session struct {
 	mu      sync.Mutex // guards the fields below
 	err     error      // why it has ended here
 	streams map[stream]struct{}
-	begins  time.Time // when the first bytes of the stream that began last are due
 }
 
 // Bounds of the datagrams of one session that wait.
@@ -96,21 +96,6 @@ func (s *session) end(err error) {
 		l.abort()
 		s.layer.remove(l)
 	}
-}
-
-// inTurn returns how long the first bytes of a stream wait that a rule delays by wait: the peer
-// accepts streams in the order in which they began.
-func (s *session) inTurn(wait time.Duration) time.Duration {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Before(s.begins) {
-		wait = max(wait, s.begins.Sub(now)+tieSpan)
-	}
-	if wait > 0 {
-		s.begins = now.Add(wait)
-	}
-	return wait
 }
 
 // adopt registers a stream; one of a session that has ended ends at once.

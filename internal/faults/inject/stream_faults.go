@@ -75,7 +75,7 @@ type sendStream struct {
 
 func newSendStream(s *session, inner transport.SendStream) *sendStream {
 	l := &sendStream{inner: inner}
-	l.out = sendDirection{to: inner, inTurn: s.inTurn, direction: direction{sending: true, setBelow: inner.SetWriteDeadline}}
+	l.out = sendDirection{to: inner, order: &s.order, direction: direction{sending: true, setBelow: inner.SetWriteDeadline}}
 	l.out.onEnd = func() { _ = inner.Close(); s.release(&l.linkStream) } // its only error is a stream that has ended
 	l.begin(s, &l.out.direction, inner.Cancel)
 	return l

@@ -84,6 +84,60 @@ func (p pipeline) pass(limit time.Duration) (time.Duration, error) {
 	return time.Since(start), err
 }
 
+// TestStreamsBeginInOrder has streams begin that wait at a cut or a delay, and one when it is over:
+// the peer gets them in the order of their first bytes. Those of the other plane do not wait for
+// them while the rule stands.
+func TestStreamsBeginInOrder(t *testing.T) {
+	const streams = 50
+	for name, r := range map[string]faults.Rule{
+		"cut":   {On: faults.Messages, Cut: true},
+		"hold":  {On: faults.Messages, Hold: true, For: 500 * ms},
+		"delay": {On: faults.Messages, Delay: 30 * ms, Jitter: 30 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				l := openLab(t)
+				add(t, l.layers[0], r)
+				begin := func(i int) {
+					out, err := l.s[0].OpenStream(t.Context())
+					if err == nil {
+						_, err = out.Write([]byte{byte(wire.TypeStream), byte(i)})
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				for i := range streams {
+					begin(i)
+					synctest.Wait()
+				}
+				if r.Delay == 0 {
+					start := time.Now()
+					l.stream(0, wire.TypeConnect)
+					if took := time.Since(start); took > 0 {
+						t.Errorf("a stream of the other plane waited %v", took)
+					}
+					if r.Hold {
+						time.Sleep(500 * time.Millisecond)
+					}
+				}
+				l.layers[0].plane.Clear()
+				begin(streams)
+				for i := range streams + 1 {
+					in, err := l.s[1].AcceptStream(t.Context())
+					got := make([]byte, 2)
+					if err == nil {
+						_, err = io.ReadFull(in, got)
+					}
+					if err != nil || got[1] != byte(i) {
+						t.Fatalf("stream %d is number %d, %v", got[1], i, err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestMessagesAndRMAAreToldApart has rules for one of them act on streams of all
 // kinds, from both ends.
 func TestMessagesAndRMAAreToldApart(t *testing.T) {
