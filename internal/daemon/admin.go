@@ -83,7 +83,7 @@ type subject interface {
 	NodeFaults() ([]NodeFaultReport, error)
 	AddNodeFault(NodeFault) (uint64, error)
 	ClearNodeFaults(id uint64) (int, error)
-	Collect() error
+	Collect()
 	// Recorded returns the kept events that come after the event seq, and not before from.
 	Recorded(seq uint64, from time.Time) []flight.Event
 	subscribe() *subscription
@@ -138,6 +138,7 @@ func (a *admin) routes() http.Handler {
 	a.gatewayRoutes(mux)
 	a.on(mux, "GET /v1/debug", func(http.ResponseWriter, *http.Request) (any, error) { return a.subject.Debug(), nil })
 	mux.Handle("GET /v1/metrics", a.subject.Metrics())
+	a.on(mux, "POST /v1/collect", a.collect)
 	return a.audited(http.MaxBytesHandler(mux, adminBody))
 }
 

@@ -65,7 +65,7 @@ func (d *Daemon) ClearLinkFaults(id uint64, name string) (n int, err error) {
 	return n, nil
 }
 
-// linkFaultRoutes adds the requests about faults of links, and the one to collect.
+// linkFaultRoutes adds the requests about faults of links.
 func (a *admin) linkFaultRoutes(mux *http.ServeMux) {
 	a.on(mux, "GET /v1/faults", func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		all, err := a.subject.LinkFaults(r.FormValue("ended") == "true")
@@ -79,9 +79,6 @@ func (a *admin) linkFaultRoutes(mux *http.ServeMux) {
 		}
 		n, err := a.subject.ClearLinkFaults(id, r.FormValue("name"))
 		return FaultsCleared{n}, err
-	})
-	a.on(mux, "POST /v1/faults/collect", func(http.ResponseWriter, *http.Request) (any, error) {
-		return struct{}{}, a.subject.Collect()
 	})
 }
 

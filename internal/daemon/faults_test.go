@@ -86,15 +86,21 @@ func TestLinkFaultsOverTheAdminSocket(t *testing.T) {
 	if st, err := client.Status(ctx); err != nil || len(st.Warnings) != 0 {
 		t.Errorf("status after the faults: %q, %v", st.Warnings, err)
 	}
+	collects(t, client)
+	refusals(t, c.Local.AdminSocket)
+}
+
+// collects asks a node to collect its garbage, as the lab does of nodes with faults and without.
+func collects(t *testing.T, client *Client) {
+	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if err := client.Collect(ctx); err != nil {
+	if err := client.Collect(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if runtime.ReadMemStats(&after); after.NumForcedGC == before.NumForcedGC {
 		t.Error("the node was asked to collect, and did not")
 	}
-	refusals(t, c.Local.AdminSocket)
 }
 
 // refusals sends what must be refused, with one line each.
@@ -148,13 +154,13 @@ func TestLinkFaultsAreOffByDefault(t *testing.T) {
 			_, err := client.AddLinkFaults(t.Context(), []faults.Rule{{On: faults.All, Cut: true}})
 			return err
 		},
-		"clear":   func() error { _, err := client.ClearLinkFaults(t.Context(), 0, ""); return err },
-		"collect": func() error { return client.Collect(t.Context()) },
+		"clear": func() error { _, err := client.ClearLinkFaults(t.Context(), 0, ""); return err },
 	} {
 		if err := ask(); err == nil || err.Error() != errFaultsOff.Error() {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	collects(t, client)
 	var off *breaker
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
