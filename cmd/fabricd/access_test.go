@@ -164,11 +164,12 @@ func TestWhyOfAPortWantsAPort(t *testing.T) {
 }
 
 func TestPreviewsAreTold(t *testing.T) {
-	for want, p := range map[string]daemon.Preview{
+	for want, p := range map[string]portPreview{
 		"would wait to be accepted\n  access    allows it: 7 from all\n  listener  1 of at most 4 requests wait\n": {
-			Connects: true, Allowed: true, By: "7 from all", Listening: true, Waiting: 1, Backlog: 4},
-		"would be refused\n  access    allows it: default-access: open\n  listener  none\n": {Allowed: true, By: "default-access: open"},
-		"would be refused\n  access    refuses it: 7 from none\n  listener  none\n":         {By: "7 from none"},
+			Preview: daemon.Preview{Connects: true, Allowed: true, By: "7 from all", Listening: true, Waiting: 1, Backlog: 4}},
+		"would be refused\n  access    allows it: default-access: open\n  listener  none\n": {Preview: daemon.Preview{Allowed: true, By: "default-access: open"}},
+		"would be refused\n  access    refuses it: 7 from none\n  listener  none\n  problem   broken: link silent for 3.0 s\n": {
+			Preview: daemon.Preview{By: "7 from none"}, Findings: []daemon.Finding{{Severity: "broken", Text: "link silent for 3.0 s"}}},
 	} {
 		p.Node, p.Name, p.Port, p.UID = 3, "web-1", 7, 1000
 		var out bytes.Buffer

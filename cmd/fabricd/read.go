@@ -146,8 +146,9 @@ func (a *app) reader(use, short, example, path string, show func(io.Writer, json
 }
 
 func (a *app) statusCommand() *cobra.Command {
-	return a.reader("status", "Show this node: its place, addresses and counts", `  fabricd status
-  fabricd status --json | jq .id`, "status", showStatus)
+	return a.reader("status", "Show this node: its place, addresses, counts and problems", `  fabricd status
+  fabricd status --json | jq .id
+  fabricd status --json | jq -r '.findings[].text'`, "status", showStatus)
 }
 
 func (a *app) tableCommands() []*cobra.Command {

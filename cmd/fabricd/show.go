@@ -132,6 +132,11 @@ func showStatus(w io.Writer, text json.RawMessage) error {
 			t = append(t, []string{strings.ReplaceAll(m.key, "_", " "), m.text})
 		}
 	}
+	for _, f := range st.Findings {
+		if f.Kind != daemon.KindFault { // a warning above
+			t = append(t, []string{"problem", findingText(f)})
+		}
+	}
 	return t.print(w)
 }
 
@@ -201,7 +206,7 @@ func certificates(st daemon.Status) string {
 // statusKnown are the JSON members of a status that showStatus formats itself.
 var statusKnown = strings.Fields(`version pid name role state detail cluster node epoch term id generation host host_detail
 	started uptime data_addresses gossip_address socket admin state_dir detection providers providers_unavailable tcp_plaintext trust certificate_until counts panics rings
-	faults_enabled warnings access`)
+	faults_enabled warnings access findings`)
 
 func hostOf(st daemon.Status) string {
 	text := withDetail(st.Host, st.HostDetail)

@@ -80,7 +80,8 @@ func TestLinksShowTheirProvider(t *testing.T) {
 func TestStatusSaysEachThingOnce(t *testing.T) {
 	st := daemon.Status{Name: "rack-1", Role: daemon.RoleNode, State: "joining", Detail: "no ID yet: waiting for the host",
 		ID: 0xFFFF, Host: "lost", HostDetail: "lost: connection refused", Term: 3, UptimeSec: 125,
-		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", ShmPath: 561152}, Trust: "host", Panics: 3, Counts: daemon.Counts{Nodes: 2, Links: 1}}
+		Rings: daemon.RingStatus{Slots: 256, Data: 256 << 10, Release: 25, HugePages: "try", Small: "too small", ShmPath: 561152}, Trust: "host", Panics: 3, Counts: daemon.Counts{Nodes: 2, Links: 1},
+		Warnings: []string{"link to 2: cut"}, Findings: []daemon.Finding{{Severity: "broken", Kind: "node", Text: "node 2 (b) was lost 3.0 s ago"}, {Severity: "note", Kind: "fault", Text: "broken on purpose: link to 2: cut"}}}
 	text, err := json.Marshal(struct {
 		daemon.Status
 		New  int  `json:"new_thing_ms"`
@@ -103,10 +104,13 @@ func TestStatusSaysEachThingOnce(t *testing.T) {
 	}
 	for _, want := range []string{"no ID yet  rack-1 (node)\n", "joining: no ID yet: waiting for the host\n", "lost: connection refused, term 3\n",
 		"2m5s, version", "2, 1 link from here\n", "0 connections, 0 ports, 0 windows\n", "3 caught: each is a bug", "256 slots and 256 KiB each way, released by 25 %, 548 KiB in all; huge pages try, small ones at the start: too small\n",
-		"new thing     1.5s\n", "flag          yes\n"} {
+		"warning       link to 2: cut\n", "new thing     1.5s\n", "flag          yes\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("status does not say %q:\n%s", want, out.String())
 		}
+	}
+	if last := "\nproblem       broken: node 2 (b) was lost 3.0 s ago\n"; !strings.HasSuffix(out.String(), last) || strings.Contains(out.String(), "on purpose") {
+		t.Errorf("status does not end with %q alone:\n%s", last, out.String())
 	}
 }
 
@@ -129,14 +133,14 @@ func pagesOf(t *testing.T, text string) map[string]string {
 			return showRows(w, "links", asJSON(map[string][]engine.LinkInfo{"links": {{Remote: text, Why: text}}}))
 		},
 		"status": func(w *bytes.Buffer) error {
-			return showStatus(w, asJSON(map[string]any{"name": text, "host_detail": text, "warnings": []string{text}, text: text}))
+			return showStatus(w, asJSON(map[string]any{"name": text, "host_detail": text, "warnings": []string{text}, "findings": []daemon.Finding{{Severity: text, Text: text}}, text: text}))
 		},
 		"events": func(w *bytes.Buffer) error {
 			return printLine(w, "%s", eventLine(daemon.NodeEvent{Event: text, Node: &node, Reason: text, Detail: text}))
 		},
 		"why": func(w *bytes.Buffer) error {
 			return printWay(w, wayOf{Local: text, Remote: text, Provider: text, Messages: part{text, text}, RMA: part{text, text},
-				Link: &engine.LinkInfo{Remote: text, Considered: []engine.Considered{{Provider: text, Reason: text}}}})
+				Link: &engine.LinkInfo{Remote: text, Considered: []engine.Considered{{Provider: text, Reason: text}}}, Findings: []daemon.Finding{{Severity: text, Text: text}}})
 		},
 	} {
 		var out bytes.Buffer

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,7 +28,30 @@ type wayOf struct {
 	RMASocket *daemon.PathInfo `json:"rma_socket,omitempty"`
 
 	Link *daemon.LinkInfo `json:"link"` // null for a peer on this node
+
+	// Findings are the problems that the node sees with the peer's node.
+	Findings []daemon.Finding `json:"findings"`
 }
+
+// A portPreview is the predicted outcome of a connect.
+type portPreview struct {
+	daemon.Preview
+	Findings []daemon.Finding `json:"findings"` // about its node
+}
+
+// findingsAbout returns the problems that the node sees with another one.
+func findingsAbout(st daemon.Status, node addr.NodeID) []daemon.Finding {
+	about := []daemon.Finding{}
+	for _, f := range st.Findings {
+		if f.Node == node {
+			about = append(about, f)
+		}
+	}
+	return about
+}
+
+// findingText formats a problem in a line.
+func findingText(f daemon.Finding) string { return f.Severity + ": " + f.Text }
 
 // A part is one of the ways.
 type part struct {
@@ -76,7 +100,8 @@ applications (path) or through a provider's link, RMA through the link. CONN is 
 address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
 it all are reported. Of a link each provider of this node is reported: whether the link has
 it, why, its place among them, and what it is estimated to cost for short messages,
-operations on a page and transfers of 1 MiB.
+operations on a page and transfers of 1 MiB. Last come the problems that this node
+sees with the peer's node, if there are any.
 
 With NODE, a name or an ID, and PORT it says what a connect to that port by an
 application of this node would meet, and does not connect: whether the access rules
@@ -135,13 +160,18 @@ func (a *app) whyPort(cmd *cobra.Command, f *askFlags, node, port string, uid ui
 	if err != nil || n == 0 {
 		return usagef("port: %q: want a number from 1 to 65535", port)
 	}
-	return answer(a, cmd, f, func(ctx context.Context, c *daemon.Client) (daemon.Preview, error) {
-		return c.Preview(ctx, node, addr.Port(n), uid)
+	return answer(a, cmd, f, func(ctx context.Context, c *daemon.Client) (portPreview, error) {
+		p, err := c.Preview(ctx, node, addr.Port(n), uid)
+		if err != nil {
+			return portPreview{}, err
+		}
+		st, err := c.Status(ctx)
+		return portPreview{p, findingsAbout(st, p.Node)}, err
 	}, printPreview)
 }
 
 // printPreview prints how a connect would end.
-func printPreview(w io.Writer, p daemon.Preview) error {
+func printPreview(w io.Writer, p portPreview) error {
 	verdict, rule := "would be refused", "refuses it: "
 	if p.Connects {
 		verdict = "would wait to be accepted"
@@ -153,11 +183,23 @@ func printPreview(w io.Writer, p daemon.Preview) error {
 	if p.Listening {
 		listener = fmt.Sprintf("%d of at most %d requests wait", p.Waiting, p.Backlog)
 	}
-	for _, line := range []string{
+	return printLines(w, append([]string{
 		fmt.Sprintf("a connect by user %d of this node to %d:%d (%s) %s", p.UID, p.Node, p.Port, p.Name, verdict),
 		"  access    " + rule + p.By,
 		"  listener  " + listener,
-	} {
+	}, problemLines(p.Findings)...))
+}
+
+// problemLines are the lines about findings.
+func problemLines(all []daemon.Finding) (lines []string) {
+	for _, f := range all {
+		lines = append(lines, "  problem   "+findingText(f))
+	}
+	return lines
+}
+
+func printLines(w io.Writer, lines []string) error {
+	for _, line := range lines {
 		if err := printLine(w, "%s", line); err != nil {
 			return err
 		}
@@ -171,11 +213,20 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	if err != nil {
 		return nil, err
 	}
+	st, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ways := []wayOf{}
 	for _, x := range conns {
 		if at == "" || x.Local == at || x.Remote == at {
+			peer, err := addr.Parse(x.Remote)
+			if err != nil {
+				return nil, err
+			}
 			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
-				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links, x.Incarnation)})
+				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links, x.Incarnation),
+				Findings: findingsAbout(st, peer.Node)})
 		}
 	}
 	if len(ways) == 0 && at != "" {
@@ -224,12 +275,7 @@ func printWay(w io.Writer, x wayOf) error {
 	if x.RMASocket != nil {
 		lines = append(lines, "  rma path  "+pathText(x.RMASocket))
 	}
-	for _, text := range append(lines, linkLines(x)...) {
-		if err := printLine(w, "%s", text); err != nil {
-			return err
-		}
-	}
-	return nil
+	return printLines(w, slices.Concat(lines, linkLines(x), problemLines(x.Findings)))
 }
 
 // linkLines name the link of a way, and the other providers that were considered.

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/daemon"
 	"github.com/fabricd/fabricd/internal/engine"
 )
 
@@ -52,9 +54,14 @@ func TestAWayHasTheLinkOfItsPeer(t *testing.T) {
 	environ, _ := fakeHost(t, map[string]any{
 		"GET conns": map[string]any{"conns": []engine.ConnInfo{{Local: "0:5", Remote: "1:6", Incarnation: "1.2", Provider: "quic", Path: "socket"}}},
 		"GET links": map[string]any{"links": []engine.LinkInfo{{Node: 1, Generation: 2, Remote: "10.0.0.1:7700", Provider: "quic"}}},
+		"GET status": daemon.Status{Findings: []daemon.Finding{
+			{Severity: "broken", Text: "node 1 (b) is suspect", Node: 1}, {Severity: "broken", Text: "node 2 (c) was lost", Node: 2}, {Severity: "note", Text: "a ban", Node: addr.NoNode}}},
 	})
 	out, errs, code := run(t, environ, "why")
 	if code != exitOK || !strings.Contains(out, "link      quic to 10.0.0.1:7700") {
 		t.Errorf("why ended with %d and said %q, %q, want the link over quic to 10.0.0.1:7700", code, out, errs)
+	}
+	if !strings.HasSuffix(out, "\n  problem   broken: node 1 (b) is suspect\n") || strings.Contains(out, "lost") || strings.Contains(out, "ban") {
+		t.Errorf("why does not end with the problem of node 1 alone:\n%s", out)
 	}
 }

@@ -59,6 +59,7 @@ type subject interface {
 	// Table returns the rows of one of TableNames: a slice of structs, not nil.
 	Table(name string) any
 	Health() Health
+	Findings() []Finding
 	Ping(ctx context.Context, id addr.NodeID) (time.Duration, error)
 	CreateToken(lifetime time.Duration, uses int, labels ...string) (Token, error)
 	Tokens() (Tokens, error)
@@ -163,7 +164,11 @@ func (a *admin) readRoutes(mux *http.ServeMux, age time.Duration) {
 			a.send(w, http.StatusOK, answer.text())
 		})
 	}
-	show("status", func() any { return a.subject.Status() })
+	show("status", func() any {
+		st := a.subject.Status()
+		st.Findings = a.subject.Findings()
+		return st
+	})
 	show("nodes", func() any { return a.subject.Nodes() })
 	for _, name := range TableNames {
 		show(name, func() any { return map[string]any{name: a.subject.Table(name)} })

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
+	"github.com/fabricd/fabricd/internal/observe"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/membership"
@@ -30,10 +32,11 @@ import (
 type fakeSubject struct {
 	*Daemon // which has no parts
 	*nodeList
-	health Health
-	ping   func(ctx context.Context, id addr.NodeID) (time.Duration, error)
-	asked  []string // what was asked for
-	rotate func(context.Context) (Keys, error)
+	health   Health
+	findings []Finding
+	ping     func(ctx context.Context, id addr.NodeID) (time.Duration, error)
+	asked    []string // what was asked for
+	rotate   func(context.Context) (Keys, error)
 }
 
 func newFakeSubject() *fakeSubject {
@@ -62,6 +65,7 @@ type fakeRow struct {
 func (f *fakeSubject) Status() Status              { return Status{Name: "three", ID: 3} }
 func (f *fakeSubject) Nodes() Nodes                { return f.nodeList.snapshot(time.Now()) }
 func (f *fakeSubject) Table(name string) any       { return []fakeRow{{2050}} }
+func (f *fakeSubject) Findings() []Finding         { return f.findings }
 func (f *fakeSubject) Health() Health              { return f.health }
 func (f *fakeSubject) subscribe() *subscription    { return f.nodeList.subscribe(time.Now()) }
 func (f *fakeSubject) unsubscribe(s *subscription) { f.nodeList.unsubscribe(s) }
@@ -110,7 +114,8 @@ func TestAdminAnswers(t *testing.T) {
 		t.Errorf("admin socket has mode %o, want 0600", got)
 	}
 	ctx := t.Context()
-	if st, err := c.Status(ctx); err != nil || st.Name != "three" {
+	f.findings = []Finding{{Severity: observe.Warning, Kind: observe.KindHost, Text: "the host is lost", Node: addr.NoNode}}
+	if st, err := c.Status(ctx); err != nil || st.Name != "three" || !slices.Equal(st.Findings, f.findings) {
 		t.Errorf("status: %v, %v", st, err)
 	}
 	for _, name := range TableNames {

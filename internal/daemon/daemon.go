@@ -142,8 +142,9 @@ type ports struct {
 
 // A page is the HTTP server of the page and of metrics. Start sets it.
 type page struct {
-	server *httpServer // nil without the setting http
-	at     string      // its address
+	observer *observer
+	server   *httpServer // nil without the setting http
+	at       string      // its address
 }
 
 // tasks are the daemon's own goroutines. Close cancels ctx and waits for them.
@@ -188,6 +189,7 @@ func Start(ctx context.Context, c Config, o Options) (*Daemon, error) {
 		nodeList: newNodeList(),
 		live:     live{parts: parts{phase: phaseJoining}},
 	}
+	d.page.observer = &observer{d: d, rows: map[addr.NodeID]saidRow{}}
 	var err error
 	if d.live.parts.access, err = c.Access.policy(); err != nil {
 		return nil, problem("access", "", err.Error(), err)

@@ -159,6 +159,9 @@ func (o *observer) snapshot() observe.Snapshot {
 	return o.last
 }
 
+// Findings returns the problems that the node sees, of at most snapshotAge ago.
+func (d *Daemon) Findings() []Finding { return observe.Findings(d.page.observer.snapshot()) }
+
 // observe takes a snapshot.
 func (d *Daemon) observe(now time.Time) observe.Snapshot {
 	s := observe.Snapshot{Time: now.UTC(), Self: d.observeSelf(), Links: []engine.LinkInfo{}, Ports: []engine.PortInfo{},

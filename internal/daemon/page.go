@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 
-	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/metrics"
 	"github.com/fabricd/fabricd/internal/web"
 )
@@ -46,7 +45,7 @@ func (d *Daemon) openPage(context.Context) error {
 	if err != nil {
 		return listenProblem("http", at.String(), "http", at.Addr(), err)
 	}
-	o := &observer{d: d, rows: map[addr.NodeID]saidRow{}}
+	o := d.page.observer
 	reader := &admin{subject: d, log: d.log}
 	read := http.NewServeMux()
 	reader.readRoutes(read, snapshotAge)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
+	"github.com/fabricd/fabricd/internal/observe"
 )
 
 // Status is the data of `fabricd status`, of one node.
@@ -62,7 +63,17 @@ type Status struct {
 	Access []AccessRule `json:"access"`
 
 	Counts Counts `json:"counts"`
+
+	// Findings are the problems that the node sees, the worst first. Only the admin interface has
+	// them.
+	Findings []Finding `json:"findings"`
 }
+
+// A Finding is a problem that a node sees.
+type Finding = observe.Finding
+
+// KindFault is the kind of the findings about faults, which are Warnings too.
+const KindFault = observe.KindFault
 
 // RingStatus is how two applications of one node talk past it.
 type RingStatus struct {

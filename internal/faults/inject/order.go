@@ -46,6 +46,6 @@ func (o *order) leave(d *sendDirection) {
 	}
 	o.waiting = slices.Delete(o.waiting, at, at+1)
 	for _, next := range o.waiting[at:] {
-		next.queue.changed.fire()
+		next.queue.changed.Fire()
 	}
 }
