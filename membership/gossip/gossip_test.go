@@ -346,14 +346,26 @@ func TestUpdateReachesEveryone(t *testing.T) {
 }
 
 // refused starts a member that differs from member 1 by change, and expects
-// that neither hears of the other.
+// that neither hears of the other. Member 1 says why, in few lines.
 func refused(t *testing.T, change func(*Config)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
-		one, odd := b.start(1, 1), b.start(2, 1, change)
-		time.Sleep(10 * time.Second)
+		var out lockedBuffer
+		logged := func(c *Config) { c.Log = zerolog.New(&out).Level(zerolog.InfoLevel) }
+		one, odd := b.start(1, 1, logged), b.start(2, 1, change)
+		time.Sleep(2 * time.Minute)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if !strings.Contains(lines[0], `"remote":"10.0.0.2:`) || !strings.Contains(lines[0], "not sealed as gossip of this cluster") || len(lines) > 70 {
+			t.Errorf("%d lines about a foreign member, the first is %s", len(lines), lines[0])
+		}
+		if last := lines[len(lines)-1]; !strings.Contains(last, "most from 10.0.0.2") && !strings.Contains(last, "stream dropped") {
+			t.Errorf("the last line is %s", last)
+		}
+		if strings.Contains(out.String(), "memberlist") {
+			t.Errorf("memberlist logs\n%s", out.String())
+		}
 		for _, g := range []*Gossip{one, odd} {
 			if got := names(g.Members()); len(got) != 0 {
 				t.Errorf("%v believes in %v", g.Self(), got)

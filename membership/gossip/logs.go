@@ -55,8 +55,11 @@ func (w *logWriter) Write(p []byte) (int, error) {
 		}
 	}
 	line = bytes.TrimPrefix(line, []byte("memberlist: "))
-	if bytes.HasPrefix(line, []byte("ignoring alive message")) {
-		level = zerolog.DebugLevel // each member that is not proven yet causes some
+	switch {
+	case bytes.HasPrefix(line, []byte("ignoring alive message")): // each member that is not proven yet causes some
+		level = zerolog.DebugLevel
+	case bytes.HasPrefix(line, []byte("failed to receive and remove the stream label header")): // the stream logs why
+		level = zerolog.DebugLevel
 	}
 	if level < max(w.log.GetLevel(), zerolog.GlobalLevel()) { // the second is the level that operators change
 		return len(p), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -68,7 +69,7 @@ func newPacketTransport(cfg *Config, packets net.PacketConn, listener net.Listen
 		sealer:    sealer,
 		maxFrame:  maxFrame,
 		known:     cfg.Known,
-		dropped:   logbound.New(cfg.Log, "gossip packets were dropped"),
+		dropped:   logbound.New(cfg.Log, "gossip packets and streams were dropped"),
 		streams:   make(map[*stream]struct{}),
 		incoming:  admission.New[*stream](incoming),
 	}
@@ -262,8 +263,15 @@ type stream struct {
 	frame frame
 }
 
-// Read reads from the frame that the peer sends.
-func (s *stream) Read(p []byte) (int, error) { return s.frame.read(s.Conn, p) }
+// Read reads from the frame that the peer sends. It logs why one that a peer has opened has none.
+func (s *stream) Read(p []byte) (int, error) {
+	opened := s.frame.header != nil && !s.frame.began
+	n, err := s.frame.read(s.Conn, p)
+	if opened && err != nil && err != io.EOF && s.t.ctx.Err() == nil {
+		s.t.dropped.Line(zerolog.InfoLevel, admission.AddressOf(s.RemoteAddr())).Stringer("remote", s.RemoteAddr()).Err(err).Msg("gossip stream dropped")
+	}
+	return n, err
+}
 
 // Close closes the connection.
 func (s *stream) Close() error {
