@@ -38,8 +38,8 @@ func (ev Event) String() string {
 // NodeRemoved. When NodeRemoved arrives, every call towards that incarnation has
 // failed already.
 //
-// cancel ends it (scif_event_unregister) and waits for a running fn, unless fn
-// itself calls it. A slow fn delays later events and nothing else.
+// cancel ends it (scif_event_unregister): it does not wait for a call of fn that is under way or
+// about to begin, and there is none after that. A slow fn delays later events and nothing else.
 func (n *Node) OnEvent(fn func(Event)) (cancel func()) {
 	return n.session.Watch(func(ev attach.Event) {
 		fn(Event{

@@ -106,8 +106,8 @@ const servicesEvery = 100 * time.Millisecond
 
 // OnService calls fn for every service that there is now, as one that was added, and then
 // for each change, one at a time, from a goroutine of its own. A service that comes and goes within a
-// tenth of a second may not be reported. After cancel has returned no further call of fn begins;
-// it does not wait for one that is under way. The end of n ends it too.
+// tenth of a second may not be reported. cancel does not wait for a call of fn that is under way or
+// about to begin, and there is none after that. The end of n ends it too.
 func (n *Node) OnService(fn func(ServiceEvent)) (cancel func()) {
 	w := &serviceWatch{n: n, fn: fn}
 	ctx, end := context.WithCancel(context.Background())

@@ -103,8 +103,8 @@ type sessionCalls interface {
 
 	// Watch calls fn for every node event from now on, one at a time and in
 	// order, from a goroutine of the session. The nodes that are live now are
-	// not reported. After cancel has returned no further call of fn begins; it does not wait for
-	// one that is under way.
+	// not reported. cancel does not wait for a call of fn that is under way or about to begin, and
+	// there is none after that.
 	Watch(fn func(Event)) (cancel func())
 
 	// Close ends every endpoint of the session, by Abort if it is connected, and waits until all

@@ -27,8 +27,7 @@ type watcher struct {
 	more  gate // queue or stop has changed
 }
 
-// watch registers fn. After cancel has returned no further call of fn begins; it does not wait for
-// one that is under way.
+// watch registers fn. cancel is that of attach.NodeSession's Watch.
 func (q *eventQueue) watch(fn func(attach.Event)) (cancel func()) {
 	w := &watcher{fn: fn, more: newGate()}
 	q.mu.Lock()

@@ -45,7 +45,7 @@ func (w *watchers) put(ev attach.Event) error {
 	return nil
 }
 
-// add makes fn see the events from now on. After cancel no call begins.
+// add makes fn see the events from now on. cancel is that of Session.Watch.
 func (w *watchers) add(fn func(attach.Event)) (cancel func()) {
 	me := &watcher{fn}
 	w.mu.Lock()
