@@ -242,13 +242,7 @@ var errReset error = os.NewSyscallError("read", syscall.ECONNRESET)
 
 // CloseWrite ends this direction: the peer reads the bytes sent before, then io.EOF.
 func (c *Conn) CloseWrite() error {
-	c.net.mu.Lock()
-	defer c.net.mu.Unlock()
-	if c.closed {
-		return c.fail("close", net.ErrClosed)
-	}
-	c.finishLocked(io.EOF)
-	return nil
+	return c.whileOpen("close", func() { c.finishLocked(io.EOF) })
 }
 
 // finishLocked sends the end of this direction.
@@ -265,17 +259,13 @@ func (c *Conn) finishLocked(end error) {
 // Close ends both directions. The peer reads the bytes sent before, then io.EOF;
 // or a reset if bytes that it sent were not read here, as in TCP.
 func (c *Conn) Close() error {
-	c.net.mu.Lock()
-	defer c.net.mu.Unlock()
-	if c.closed {
-		return c.fail("close", net.ErrClosed)
-	}
-	end := io.EOF
-	if c.in.buffered > 0 {
-		end = errReset
-	}
-	c.closeLocked(end)
-	return nil
+	return c.whileOpen("close", func() {
+		end := io.EOF
+		if c.in.buffered > 0 {
+			end = errReset
+		}
+		c.closeLocked(end)
+	})
 }
 
 // abortLocked ends the conn as the death of its process would. The network's

@@ -188,13 +188,7 @@ func (c *PacketConn) arrive(p *packet) {
 
 // Close frees the address and wakes readers with net.ErrClosed.
 func (c *PacketConn) Close() error {
-	c.net.mu.Lock()
-	defer c.net.mu.Unlock()
-	if c.closed {
-		return c.fail("close", net.ErrClosed)
-	}
-	c.closeLocked()
-	return nil
+	return c.whileOpen("close", c.closeLocked)
 }
 
 func (c *PacketConn) closeLocked() {

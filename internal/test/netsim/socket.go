@@ -36,12 +36,19 @@ func (s *socket) SetWriteDeadline(t time.Time) error {
 }
 
 func (s *socket) setDeadlines(a, b *time.Time, t time.Time) error {
+	return s.whileOpen("set", func() {
+		*a, *b = t, t
+		s.changed.Fire()
+	})
+}
+
+// whileOpen calls f with the network's lock held, or fails the call op.
+func (s *socket) whileOpen(op string, f func()) error {
 	s.net.mu.Lock()
 	defer s.net.mu.Unlock()
 	if s.closed {
-		return s.fail("set", net.ErrClosed)
+		return s.fail(op, net.ErrClosed)
 	}
-	*a, *b = t, t
-	s.changed.Fire()
+	f()
 	return nil
 }
