@@ -39,15 +39,18 @@ type endpoint struct {
 	pathUsed  bool // JOINED has reported that the application uses it
 }
 
-// addEndpoint adds ep, which is charged, to the session. If the session is ending it closes ep.
-func (s *session) addEndpoint(ep attach.NodeEndpoint) (*endpoint, error) {
-	e := &endpoint{s: s, ep: ep}
-	if s.add(e) {
-		return e, nil
+// addEndpoint adds ep, which is charged, to the session, if err is nil. If the session is ending it closes ep.
+func (s *session) addEndpoint(ep attach.NodeEndpoint, err error) (*endpoint, error) {
+	if err == nil {
+		e := &endpoint{s: s, ep: ep}
+		if s.add(e) {
+			return e, nil
+		}
+		ep.Abort(s.why())
+		err = status.Reset
 	}
-	ep.Abort(s.why())
 	s.account.refund(endpoints, 1)
-	return nil, status.Reset
+	return nil, err
 }
 
 // A window is a window of an endpoint and the memory behind it.
@@ -320,11 +323,7 @@ func (s *session) accepted(listener *endpoint, accept func() (attach.NodeEndpoin
 		return reply{}, err
 	}
 	ep, _, err := accept()
-	if err != nil {
-		s.account.refund(endpoints, 1)
-		return reply{}, err
-	}
-	e, err := s.addEndpoint(ep)
+	e, err := s.addEndpoint(ep, err)
 	if err != nil {
 		return reply{}, err
 	}

@@ -248,12 +248,7 @@ func doOpen(_ context.Context, s *session, _ *request) (reply, error) {
 	if err := s.account.charge(endpoints, 1); err != nil {
 		return reply{}, err
 	}
-	ep, err := s.node.Open()
-	if err != nil {
-		s.account.refund(endpoints, 1)
-		return reply{}, err
-	}
-	e, err := s.addEndpoint(ep)
+	e, err := s.addEndpoint(s.node.Open())
 	if err != nil {
 		return reply{}, err
 	}
