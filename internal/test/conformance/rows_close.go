@@ -106,18 +106,7 @@ var closeRows = slices.Concat(
 		{call: "close", name: "CONNECTED/recv waits=ECONNRESET", check: closeWakes("(*Endpoint).Recv", syscall.ECONNRESET, func(c *check, near end) error {
 			return errOf(near.Recv(c.ctx, make([]byte, 1)))
 		})},
-		{call: "close", name: "CONNECTED/send waits=ECONNRESET, short count", conn: func(c *check, near, _ end) {
-			var sent int
-			result := c.blocked("(*Endpoint).Send", func() (err error) {
-				sent, err = near.Send(c.ctx, make([]byte, 16<<20))
-				return err
-			})
-			c.closeEnd(near)
-			c.want(<-result, syscall.ECONNRESET)
-			if sent < 0 || sent >= 16<<20 { // it may wait for its turn, before the first byte
-				c.Errorf("sent %d bytes", sent)
-			}
-		}},
+		{call: "close", name: "CONNECTED/send waits=ECONNRESET, short count", conn: func(c *check, near, _ end) { c.sendEnds(near, near) }},
 		{call: "close", name: "CONNECTING/connect waits=ECONNRESET", check: func(c *check) {
 			near, _, result := c.blockedConnect()
 			c.closeEnd(near)
@@ -142,6 +131,21 @@ var closeRows = slices.Concat(
 )
 
 func closeAny(_ *check, e end) error { return e.Close() }
+
+// sendEnds closes one of two ends while near sends more than there is room for.
+func (c *check) sendEnds(near, closed end) {
+	c.Helper()
+	var sent int
+	result := c.blocked("(*Endpoint).Send", func() (err error) {
+		sent, err = near.Send(c.ctx, make([]byte, 16<<20))
+		return err
+	})
+	c.closeEnd(closed)
+	c.want(<-result, syscall.ECONNRESET)
+	if sent < 0 || sent >= 16<<20 { // it may wait for its turn, before the first byte
+		c.Errorf("sent %d bytes", sent)
+	}
+}
 
 // closeWakes is a row about a call on a connected endpoint that is closed
 // while the call waits.
