@@ -22,6 +22,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/audit"
 	"github.com/fabricd/fabricd/internal/observe"
+	"github.com/fabricd/fabricd/internal/sockfile"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/test/bubble"
 	"github.com/fabricd/fabricd/membership"
@@ -405,7 +406,7 @@ func TestListenUnix(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := setRights(socketOptions{path: link, mode: 0o666}, os.Getgid()); err == nil || !strings.Contains(err.Error(), "replaced") {
+	if err := sockfile.SetRights(link, 0o666, os.Getgid()); err == nil || !strings.Contains(err.Error(), "replaced") {
 		t.Errorf("the rights of a link in the socket's place: %v", err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {

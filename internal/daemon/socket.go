@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/fabricd/fabricd/internal/shm"
+	"github.com/fabricd/fabricd/internal/sockfile"
 )
 
 // socketOptions are a Unix socket's path and access rights.
@@ -46,34 +47,11 @@ func listenUnix(o socketOptions) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, problem(o.field, o.path, "cannot listen there: "+syscallCause(err).Error(), err)
 	}
-	if err := setRights(o, gid); err != nil {
+	if err := sockfile.SetRights(o.path, o.mode, gid); err != nil {
 		l.Close()
 		return nil, problem(o.field, o.path, "its group and mode cannot be set: "+cause(err).Error(), err)
 	}
 	return l, nil
-}
-
-// setRights sets the group, unless it is -1, and the mode of the socket at o.path. The change stays
-// in the directory of o.path, so that the directory's owner cannot lead it to a file elsewhere by
-// a link.
-func setRights(o socketOptions, gid int) error {
-	dir, err := os.OpenRoot(filepath.Dir(o.path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	name := filepath.Base(o.path)
-	info, err := dir.Lstat(name)
-	if err == nil && info.Mode().Type() != fs.ModeSocket {
-		err = errors.New("the socket has been replaced by another file")
-	}
-	if err == nil && gid >= 0 {
-		err = dir.Lchown(name, -1, gid)
-	}
-	if err != nil {
-		return err
-	}
-	return dir.Chmod(name, o.mode)
 }
 
 // removeStale removes a socket without a listener.

@@ -17,6 +17,7 @@ import (
 	"github.com/fabricd/fabricd/internal/attach"
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 	"github.com/fabricd/fabricd/internal/hook"
+	"github.com/fabricd/fabricd/internal/sockfile"
 	"github.com/fabricd/fabricd/internal/status"
 	"github.com/fabricd/fabricd/internal/wait"
 )
@@ -192,7 +193,7 @@ func listenAt(ctx context.Context, address string) (net.Listener, error) {
 	listen := func() (net.Listener, error) {
 		l, err := lc.Listen(ctx, "unix", address)
 		if err == nil {
-			if err = openToAll(address); err != nil {
+			if err = sockfile.SetRights(address, 0o666, -1); err != nil {
 				l.Close()
 				return nil, err
 			}
@@ -216,25 +217,6 @@ func listenAt(ctx context.Context, address string) (net.Listener, error) {
 		return nil, err
 	}
 	return listen()
-}
-
-// openToAll gives every user the right to write to the socket at path. The change stays in the
-// directory of path, so that the directory's owner cannot lead it to a file elsewhere by a link.
-func openToAll(path string) error {
-	dir, err := os.OpenRoot(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	name := filepath.Base(path)
-	info, err := dir.Lstat(name)
-	if err == nil && info.Mode().Type() != fs.ModeSocket {
-		err = fmt.Errorf("%s: the socket has been replaced by another file", path)
-	}
-	if err != nil {
-		return err
-	}
-	return dir.Chmod(name, 0o666)
 }
 
 // abandoned reports whether path is a socket that no process serves.

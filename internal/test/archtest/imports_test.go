@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"internal/audit":         {"internal/printable"},
 	"internal/shm":           {"internal/status"},
 	"internal/rawio":         {},
+	"internal/sockfile":      {},
 	"internal/wait":          {},
 	"internal/path":          {"internal/rawio"},
 	"fence":                  {"internal/status"},
@@ -90,7 +91,7 @@ var mayImport = map[string][]string{
 	"internal/web":     {"internal/observe"},
 
 	// The packages that join the rooms.
-	"internal/daemon": {"internal/wait", "internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
+	"internal/daemon": {"internal/wait", "internal/sockfile", "internal/observe", "internal/metrics", "internal/web", "internal/audit", "internal/flight", "internal/guard", "internal/path", "internal/admission", "internal/logbound", "internal/engine", "membership", "membership/gossip", "membership/services", "membership/state", "membership/trust", "membership/verdict", "internal/attach", "internal/attach/server",
 		"internal/transport", "internal/transport/network", "internal/transport/quic", "internal/transport/stream", "internal/faults", "internal/faults/inject", "internal/faults/failpoint",
 		"internal/segment", "internal/ring", "internal/shm", "fabric/addr", "internal/status", "internal/yamlbound", "internal/printable", "internal/access", "internal/gateway/spec"},
 	"internal/doctor":   {"internal/daemon", "internal/attach/server", "internal/path", "internal/shm", "internal/transport/quic", "membership/trust"},
@@ -102,7 +103,7 @@ var mayImport = map[string][]string{
 	// Gateways of applications that know nothing of the fabric: an application too, which
 	// cmd/fabricd gives to the daemon.
 	"internal/gateway/spec": {"fabric/addr", "internal/access", "internal/attach"},
-	"internal/gateway":      {"internal/wait", "fabric", "fabric/addr", "internal/attach", "internal/hook", "internal/status", "internal/gateway/spec", "internal/guard", "internal/logbound", "internal/rawio"},
+	"internal/gateway":      {"internal/wait", "internal/sockfile", "fabric", "fabric/addr", "internal/attach", "internal/hook", "internal/status", "internal/gateway/spec", "internal/guard", "internal/logbound", "internal/rawio"},
 
 	// A file over a connection of any kind.
 	"internal/filecopy": {},
