@@ -50,6 +50,32 @@ func TestPlacesAreBounded(t *testing.T) {
 	}
 }
 
+// TestARingOverTwoNodesEndsAtABound: a client that enters it is reset, its connections end, and the
+// gateway with the bound names the one that it leads to, to this node alone.
+func TestARingOverTwoNodesEndsAtABound(t *testing.T) {
+	w := newWorld(t)
+	at, back := freeAddress(t), freeAddress(t)
+	_, exposed, _ := w.run(1, spec.Expose, "2050="+back+" max 8")
+	w.run(0, spec.Expose, "2051="+at)
+	w.run(1, spec.Forward, back+"=0:2051")
+	_, forwarded, _ := w.run(0, spec.Forward, at+"=1:2050 wait 0s")
+	if err := dialReset(t, at); err != nil {
+		t.Error(err)
+	}
+	want := "node-0 has its share of connections, 6 of 8; they lead on by forward " + back + "=0:2051, perhaps in a ring"
+	if ev := await(t, exposed, spec.Refused); ev.Detail != want {
+		t.Errorf("%q, want %q", ev.Detail, want)
+	}
+	if ev := await(t, forwarded, spec.Refused); strings.Contains(ev.Detail, "ring") {
+		t.Errorf("the other node is told %q", ev.Detail)
+	}
+	for limit := time.Now().Add(patience); w.at[1].List()[0].Open > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("it has connections still: %+v", w.at[1].List()[0])
+		}
+	}
+}
+
 // TestNoMemberTakesAllPlaces of an expose.
 func TestNoMemberTakesAllPlaces(t *testing.T) {
 	w := &world{t: t, cluster: fabrictest.NewCluster(t, 3)}

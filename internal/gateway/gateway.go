@@ -166,6 +166,9 @@ func (g *gateway) serve(ctx context.Context, l net.Listener) error {
 		t, err := g.admit(client)
 		if err != nil {
 			abort(err, client)
+			if next, ok := g.Next(g.owner.lines(), g.owner.self()); ok { // a ring over two nodes, which neither sees, ends here
+				err = fmt.Errorf("%w; they lead on by %s %s, perhaps in a ring", err, next.Kind, next)
+			}
 			g.refuse(spec.Conn{Client: client.RemoteAddr().String()}, err)
 			continue
 		}

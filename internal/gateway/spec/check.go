@@ -71,7 +71,7 @@ func (g Gateway) place() string {
 func (g Gateway) returns(all []Gateway, self []string) bool {
 	at := g
 	for range all {
-		next, ok := at.next(all, self)
+		next, ok := at.Next(all, self)
 		if !ok {
 			return false
 		}
@@ -83,8 +83,8 @@ func (g Gateway) returns(all []Gateway, self []string) bool {
 	return false // a ring that g is not in: another one finds it
 }
 
-// next returns the gateway of all to which the connections of g lead.
-func (g Gateway) next(all []Gateway, self []string) (Gateway, bool) {
+// Next returns the gateway of all to which the connections of g lead.
+func (g Gateway) Next(all []Gateway, self []string) (Gateway, bool) {
 	for _, n := range all {
 		switch {
 		case g.Kind == Expose && n.Kind == Forward && sameAddress(n.Listen, g.To),
