@@ -19,10 +19,10 @@ type lineBudget struct {
 
 // The bounds are the tree's numbers, rounded up: it may shrink, and the bound with it.
 var lineBudgets = []lineBudget{
-	{"transport, path, engine, attach, ring, shm", []string{"internal/transport", "internal/path", "internal/engine", "internal/attach", "internal/ring", "internal/shm"}, 30_550, 20_000},
+	{"transport, path, engine, attach, ring, shm", []string{"internal/transport", "internal/path", "internal/engine", "internal/attach", "internal/ring", "internal/shm"}, 30_450, 20_000},
 	{"cmd/fabric-bench", []string{"cmd/fabric-bench"}, 6_500, 6_500},
 	{"internal/lab", []string{"internal/lab"}, 26_800, 24_000},
-	{"all", []string{""}, 131_150, 80_000},
+	{"all", []string{""}, 131_300, 80_000},
 }
 
 func (b lineBudget) has(dir string) bool {
