@@ -256,17 +256,17 @@ func exists(test string) error {
 
 // TestEveryBarHasAFigure looks for each bar once in the page of the results.
 func TestEveryBarHasAFigure(t *testing.T) {
-	text, err := os.ReadFile("../../../deploy/scenarios/BARS.md")
+	text, err := os.ReadFile("../../../deploy/scenarios/CRITERIA.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, bar := range bars.ids {
 		if n := bytes.Count(text, []byte("\n| "+string(bar)+" |")); n != 1 {
-			t.Errorf("BARS.md has %d lines of %s, want 1", n, bar)
+			t.Errorf("CRITERIA.md has %d lines of %s, want 1", n, bar)
 		}
 	}
 	if lines := bytes.Count(text, []byte("\n| ")) - 1; lines != len(bars.ids) {
-		t.Errorf("BARS.md has %d bars, want %d", lines, len(bars.ids))
+		t.Errorf("CRITERIA.md has %d bars, want %d", lines, len(bars.ids))
 	}
 }
 
