@@ -41,7 +41,7 @@ CLUSTER     = $(COMPOSE) -p fabricd -f deploy/compose.yaml
 PROJECT    ?=
 EXAMPLE     = $(COMPOSE) -p fabricd-$(PROJECT) -f deploy/examples/$(PROJECT)/compose.yaml
 
-.PHONY: help build demo check test lint attack apps conformance soak bars bench bench-baselines fuzz-short deb image cluster cluster-down chaos mutants clean
+.PHONY: help build demo check test lint attack apps conformance soak criteria bench bench-baselines fuzz-short deb image cluster cluster-down chaos mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -188,7 +188,7 @@ soak: ## the tests SOAK times in a row, the heavy ones SOAK_HEAVY times
 	FABRICD_E2E_PROVIDERS=tcp go test -count=1 -timeout 60m ./internal/test/e2e || rc=$$?
 	exit $$rc
 
-bars: build ## the bars of reliability in full: a million changes, ten million messages, the long scenarios; hours
+criteria: build ## the criteria of reliability in full: a million changes, ten million messages, the long scenarios; hours
 	@rc=0
 	full() { echo "== $$*"; env "$${@:3}" go test -count=1 -timeout 0 -v -run "^$$2\$$" $$1 $${ARG:-} | grep -vE '^=== |^PASS' || rc=$$?; }
 	full ./internal/lab/sim TestChurn SIM_CHANGES=1000000
@@ -199,8 +199,8 @@ bars: build ## the bars of reliability in full: a million changes, ten million m
 	full ./internal/engine TestManyTransfersAreExactOverABadNetwork VOLUME_RMA=100000000000
 	full ./internal/engine TestRandomCrossings CROSSINGS=100000
 	ARG=-linear=1000 full ./internal/lab/check 'Test(Port|Lease)TableIsLinearizable'
-	for on in sim local; do bin/fabricd chaos suite deploy/scenarios/long --on $$on --report out/bars/$$on || rc=$$?; done
-	bin/fabricd chaos page out/bars || rc=$$?
+	for on in sim local; do bin/fabricd chaos suite deploy/scenarios/long --on $$on --report out/criteria/$$on || rc=$$?; done
+	bin/fabricd chaos page out/criteria || rc=$$?
 	exit $$rc
 
 bench: ## what is deployed, beside bare programs, stunnel and UCX: a table, out/bench/report.json and report.html (ARGS=--quick)

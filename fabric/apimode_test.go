@@ -8,8 +8,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 )
 
-// entrances are the ways to reach node i of a cluster.
-var entrances = map[string]func(t testing.TB, c *fabrictest.Cluster, i int) *fabric.Node{
+// apiModes are the ways to reach node i of a cluster.
+var apiModes = map[string]func(t testing.TB, c *fabrictest.Cluster, i int) *fabric.Node{
 	"embedded": func(_ testing.TB, c *fabrictest.Cluster, i int) *fabric.Node { return c.Node(i) },
 	"attached": func(t testing.TB, c *fabrictest.Cluster, i int) *fabric.Node { return attacher(t, c, i)() },
 }

@@ -27,8 +27,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// doors are the ways to attach two applications that connect.
-var doors = []struct {
+// pairModes are the ways to attach two applications that connect.
+var pairModes = []struct {
 	name string
 	open func(tb testing.TB) (client, server *fabric.Node)
 }{
@@ -98,18 +98,18 @@ func attacher(tb testing.TB, c *fabrictest.Cluster, i int) func() *fabric.Node {
 	}
 }
 
-// throughDoors runs f as a sub-test for every door.
-func throughDoors(t *testing.T, f func(t *testing.T, client, server *fabric.Node)) {
-	for _, door := range doors {
-		t.Run(door.name, func(t *testing.T) {
-			client, server := door.open(t)
+// inEachAPIMode runs f as a sub-test for every mode.
+func inEachAPIMode(t *testing.T, f func(t *testing.T, client, server *fabric.Node)) {
+	for _, mode := range pairModes {
+		t.Run(mode.name, func(t *testing.T) {
+			client, server := mode.open(t)
 			f(t, client, server)
 		})
 	}
 }
 
 func TestConnIsNetConn(t *testing.T) {
-	throughDoors(t, func(t *testing.T, client, server *fabric.Node) {
+	inEachAPIMode(t, func(t *testing.T, client, server *fabric.Node) {
 		nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 			near, far := dial(t, client, server)
 			return near, far, func() { near.Close(); far.Close() }, nil
@@ -143,7 +143,7 @@ func dial(tb testing.TB, client, server *fabric.Node) (near, far *fabric.Conn) {
 }
 
 func TestHTTPRunsOverPorts(t *testing.T) {
-	throughDoors(t, func(t *testing.T, client, server *fabric.Node) {
+	inEachAPIMode(t, func(t *testing.T, client, server *fabric.Node) {
 		for name, want := range map[string]string{"http1": "HTTP/1.1", "http2": "HTTP/2.0"} {
 			t.Run(name, func(t *testing.T) {
 				protocols := new(http.Protocols)
@@ -239,7 +239,7 @@ func TestReadEndsWithEOFOnlyAfterClose(t *testing.T) {
 
 // TestAnAbortSaysWhy to the peer, in one line that is bounded.
 func TestAnAbortSaysWhy(t *testing.T) {
-	throughDoors(t, func(t *testing.T, client, server *fabric.Node) {
+	inEachAPIMode(t, func(t *testing.T, client, server *fabric.Node) {
 		for reason, want := range map[string]string{
 			"":                        "the peer's application gave it up",
 			"out of \n\x1bpaper":      "the peer's application gave it up: out of   paper",

@@ -12,7 +12,7 @@ import (
 // TestCopiesGoBothWays: io.Copy into a Conn and out of one moves every byte, up to a
 // half-close, while the other direction goes on.
 func TestCopiesGoBothWays(t *testing.T) {
-	throughDoors(t, func(t *testing.T, client, server *fabric.Node) {
+	inEachAPIMode(t, func(t *testing.T, client, server *fabric.Node) {
 		near, far := dial(t, client, server)
 		want := make([]byte, 1<<20+17)
 		rand.NewChaCha8([32]byte{5}).Read(want)

@@ -36,8 +36,8 @@ func TestDialerAndListenerOutliveTheirNodes(t *testing.T) {
 		var up [3]atomic.Bool
 		up[1].Store(true)
 		up[2].Store(true)
-		var told []error
-		config := fabric.ListenConfig{Attach: attaching(c, 1, &up[1]), Lost: func(err error) { told = append(told, err) }}
+		var reported []error
+		config := fabric.ListenConfig{Attach: attaching(c, 1, &up[1]), Lost: func(err error) { reported = append(reported, err) }}
 		l, err := config.Listen(t.Context(), 0, fabric.Service("shop"))
 		if err != nil {
 			t.Fatal(err)
@@ -73,8 +73,8 @@ func TestDialerAndListenerOutliveTheirNodes(t *testing.T) {
 		get("after the server's fabricd went and came back")
 		down(2, 5*time.Second)
 		get("after the client's did")
-		if len(told) < 2 || told[0] == nil || told[len(told)-1] != nil {
-			t.Errorf("the listener's end and return were told as %v", told)
+		if len(reported) < 2 || reported[0] == nil || reported[len(reported)-1] != nil {
+			t.Errorf("the listener's end and return were reported as %v", reported)
 		}
 		if err := srv.Shutdown(t.Context()); err != nil {
 			t.Error(err)

@@ -360,11 +360,11 @@ func TestAtomicsAreLinearizable(t *testing.T) {
 	}
 	t.Logf("-linear-seed %d", seed)
 	for _, provider := range linearProviders {
-		for owner, enter := range entrances {
+		for owner, mode := range apiModes {
 			for trouble, strike := range linearTroubles {
 				t.Run(provider.name+"/owner "+owner+"/"+trouble, func(t *testing.T) {
 					c := fabrictest.NewCluster(t, 3, provider.opts...)
-					linearHistory(t, c, enter(t, c, 0), strike, seed)
+					linearHistory(t, c, mode(t, c, 0), strike, seed)
 				})
 			}
 		}
@@ -407,16 +407,16 @@ func linearHistory(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node, stri
 	}
 }
 
-// A party is all applications that access one page: its owner, five applications
+// A pageUsers is all applications that access one page: its owner, five applications
 // that are connected to it, on its node, another and a third one, and those of them
 // that have mapped it.
-type party struct {
+type pageUsers struct {
 	at, from []*fabric.Endpoint // of each connection
 	off      []int64            // of the page, for from
 	views    [][]byte           // the owner's and the mappings
 }
 
-func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p party) {
+func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p pageUsers) {
 	t.Helper()
 	mem, err := owner.Alloc(fabric.PageSize)
 	if err != nil {
@@ -450,10 +450,10 @@ func gather(t *testing.T, c *fabrictest.Cluster, owner *fabric.Node) (p party) {
 // in two steps, however short, soon loses an update.
 func TestNoUpdateIsLost(t *testing.T) {
 	for _, provider := range linearProviders {
-		for owner, enter := range entrances {
+		for owner, mode := range apiModes {
 			t.Run(provider.name+"/owner "+owner, func(t *testing.T) {
 				c := fabrictest.NewCluster(t, 3, provider.opts...)
-				p := gather(t, c, enter(t, c, 0))
+				p := gather(t, c, mode(t, c, 0))
 				want := addUntilAllHaveAdded(t, p)
 				if got := fabric.LoadUint64(p.views[0]); got != want {
 					t.Errorf("%d were added to the word, which is %d", want, got)
@@ -473,7 +473,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 // addUntilAllHaveAdded adds ones to the words at 0 and 64 from everywhere, and
 // returns how many. A goroutine with a mapping adds many for each call of the
 // others, and rests between: it would keep the processor from them.
-func addUntilAllHaveAdded(t *testing.T, p party) uint64 {
+func addUntilAllHaveAdded(t *testing.T, p pageUsers) uint64 {
 	const calls, burst = 200, 2000
 	turns := make(chan struct{}, len(p.views))
 	var far, near sync.WaitGroup

@@ -11,9 +11,9 @@ import (
 	"github.com/fabricd/fabricd/fabric/fabrictest"
 )
 
-// TestEveryDoorRegistersTheSameMemory: memory that an attached application cannot share,
+// TestEveryAPIModeRegistersTheSameMemory: memory that an attached application cannot share,
 // an embedded one may not register either, so that a program behaves the same in both.
-func TestEveryDoorRegistersTheSameMemory(t *testing.T) {
+func TestEveryAPIModeRegistersTheSameMemory(t *testing.T) {
 	const page = fabric.PageSize
 	c := fabrictest.NewCluster(t, 2)
 	other, err := c.Node(1).Alloc(2 * page)
@@ -25,9 +25,9 @@ func TestEveryDoorRegistersTheSameMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Munmap(own) })
-	for name, enter := range entrances {
+	for name, mode := range apiModes {
 		t.Run(name, func(t *testing.T) {
-			n := enter(t, c, 0)
+			n := mode(t, c, 0)
 			mem, err := n.Alloc(4 * page)
 			if err != nil {
 				t.Fatal(err)

@@ -33,10 +33,10 @@ func mirrored(t testing.TB, owner, here *fabric.Node, pages int) (*fabric.Mirror
 // moments. Bytes of each side change only by that side and by the moves.
 func TestMirrorAgreesWithModel(t *testing.T) {
 	ctx := context.Background()
-	for name, door := range entrances {
+	for name, mode := range apiModes {
 		t.Run(name, func(t *testing.T) {
 			c := fabrictest.NewCluster(t, 2)
-			m, there := mirrored(t, door(t, c, 0), door(t, c, 1), 1)
+			m, there := mirrored(t, mode(t, c, 0), mode(t, c, 1), 1)
 			rapid.Check(t, func(t *rapid.T) {
 				if err := m.Release(ctx); err != nil { // of the program before
 					t.Fatal(err)
@@ -109,16 +109,16 @@ var carriers = map[string][]fabrictest.Option{"memory": nil, "quic": {fabrictest
 	"tcp, nothing between": {fabrictest.TCP(), fabrictest.Unbroken()}}
 
 func TestMirrorOfManyPieces(t *testing.T) {
-	for name, door := range entrances {
+	for name, mode := range apiModes {
 		for carrier, opts := range carriers {
-			t.Run(name+" over "+carrier, func(t *testing.T) { mirrorManyPieces(t, door, opts) })
+			t.Run(name+" over "+carrier, func(t *testing.T) { mirrorManyPieces(t, mode, opts) })
 		}
 	}
 }
 
-func mirrorManyPieces(t *testing.T, door func(testing.TB, *fabrictest.Cluster, int) *fabric.Node, opts []fabrictest.Option) {
+func mirrorManyPieces(t *testing.T, mode func(testing.TB, *fabrictest.Cluster, int) *fabric.Node, opts []fabrictest.Option) {
 	c := fabrictest.NewCluster(t, 2, opts...)
-	m, there := mirrored(t, door(t, c, 0), door(t, c, 1), 700)
+	m, there := mirrored(t, mode(t, c, 0), mode(t, c, 1), 700)
 	for i := range there {
 		there[i] = byte(i * 7)
 	}

@@ -14,19 +14,19 @@ import (
 // A listener that allows a label lets nodes with it connect, in every API mode, and
 // shows them to the acceptor.
 func TestAllowAndPeerGoByLabels(t *testing.T) {
-	for name, enter := range entrances {
+	for name, mode := range apiModes {
 		t.Run(name, func(t *testing.T) {
 			c := fabrictest.NewCluster(t, 3, fabrictest.Labels(1, "db", "eu"), fabrictest.Labels(2, "web"))
-			l, err := enter(t, c, 0).Listen(0, fabric.Allow("label:db", "local"))
+			l, err := mode(t, c, 0).Listen(0, fabric.Allow("label:db", "local"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
 			at := l.Addr().(fabric.Addr)
-			if _, err := enter(t, c, 2).DialAddr(context.Background(), at); !errors.Is(err, syscall.ECONNREFUSED) {
+			if _, err := mode(t, c, 2).DialAddr(context.Background(), at); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("without the label: %v, want ECONNREFUSED", err)
 			}
-			conn, err := dialed(l, enter(t, c, 1), at)
+			conn, err := dialed(l, mode(t, c, 1), at)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ func TestPollOverManyEndpoints(t *testing.T) {
 	const count, rounds = 200, 50
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	throughDoors(t, func(t *testing.T, client, server *fabric.Node) {
+	inEachAPIMode(t, func(t *testing.T, client, server *fabric.Node) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

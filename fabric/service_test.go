@@ -194,7 +194,7 @@ func TestOnService(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if !slices.Equal(got, want) {
-				t.Errorf("told %q, want %q", got, want)
+				t.Errorf("notified of %q, want %q", got, want)
 			}
 			got = nil
 		}

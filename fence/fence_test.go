@@ -13,7 +13,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// trackerModel is a Tracker that remembers every operation's fate.
+// trackerModel is a Tracker that remembers every operation's outcome.
 type trackerModel struct{ ended []bool } // ended[i]: operation i+1
 
 func (m *trackerModel) done() (n uint64) {

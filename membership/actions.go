@@ -141,7 +141,7 @@ var eventTexts = map[verdict.EventKind]string{
 	verdict.EventRemoved: "node removed",
 	verdict.EventSelf:    "this node has an ID",
 	verdict.EventReset:   "this node's incarnation was ended by the others",
-	verdict.EventHost:    "news of the host",
+	verdict.EventHost:    "host state changed",
 	verdict.EventUpdated: "node changed",
 	verdict.EventLocal:   "this node serves the applications of its machine in its last incarnation",
 }
@@ -180,7 +180,7 @@ func (a *Agent) depart() {
 	}
 }
 
-// note stores the part of an event that other goroutines read: which lives are
+// note stores the part of an event that other goroutines read: which incarnations are
 // over and fenced from here on, and the state of the host. After a reset this node
 // has another incarnation, and to that one no incarnation is over.
 func (a *Agent) note(e verdict.Event) {
@@ -199,7 +199,7 @@ func (a *Agent) note(e verdict.Event) {
 // handle calls the handlers. It runs on events' goroutine, as handled does.
 func (a *Agent) handle(e verdict.Event) {
 	if e.Kind == verdict.EventRemoved {
-		_ = a.cfg.Faults.Hit(failpoint.RemovalHeard)
+		_ = a.cfg.Faults.Hit(failpoint.RemovalArrived)
 	}
 	a.cfg.OnEvent(e)
 }

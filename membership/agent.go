@@ -359,7 +359,7 @@ func (a *Agent) Report(incarnation addr.Incarnation, e Evidence) {
 	a.post(func() { a.feedMember(verdict.Link{Incarnation: incarnation, Evidence: e}) })
 }
 
-// Watch says whether this node has links in use to incarnation. Such an incarnation gets a lifeline
+// Watch sets whether this node has links in use to incarnation. Such an incarnation gets a lifeline
 // beside those that this node watches in any case ([verdict.Watched]).
 func (a *Agent) Watch(incarnation addr.Incarnation, inUse bool) {
 	a.post(func() {
@@ -404,7 +404,7 @@ func (a *Agent) Close() error {
 }
 
 // Done is closed when the agent has ended, by Close or Leave or because the
-// cluster refused this node for good; Err then says why.
+// cluster refused this node for good; Err is then the reason.
 func (a *Agent) Done() <-chan struct{} { return a.done }
 
 // Err returns why the agent ended: ErrClosed after Close or Leave, nil while it

@@ -256,7 +256,7 @@ func TestSplitHeals(t *testing.T) {
 	})
 }
 
-func TestLeaveIsToldWithItsReason(t *testing.T) {
+func TestLeaveIsReportedWithItsReason(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)
 		leaver := w.node(3)

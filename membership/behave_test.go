@@ -57,7 +57,7 @@ func TestLongPauseRevalidatesAndRemovesNobodyElse(t *testing.T) {
 		w.within(5*time.Second, "it is back", func() bool { return mesh(w.all) })
 		time.Sleep(20 * time.Second)
 		if revalidated.Load() == 0 {
-			t.Error("the links were not told to revalidate")
+			t.Error("the links were not asked to revalidate")
 		}
 		for _, n := range w.all {
 			if got := removals(n.since(began)); n.i != 3 && !slices.Equal(got, []string{"removed 2.1 silent"}) {
@@ -110,7 +110,7 @@ func TestPairThatLostOnlyEachOtherStays(t *testing.T) {
 }
 
 // TestPairThatLostOnlyEachOtherIsParted is the other policy, which the host decides:
-// one of the pair goes, the same for everybody, and comes back.
+// one of the pair goes, the same at every node, and comes back.
 func TestPairThatLostOnlyEachOtherIsParted(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.host(func(c *Config) { c.Partial = verdict.PartialEvict })
@@ -127,7 +127,7 @@ func TestPairThatLostOnlyEachOtherIsParted(t *testing.T) {
 		w.within(10*time.Second, "all see all again", func() bool { return mesh(w.all) })
 		for _, n := range w.all[:2] {
 			if got := removals(n.since(began)); len(got) != 1 || got[0] != removals(w.node(1).since(began))[0] {
-				t.Errorf("node %d was told %v, want one removal, the one that node 1 was told of", n.i, got)
+				t.Errorf("node %d received %v, want one removal, the same as node 1", n.i, got)
 			}
 		}
 		for _, e := range w.node(1).since(began) {
@@ -203,7 +203,7 @@ func TestStuckLifelinesAreReplaced(t *testing.T) {
 				time.Sleep(time.Minute)
 				for _, n := range w.all {
 					if got := removals(n.since(began)); len(got) > 0 {
-						t.Errorf("node %d was told %v, want nothing", n.i, got)
+						t.Errorf("node %d received %v, want nothing", n.i, got)
 					}
 				}
 				a, b := w.node(3), w.node(4)
@@ -327,7 +327,7 @@ func TestEachIncarnationHasAFewLifelines(t *testing.T) {
 }
 
 // TestWithoutAHostAllLookWhereAWatcherDoubts kills a node, and cuts another one off,
-// while there is no host. Those that do not watch them hear it from those that do, look
+// while there is no host. Those that do not watch them learn it from those that do, look
 // for themselves, and know as soon.
 func TestWithoutAHostAllLookWhereAWatcherDoubts(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
@@ -372,7 +372,7 @@ func TestProbeOverTheDataPathDecides(t *testing.T) {
 		w.node(2).a.Report(n.incarnation(), verdict.LinkRefused)
 		time.Sleep(5 * time.Second)
 		if asked.Load() == 0 {
-			t.Error("nobody asked the data path")
+			t.Error("the data path was not asked")
 		}
 		if got := removals(w.node(2).since(began)); len(got) != 0 {
 			t.Errorf("removals %v of a node that answers, want none", got)

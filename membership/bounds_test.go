@@ -67,7 +67,7 @@ func TestJoinsOfAMinuteHaveABound(t *testing.T) {
 		t.Errorf("one token let %d in, want %d and room for another's", n, joinsPerTokenMinute)
 	}
 	if !r.take(now.Add(time.Minute), greedy) {
-		t.Error("nobody is let in a minute later")
+		t.Error("no node is let in a minute later")
 	}
 }
 

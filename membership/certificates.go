@@ -140,7 +140,7 @@ func (a *Agent) askForCertificate() {
 		return
 	}
 	a.renewal.key = key
-	_ = s.Send(control.Renew{Request: request}) // a session that ends is no news; we ask again
+	_ = s.Send(control.Renew{Request: request}) // the end of a session is handled elsewhere; we ask again
 }
 
 // takeCertificate makes use of the host's answer.

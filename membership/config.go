@@ -20,7 +20,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// Config says how a node takes part in its cluster. It is not modified after
+// Config describes how a node takes part in its cluster. It is not modified after
 // Start.
 type Config struct {
 	// State is the open state directory of a node that has joined, or of the
@@ -42,7 +42,7 @@ type Config struct {
 	Refused func()
 	// Seeds are data addresses, "host:port", of nodes to ask first.
 	Seeds []string
-	// Gossip says where to gossip.
+	// Gossip describes where to gossip.
 	Gossip GossipConfig
 
 	// Detection chooses how soon a silent node is lost. Empty: normal.
@@ -84,7 +84,7 @@ type Config struct {
 	// MaxNodes bounds the identities that the host enrols, banned ones included, up
 	// to [MaxNodes]. 0: 1024.
 	MaxNodes int
-	// Networks are those in which members may say that they are reached; empty:
+	// Networks are those in which members may announce addresses; empty:
 	// everywhere. Of use on the host.
 	Networks []netip.Prefix
 
@@ -109,7 +109,7 @@ type NodeConfig struct {
 	Want addr.NodeID
 }
 
-// A GossipConfig says where to gossip; see the fields of the same name of
+// A GossipConfig describes where to gossip; see the fields of the same name of
 // [gossip.Config].
 type GossipConfig struct {
 	Bind      string

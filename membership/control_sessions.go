@@ -32,7 +32,7 @@ type controlSessions struct {
 	refusal string // the text of the last refusal of a session
 }
 
-// An opening says how far a node has come on its session with this host.
+// An opening is how far a node has come on its session with this host.
 type opening struct {
 	at    time.Time
 	asked bool // for an incarnation
@@ -65,7 +65,7 @@ func (c *controlSessions) remove(id verdict.SessionID) {
 
 // makeRoom ends a session that serves no incarnation if the node has too many of those,
 // or all nodes together have (speaks: it serves one): the oldest one, and first one that has not even asked
-// for an incarnation. So a session that asks at once is heard, whatever others keep open.
+// for an incarnation. So a session that asks at once is served, whatever others keep open.
 func (c *controlSessions) makeRoom(node addr.UUID, speaks func(verdict.SessionID) bool) {
 	var all, own []verdict.SessionID
 	for id := range c.openings {

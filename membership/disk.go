@@ -99,7 +99,7 @@ func (d *disk) writeMembers(members []state.Member) bool {
 }
 
 // write commits several writes at once, and if that fails one by one, so that
-// the host hears which of them is not on disk.
+// the host is notified which of them is not on disk.
 func (d *disk) write(writes []verdict.Persist) {
 	if len(writes) == 0 {
 		return

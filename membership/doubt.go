@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// sendDoubt notifies all others that this node hears nothing of an incarnation that it watches.
+// sendDoubt notifies all others that this node receives nothing from an incarnation that it watches.
 func (a *Agent) sendDoubt(l *line, incarnation Node) {
 	var to []gossip.Key
 	for _, n := range a.member.Nodes() {
@@ -20,8 +20,8 @@ func (a *Agent) sendDoubt(l *line, incarnation Node) {
 	}
 }
 
-// hearDoubt passes on another node's doubt.
-func (a *Agent) hearDoubt(d gossip.Doubt) {
+// takeDoubt passes on another node's doubt.
+func (a *Agent) takeDoubt(d gossip.Doubt) {
 	by, known := a.living(d.From)
 	n, ok := a.living(d.About)
 	if known && ok {

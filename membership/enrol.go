@@ -211,7 +211,7 @@ func (d *enroller) takeOver(e *Enrolment, key trust.Pin, token trust.TokenRecord
 		return e, e.refusal()
 	case !e.NewKey:
 		return e, control.Refusef(control.CodeName, "the name %q is that of node %s, which has another key: choose another name, "+
-			"or have an operator say `fabricd nodes allow %s --new-key` or `fabricd nodes remove %s`", e.Name, e.UUID, e.Name, e.Name)
+			"or have an operator run `fabricd nodes allow %s --new-key` or `fabricd nodes remove %s`", e.Name, e.UUID, e.Name, e.Name)
 	case d.isActive(e.UUID):
 		return e, control.Refusef(control.CodeBusy, "node %q lives", e.Name)
 	}
@@ -283,7 +283,7 @@ func (d *enroller) isActive(u addr.UUID) bool {
 func (d *enroller) check(id trust.Identity, name string) error {
 	e := d.get(id.Node)
 	switch {
-	case id.Node == d.a.self.UUID || id.Host: // a host is not enrolled: the CA itself says that it is one
+	case id.Node == d.a.self.UUID || id.Host: // a host is not enrolled: its certificate of the CA names it one
 		return nil
 	case e != nil && e.IsBanned():
 		return e.refusal()

@@ -5,7 +5,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// hitLeases says that leases are at a step of a grant or of a removal.
+// hitLeases reports that leases are at a step of a grant or of a removal.
 func hitLeases(faults *failpoint.Node, leases []verdict.Lease, granted, removed failpoint.Step) {
 	for _, l := range leases {
 		switch l.State {
@@ -28,17 +28,17 @@ func stepOfSent(m verdict.Message) (s failpoint.Step) {
 	case verdict.Grant:
 		return failpoint.GrantSent
 	case verdict.RemovedIncarnation:
-		return failpoint.RemovalTold
+		return failpoint.RemovalSent
 	}
 	return s
 }
 
-// stepOfHeard returns the step that is reached when the host has a message of
+// stepOfReceived returns the step that is reached when the host has a message of
 // another node and has not looked at it.
-func stepOfHeard(m verdict.Message) (s failpoint.Step) {
+func stepOfReceived(m verdict.Message) (s failpoint.Step) {
 	switch m.(type) {
 	case verdict.Resume:
-		return failpoint.ResumeHeard
+		return failpoint.ResumeArrived
 	case verdict.Ack:
 		return failpoint.RemovalAcked
 	}

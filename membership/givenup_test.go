@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// TestAnIncarnationThatItsNodeHasGivenUpIsRemovedWithoutAHost: the host ends an incarnation, tells
+// TestAnIncarnationThatItsNodeHasGivenUpIsRemovedWithoutAHost: the host ends an incarnation, notifies
 // only the node that had it, and dies before it gives that node another one. The process
 // runs and answers all; still the members that were not notified cease to list that
 // incarnation: those that dial the node and those it dials, those that have seen the incarnation and
@@ -29,19 +29,19 @@ func TestAnIncarnationThatItsNodeHasGivenUpIsRemovedWithoutAHost(t *testing.T) {
 		began, over := time.Now(), y.incarnation()
 
 		w.net.SetRules(ip(y.i), ip(1), netsim.Rules{Cut: true}) // no incarnation is asked for
-		tellOnly(w.node(1), y, verdict.RemovedIncarnation{Term: w.node(1).a.member.Term(), Incarnation: over, Reason: verdict.ReasonSilent})
+		sendOnly(w.node(1), y, verdict.RemovedIncarnation{Term: w.node(1).a.member.Term(), Incarnation: over, Reason: verdict.ReasonSilent})
 		w.within(time.Second, "the node has given up its incarnation", func() bool { return y.incarnation() == noIncarnation })
 		late := []*node{w.joinBeside(5, y, -1), w.joinBeside(6, y, 1)}
-		w.within(100*time.Millisecond, "who joins now lists it", func() bool {
+		w.within(100*time.Millisecond, "a node that joins now lists it", func() bool {
 			return !slices.ContainsFunc(late, func(n *node) bool { return !n.a.lists(over) })
 		})
 		w.kill(w.node(1))
 		w.net.Heal()
 
-		took := w.within(4*time.Second, "nobody lists that incarnation", func() bool {
+		took := w.within(4*time.Second, "no node lists that incarnation", func() bool {
 			return !slices.ContainsFunc(w.all, func(n *node) bool { return n.a.lists(over) })
 		})
-		t.Logf("nobody lists it after %v", took)
+		t.Logf("no node lists it after %v", took)
 		time.Sleep(10 * time.Second)
 		w.again(1)
 		w.within(10*time.Second, "all see all again", func() bool { return mesh(w.all) })
@@ -50,7 +50,7 @@ func TestAnIncarnationThatItsNodeHasGivenUpIsRemovedWithoutAHost(t *testing.T) {
 			got := removals(n.since(began))
 			got = slices.DeleteFunc(got, func(s string) bool { return s == "removed 0.1 crashed" })
 			if n != y && n.i > 1 && !slices.Equal(got, []string{"removed " + over.String() + " silent"}) {
-				t.Errorf("node %d was told %v besides of the host, want one removal of %v", n.i, got, over)
+				t.Errorf("node %d received %v besides of the host, want one removal of %v", n.i, got, over)
 			}
 		}
 		if got := y.incarnation(); got.Node != over.Node || got.Generation <= over.Generation {
@@ -82,8 +82,8 @@ func (w *world) joinBeside(i int, y *node, side int) *node {
 	}
 }
 
-// tellOnly has the host tell one node something that it has not decided.
-func tellOnly(host, to *node, m verdict.Message) {
+// sendOnly has the host send one node a message about something that it has not decided.
+func sendOnly(host, to *node, m verdict.Message) {
 	host.a.post(func() {
 		for _, s := range host.a.sessions.open {
 			if s.Peer().UUID == to.a.self.UUID {

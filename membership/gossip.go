@@ -34,7 +34,7 @@ func (a *Agent) startGossip(epoch uint64) error {
 		Dial:       g.Dial,
 		Seeds:      a.gossipSeeds(),
 		Profile:    a.cfg.Detection,
-		MaxMembers: maxHeard,
+		MaxMembers: maxGossiping,
 		Proven:     a.proven,
 		Known:      a.Knows,
 		Seed:       a.cfg.Seed,
@@ -100,7 +100,7 @@ func (a *Agent) gossipSelf() {
 	}
 }
 
-// takeGossip takes the news of gossip.
+// takeGossip takes the reports of gossip.
 func (a *Agent) takeGossip() {
 	for _, r := range a.gossip.Take() {
 		m, k := r.Member, r.Member.Key()
@@ -122,7 +122,7 @@ func (a *Agent) takeGossip() {
 		a.onLossReport(w)
 	}
 	for _, d := range a.gossip.TakeDoubts() {
-		a.hearDoubt(d)
+		a.takeDoubt(d)
 	}
 }
 

@@ -7,13 +7,13 @@ import (
 	"github.com/fabricd/fabricd/membership/gossip"
 )
 
-// maxHeard bounds the gossiping members that the agent remembers.
-const maxHeard = 4096
+// maxGossiping bounds the gossiping members that the agent remembers.
+const maxGossiping = 4096
 
 // A gossipState is what gossip has reported about other members, and what this node
 // announces there. Owned by the loop.
 type gossipState struct {
-	members map[gossip.Key]gossip.Member // as last heard
+	members map[gossip.Key]gossip.Member // as last reported
 	gone    map[gossip.Key]bool          // of members: given up
 	dialed  map[gossip.Key]bool          // those that gossip as host and are being dialed
 	serving bool                         // it is announced that this host has members
@@ -26,7 +26,7 @@ func newGossipState() gossipState {
 // put records a member. It reports false if there are too many.
 func (g *gossipState) put(m gossip.Member, gone bool) bool {
 	k := m.Key()
-	if _, known := g.members[k]; !known && len(g.members) >= maxHeard && !g.forget() {
+	if _, known := g.members[k]; !known && len(g.members) >= maxGossiping && !g.forget() {
 		return false
 	}
 	g.members[k], g.gone[k] = m, gone

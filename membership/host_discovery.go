@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxSightings bounds the gossiping hosts that are looked at, or waited for, at
-	// a time. A further one is looked at when gossip tells of it again.
-	maxSightings = 16
+	// maxDials bounds the gossiping hosts that are looked at, or waited for, at
+	// a time. A further one is looked at when gossip reports it again.
+	maxDials = 16
 	// lookAgain is the time before the second look at one that did not answer; each
 	// further one takes twice as long, up to lookSeldom: a holder of the gossip key
 	// chooses the addresses.
@@ -27,7 +27,7 @@ const (
 // machine, with the term that it sends there.
 func (a *Agent) lookForHost(k gossip.Key, pause time.Duration) {
 	m, ok := a.gossiped.members[k]
-	if !ok || a.gossiped.gone[k] || !m.Meta.Host || a.gossiped.dialed[k] || len(a.gossiped.dialed) >= maxSightings ||
+	if !ok || a.gossiped.gone[k] || !m.Meta.Host || a.gossiped.dialed[k] || len(a.gossiped.dialed) >= maxDials ||
 		k == (gossip.Key{UUID: a.self.UUID, Epoch: a.self.Epoch}) {
 		return
 	}

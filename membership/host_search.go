@@ -11,7 +11,7 @@ const (
 	gossipedEvery    = time.Second
 )
 
-// waitsEvery is how often a node that waits for its host says so.
+// waitsEvery is how often a node that waits for its host logs it.
 const waitsEvery = time.Minute
 
 // A hostSearch is how a node looks for its host. Owned by the loop.

@@ -22,7 +22,7 @@ import (
 // joinRetry is the pause between two rounds of looking for the host.
 const joinRetry = time.Second
 
-// A JoinConfig says how a node without a certificate joins its cluster.
+// A JoinConfig describes how a node without a certificate joins its cluster.
 type JoinConfig struct {
 	State     *state.State // of a plain node; see state.Prepare
 	Token     trust.Token
@@ -42,7 +42,7 @@ var ErrName = errors.New("another name is needed")
 
 // Join gets this node its certificate, the cluster's CA and the gossip keys,
 // and stores them in the state directory. While no host answers it tries again
-// and says so with Status. It fails when the host refuses the token, when the
+// and reports it by Status. It fails when the host refuses the token, when the
 // host is not the one that the token names, when the state directory cannot be
 // written, or when ctx ends; the error then has the result of the last attempt.
 //
@@ -144,7 +144,7 @@ func (c *JoinConfig) lastHost() (list []string) {
 }
 
 // key returns the key to which this node's identity belongs: that of its
-// certificate, or a new one that is on disk before a peer hears of it, so that to
+// certificate, or a new one that is on disk before a peer sees it, so that to
 // ask again is to ask as the same node.
 func (c *JoinConfig) key() (crypto.Signer, error) {
 	if creds, err := trust.ParseCredentials(c.State.Secret(state.SecretCredentials)); err == nil {

@@ -107,8 +107,8 @@ func TestLeaseOfAnEarlierTermIsRefusedWhereItsIncarnationIsUnknown(t *testing.T)
 		w.join(4)
 		w.within(5*time.Second, "a new node is there", func() bool { return mesh(w.all) })
 		old.st = must(state.Open(filepath.Join(w.dir, "3"), state.Options{}))
-		w.wantRefused("at who saw its end", w.call(old, w.node(2), as, lease.Signed), w.node(2), "incarnation 2.1 is over")
-		w.wantRefused("at who came later", w.call(old, w.node(4), as, lease.Signed), w.node(4),
+		w.wantRefused("at a node that saw its end", w.call(old, w.node(2), as, lease.Signed), w.node(2), "incarnation 2.1 is over")
+		w.wantRefused("at a node that came later", w.call(old, w.node(4), as, lease.Signed), w.node(4),
 			fmt.Sprintf("the lease of incarnation 2.1 is of term 1; the host of term %d does not know that incarnation", w.node(1).incarnation().Generation))
 	})
 }
@@ -130,7 +130,7 @@ func TestATermWithoutALeaseMovesNoHost(t *testing.T) {
 				got <- m
 			}
 		}, func(verdict.DownCause, error) {})
-		s.Send(verdict.Join{Identity: says(end, "n3", dataAddr(3)), Previous: addr.Incarnation{Node: 1, Generation: 1}, Term: 1000})
+		s.Send(verdict.Join{Identity: claims(end, "n3", dataAddr(3)), Previous: addr.Incarnation{Node: 1, Generation: 1}, Term: 1000})
 		if g := (<-got).(verdict.Grant); g.Incarnation != (addr.Incarnation{Node: 2, Generation: 2}) || g.Term != 1 {
 			t.Errorf("granted %+v, want the node's own ID, in term 1", g)
 		}

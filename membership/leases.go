@@ -37,7 +37,7 @@ func (a *Agent) signed(g verdict.Grant, id verdict.SessionID) (verdict.Grant, er
 }
 
 // lastLease returns the lease of this node's last start, the zero Lease if
-// there is none that still proves anything: the host would refuse to hear of
+// there is none that still proves anything: the host would not accept
 // it, and knows this node by its UUID.
 func (a *Agent) lastLease() state.Lease {
 	lease, ok := a.cfg.State.Lease()
@@ -58,7 +58,7 @@ func (a *Agent) lastLease() state.Lease {
 	return lease
 }
 
-// admit refuses lives that are over, leases that are out of date, and every node
+// admit refuses incarnations that are over, leases that are out of date, and every node
 // once this one has left. It runs on the server's goroutines.
 func (a *Agent) admit(proto string, h control.Hello, id trust.Identity, lease control.Lease) error {
 	if a.hasDeparted() {

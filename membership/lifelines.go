@@ -98,7 +98,7 @@ func (a *Agent) resetLineTimers(now time.Time) {
 // lineDialed takes the result of a dial.
 func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.DialResult) {
 	outlived := up != nil && a.outlived(up)
-	raise, tell := a.lines.Dialed(l, up != nil, outlived, time.Now())
+	raise, report := a.lines.Dialed(l, up != nil, outlived, time.Now())
 	switch {
 	case raise:
 		had := l.up
@@ -110,7 +110,7 @@ func (a *Agent) lineDialed(l *line, n Node, up *control.Lifeline, met verdict.Di
 		a.addExtra(l, up)
 		up.Close("there is another")
 	}
-	if tell {
+	if report {
 		a.lines.Met(l, n, met, time.Now())
 	}
 }
@@ -189,7 +189,7 @@ func (a *Agent) promote(l *line, up *control.Lifeline, alive *atomic.Int64) {
 	a.giveUp(l, had)
 }
 
-// raise makes up the lifeline of l. dialed says that this node beats.
+// raise makes up the lifeline of l. dialed: this node sends the keepalives.
 func (a *Agent) raise(l *line, up *control.Lifeline, dialed bool) {
 	alive := new(atomic.Int64)
 	alive.Store(time.Now().UnixNano())

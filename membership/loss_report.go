@@ -25,7 +25,7 @@ func (a *Agent) sendLossReport(x verdict.SendLossReport) {
 	}
 }
 
-// onLossReport takes a node's report that it does not hear this host, if the node's
+// onLossReport takes a node's report that it receives nothing from this host, if the node's
 // session proves it and it is newer than all before: an old one can be sent again.
 func (a *Agent) onLossReport(w gossip.LossReport) {
 	if a.host == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// TestLossReportsHaveToBeProved has a node say that it does not hear the host: the host
+// TestLossReportsHaveToBeProved has a node report that it receives nothing from the host: the host
 // believes a report that the node's session proves, once, and no other. As it reaches
 // the node, no node is removed.
 func TestLossReportsHaveToBeProved(t *testing.T) {
@@ -24,7 +24,7 @@ func TestLossReportsHaveToBeProved(t *testing.T) {
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
-		heard := func() (last uint64) {
+		believed := func() (last uint64) {
 			onLoop(host, func() {
 				for _, k := range host.sessions.lossReports {
 					last += k
@@ -54,19 +54,19 @@ func TestLossReportsHaveToBeProved(t *testing.T) {
 			{"an old one", n, secretOf(n), 4, 5},
 			{"the next", n, secretOf(n), 6, 6},
 		} {
-			if say(c.by, c.secret, c.number); heard() != c.want {
-				t.Errorf("%s: the host has believed up to number %d, want %d", c.what, heard(), c.want)
+			if say(c.by, c.secret, c.number); believed() != c.want {
+				t.Errorf("%s: the host has believed up to number %d, want %d", c.what, believed(), c.want)
 			}
 		}
 		onLoop(n, func() { n.perform(verdict.SendLossReport{Session: 99}, false) }) // a session that has ended
 		time.Sleep(5 * time.Second)
 		for _, m := range w.all {
 			if got := removals(m.since(began)); len(got) > 0 {
-				t.Errorf("node %d: %v, want nobody removed", m.i, got)
+				t.Errorf("node %d: %v, want no node removed", m.i, got)
 			}
 		}
 		w.kill(w.node(2))
-		w.within(5*time.Second, "the host forgets the sessions of the dead", func() bool { return heard() == 0 })
+		w.within(5*time.Second, "the host forgets the sessions of the dead", func() bool { return believed() == 0 })
 	})
 }
 

@@ -29,7 +29,7 @@ func newNames() names {
 	return n
 }
 
-// ServesAnew says that Config.Serves would have another answer. It does not wait, and may
+// ServesAnew notifies that Config.Serves would have another answer. It does not wait, and may
 // be called from any goroutine.
 func (a *Agent) ServesAnew() { a.names.anew.send() }
 
@@ -131,7 +131,7 @@ func (a *Agent) auditBarred(incarnation addr.Incarnation) {
 	}
 }
 
-// RulesChanged says that Config.Bars would have other answers.
+// RulesChanged notifies that Config.Bars would have other answers.
 func (a *Agent) RulesChanged() {
 	a.post(func() {
 		if a.host != nil {
@@ -171,10 +171,10 @@ func (a *Agent) grantedNames(m verdict.Message) {
 	}
 }
 
-// hearServices takes a list of services from the other end of a session. A member
+// takeServices takes a list of services from the other end of a session. A member
 // sends that of its own incarnation only; a list of another incarnation, which it may have had a moment
 // ago, is passed over.
-func (a *Agent) hearServices(s *control.Session, id verdict.SessionID, l services.List) {
+func (a *Agent) takeServices(s *control.Session, id verdict.SessionID, l services.List) {
 	if a.host != nil {
 		if incarnation, ok := a.host.IncarnationOf(s.Peer().UUID); !ok || incarnation != l.Incarnation || !a.host.Speaks(id) {
 			a.names.stray++

@@ -13,12 +13,12 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A server has the services of a node of a world, and those it has heard of.
+// A server has the services of a node of a world, and those reported to it.
 type server struct {
-	mu    sync.Mutex // guards the fields below
-	own   []services.Service
-	heard map[addr.Incarnation][]services.Service
-	times int
+	mu       sync.Mutex // guards the fields below
+	own      []services.Service
+	reported map[addr.Incarnation][]services.Service
+	times    int
 }
 
 func (s *server) config(c *Config) {
@@ -30,10 +30,10 @@ func (s *server) config(c *Config) {
 	c.OnServices = func(incarnation addr.Incarnation, list []services.Service) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.heard == nil {
-			s.heard = make(map[addr.Incarnation][]services.Service)
+		if s.reported == nil {
+			s.reported = make(map[addr.Incarnation][]services.Service)
 		}
-		s.heard[incarnation] = list
+		s.reported[incarnation] = list
 		s.times++
 	}
 }
@@ -50,12 +50,12 @@ func (s *server) serve(a *Agent, names ...string) {
 	a.ServesAnew()
 }
 
-// hears returns the services of incarnations, as "incarnation name name; incarnation name".
-func (s *server) hears() string {
+// known returns the services of incarnations, as "incarnation name name; incarnation name".
+func (s *server) known() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
-	for incarnation, list := range s.heard {
+	for incarnation, list := range s.reported {
 		if len(list) == 0 {
 			continue
 		}
@@ -69,7 +69,7 @@ func (s *server) hears() string {
 	return strings.Join(all, "; ")
 }
 
-func TestServicesAreTold(t *testing.T) {
+func TestServicesAreReported(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var s [4]server
 		h := w.host(s[1].config)
@@ -81,15 +81,15 @@ func TestServicesAreTold(t *testing.T) {
 		w.join(3, s[3].config)
 		time.Sleep(2 * time.Second)
 		one, twoIncarnation := h.a.Self().Incarnation, two.a.Self().Incarnation
-		if got, want := s[3].hears(), fmt.Sprintf("%v early; %v db web", one, twoIncarnation); got != want {
-			t.Errorf("a node that comes later hears %q, want %q", got, want)
+		if got, want := s[3].known(), fmt.Sprintf("%v early; %v db web", one, twoIncarnation); got != want {
+			t.Errorf("a node that comes later knows %q, want %q", got, want)
 		}
 		s[2].serve(two.a, "db")
 		s[1].serve(h.a)
 		time.Sleep(time.Second)
 		for i, want := range []string{1: fmt.Sprintf("%v db", twoIncarnation), 2: "", 3: fmt.Sprintf("%v db", twoIncarnation)} {
-			if got := s[i].hears(); i > 0 && got != want {
-				t.Errorf("node %d hears %q within a second, want %q", i, got, want)
+			if got := s[i].known(); i > 0 && got != want {
+				t.Errorf("node %d knows %q within a second, want %q", i, got, want)
 			}
 		}
 	})
@@ -106,18 +106,18 @@ func TestServicesAndTheHostsAbsence(t *testing.T) {
 		s[2].serve(w.node(2).a, "db", "web")
 		time.Sleep(2 * time.Second)
 		incarnation := w.node(2).incarnation()
-		if got, want := s[3].hears(), fmt.Sprintf("%v db web", incarnation); got != want {
-			t.Fatalf("node 3 hears %q, want %q", got, want)
+		if got, want := s[3].known(), fmt.Sprintf("%v db web", incarnation); got != want {
+			t.Fatalf("node 3 knows %q, want %q", got, want)
 		}
 		w.kill(w.node(1))
 		time.Sleep(5 * time.Second)
 		s[2].serve(w.node(2).a, "web")
 		time.Sleep(5 * time.Second)
-		if got, want := s[3].hears(), fmt.Sprintf("%v db web", incarnation); got != want {
-			t.Errorf("without a host node 3 hears %q, want still %q", got, want)
+		if got, want := s[3].known(), fmt.Sprintf("%v db web", incarnation); got != want {
+			t.Errorf("without a host node 3 knows %q, want still %q", got, want)
 		}
 		w.again(1)
-		w.within(10*time.Second, "the change is told", func() bool { return s[3].hears() == fmt.Sprintf("%v web", incarnation) })
+		w.within(10*time.Second, "the change is reported", func() bool { return s[3].known() == fmt.Sprintf("%v web", incarnation) })
 		w.kill(w.node(2))
 		w.within(5*time.Second, "the loss is known", func() bool {
 			return !slices.ContainsFunc(w.node(3).a.Nodes(), func(n Node) bool { return n.Incarnation == incarnation })
@@ -142,7 +142,7 @@ func TestHostileServices(t *testing.T) {
 		w.kill(n)
 		time.Sleep(2 * time.Second)
 		s, incarnation := w.mute(n)
-		before := honest.told()
+		before := honest.reports()
 		s.Send(services.List{Incarnation: victim, Seq: 1000, Services: []services.Service{{Name: "stolen", Port: 1}}})
 		s.Send(services.List{Incarnation: addr.Incarnation{Node: 77, Generation: 1}, Seq: 1, Services: []services.Service{{Name: "invented", Port: 1}}})
 		const changes = 500
@@ -151,12 +151,12 @@ func TestHostileServices(t *testing.T) {
 			s.Send(verdict.Ping{Incarnation: incarnation, Nonce: uint64(i)})
 			time.Sleep(10 * time.Millisecond)
 		}
-		if times := honest.told() - before; times > 8+2*5+1 {
-			t.Errorf("%d changes in 5 s are told %d times", changes, times)
+		if times := honest.reports() - before; times > 8+2*5+1 {
+			t.Errorf("%d changes in 5 s are reported %d times", changes, times)
 		}
 		time.Sleep(500 * time.Millisecond)
-		if got, want := honest.hears(), fmt.Sprintf("%v flaps", incarnation); got != want || honest.port(incarnation) != changes {
-			t.Errorf("another member hears %q at port %d, want %q at %d", got, honest.port(incarnation), want, changes)
+		if got, want := honest.known(), fmt.Sprintf("%v flaps", incarnation); got != want || honest.port(incarnation) != changes {
+			t.Errorf("another member knows %q at port %d, want %q at %d", got, honest.port(incarnation), want, changes)
 		}
 		if stray, ok := ask(h.a, func() uint64 { return h.a.names.stray }); !ok || stray != 2 || h.a.Status().StrayLists != 2 {
 			t.Errorf("%d lists of other incarnations were counted, want 2", stray)
@@ -173,7 +173,7 @@ func TestHostileServices(t *testing.T) {
 	})
 }
 
-func (s *server) told() int {
+func (s *server) reports() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.times
@@ -182,14 +182,14 @@ func (s *server) told() int {
 func (s *server) port(incarnation addr.Incarnation) addr.Port {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.heard[incarnation]) == 0 {
+	if len(s.reported[incarnation]) == 0 {
 		return 0
 	}
-	return s.heard[incarnation][0].Port
+	return s.reported[incarnation][0].Port
 }
 
 // A rule at the host keeps nodes from serving names, whatever they are called and say: the
-// others do not hear of such a name, the node does, and the audit log has the rule.
+// others do not receive such a name, the node does, and the audit log has the rule.
 func TestARuleSaysWhoMayServe(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		var s [4]server
@@ -212,33 +212,33 @@ func TestARuleSaysWhoMayServe(t *testing.T) {
 				}
 			}
 		})
-		told := func(c *Config) {
+		served := func(c *Config) {
 			c.Barred = func(names []string) {
 				mu.Lock()
 				defer mu.Unlock()
 				barred = names
 			}
 		}
-		says := func(want string) func() bool {
+		barredAre := func(want string) func() bool {
 			return func() bool {
 				mu.Lock()
 				defer mu.Unlock()
 				return strings.Join(barred, " ") == want
 			}
 		}
-		two := w.join(2, s[2].config, told)
+		two := w.join(2, s[2].config, served)
 		w.join(3, s[3].config)
 		time.Sleep(2 * time.Second)
 		s[1].serve(h.a, "db")
 		s[2].serve(two.a, "db", "web")
-		w.within(2*time.Second, "the owner's db is told", func() bool { return s[3].hears() == fmt.Sprintf("%v db web", two.incarnation()) })
+		w.within(2*time.Second, "the owner's db is reported", func() bool { return s[3].known() == fmt.Sprintf("%v db web", two.incarnation()) })
 
 		mu.Lock()
 		owner = "n3"
 		mu.Unlock()
 		h.a.RulesChanged()
-		w.within(2*time.Second, "db is taken back", func() bool { return s[3].hears() == fmt.Sprintf("%v web", two.incarnation()) })
-		w.within(time.Second, "the node knows", says("db"))
+		w.within(2*time.Second, "db is taken back", func() bool { return s[3].known() == fmt.Sprintf("%v web", two.incarnation()) })
+		w.within(time.Second, "the node knows", barredAre("db"))
 		n := w.node(3)
 		w.kill(n)
 		time.Sleep(2 * time.Second)
@@ -248,19 +248,19 @@ func TestARuleSaysWhoMayServe(t *testing.T) {
 			evil.Send(verdict.Ping{Incarnation: incarnation, Nonce: uint64(i)})
 			time.Sleep(100 * time.Millisecond)
 		}
-		if got, want := s[2].hears(), fmt.Sprintf("%v db", incarnation); got != want {
+		if got, want := s[2].known(), fmt.Sprintf("%v db", incarnation); got != want {
 			t.Errorf("the owner serves %q, want %q", got, want)
 		}
 		mu.Lock()
 		owner = "n2"
 		mu.Unlock()
 		h.a.RulesChanged()
-		w.within(2*time.Second, "db is its owner's again", says(""))
+		w.within(2*time.Second, "db is its owner's again", barredAre(""))
 		evil.Send(services.List{Incarnation: incarnation, Seq: 9, Services: []services.Service{{Name: "db", Port: 9}, {Name: "evil", Port: 9}}})
 		evil.Send(verdict.Ping{Incarnation: incarnation, Nonce: 9})
 		time.Sleep(time.Second)
-		if got, want := s[2].hears(), fmt.Sprintf("%v evil", incarnation); got != want {
-			t.Errorf("of a member that may not serve db is heard %q, want %q", got, want)
+		if got, want := s[2].known(), fmt.Sprintf("%v evil", incarnation); got != want {
+			t.Errorf("a member that may not serve db knows %q, want %q", got, want)
 		}
 		mu.Lock()
 		defer mu.Unlock()

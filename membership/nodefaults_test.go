@@ -261,18 +261,18 @@ func (o *ordeal) recover() {
 // check looks through the events of every start of every node.
 func (o *ordeal) check() {
 	t := o.w.t
-	held := map[addr.Incarnation]string{} // by whom
+	held := map[addr.Incarnation]string{} // by which holder
 	for _, n := range o.w.every {
-		who := fmt.Sprintf("%s epoch %d", n.st.Identity().Node, n.a.self.Epoch)
+		holder := fmt.Sprintf("%s epoch %d", n.st.Identity().Node, n.a.self.Epoch)
 		added, removed := map[addr.Incarnation]int{}, map[addr.Incarnation]int{}
 		for _, e := range n.since(time.Time{}) {
 			incarnation := e.Node.Incarnation
 			switch e.Kind {
 			case verdict.EventSelf:
-				if other, ok := held[incarnation]; ok && other != who {
-					t.Errorf("incarnation %v is held by %s and by %s", incarnation, other, who)
+				if other, ok := held[incarnation]; ok && other != holder {
+					t.Errorf("incarnation %v is held by %s and by %s", incarnation, other, holder)
 				}
-				held[incarnation] = who
+				held[incarnation] = holder
 			case verdict.EventReset:
 				clear(added) // of another incarnation of its own
 				clear(removed)

@@ -73,7 +73,7 @@ func (a *Agent) Enrolments() []Enrolment {
 
 // RemoveNode ends the incarnation of a node, named by name, ID or UUID, and
 // forgets its identity: it comes back with a token only, as another one. It
-// returns when every member has heard of the end, or when ctx ends. Only the host
+// returns when every member has acknowledged the end, or when ctx ends. Only the host
 // can do it.
 func (a *Agent) RemoveNode(ctx context.Context, node string) (Enrolment, error) {
 	e, err := a.change("remove node", node, func(all enrolments, e *Enrolment) { delete(all, e.UUID) })
@@ -196,7 +196,7 @@ func (a *Agent) expel(ctx context.Context, node addr.UUID, why Reason, text stri
 		return ok && n == 0
 	})
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("the node is out, but not every member has said that it has ended all with it: %w", err)
+		return fmt.Errorf("the node is out, but not every member has acknowledged its end: %w", err)
 	}
 	return err
 }
@@ -242,7 +242,7 @@ func (a *Agent) Lease() []byte {
 	return a.view.lease
 }
 
-// CheckLease says why signed does not prove that the node with this UUID and
+// CheckLease returns why signed does not prove that the node with this UUID and
 // public key lives as incarnation of this epoch: not signed by the host, of another node
 // or key, over, banned. It may be called from any goroutine.
 func (a *Agent) CheckLease(signed []byte, node addr.UUID, key trust.Pin, epoch uint64, incarnation addr.Incarnation) error {

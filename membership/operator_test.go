@@ -32,7 +32,7 @@ func TestABanEndsEverythingAndLasts(t *testing.T) {
 		}
 		for i := 1; i <= 3; i++ {
 			if got := words(w.node(i).since(began)); !slices.Equal(got, []string{"removed " + incarnation.String() + " banned"}) {
-				t.Errorf("node %d hears %v, want the end of %v only", i, got, incarnation)
+				t.Errorf("node %d received %v, want the end of %v only", i, got, incarnation)
 			}
 			if n := w.node(i).a.linesOfPeer(e.UUID); n != 0 {
 				t.Errorf("node %d has %d lifelines with the banned node", i, n)
@@ -92,7 +92,7 @@ func TestARemovedNodeIsUnknown(t *testing.T) {
 		incarnation := gone.incarnation()
 		must(w.node(1).a.RemoveNode(t.Context(), "2")) // its ID
 		if got := removals(w.node(2).since(time.Time{})); !slices.Contains(got, "removed "+incarnation.String()+" expelled") {
-			t.Errorf("node 2 hears %v", got)
+			t.Errorf("node 2 received %v", got)
 		}
 		time.Sleep(10 * time.Second)
 		if l := gone.incarnation(); l != noIncarnation || !strings.Contains(gone.a.Status().HostDetail, "token") {
@@ -151,9 +151,9 @@ func TestTheCAIsRotatedUnderTraffic(t *testing.T) {
 	})
 }
 
-// TestKeysAreRotatedWithoutWhoDoesNotConfirm: a member that never says that it
+// TestKeysAreRotatedWithoutAMemberThatDoesNotConfirm: a member that never reports that it
 // holds the keys does not keep the others from changing theirs.
-func TestKeysAreRotatedWithoutWhoDoesNotConfirm(t *testing.T) {
+func TestKeysAreRotatedWithoutAMemberThatDoesNotConfirm(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		mute := w.node(3)
@@ -187,7 +187,7 @@ func (w *world) mute(n *node) (*control.Session, addr.Incarnation) {
 			s.Send(verdict.CheckResult{Nonce: m.Nonce, Target: m.Incarnation, Reached: true})
 		}
 	}, func(verdict.DownCause, error) {})
-	s.Send(verdict.Join{Identity: says(end, "n3", dataAddr(n.i))})
+	s.Send(verdict.Join{Identity: claims(end, "n3", dataAddr(n.i))})
 	return s, <-granted
 }
 
@@ -319,7 +319,7 @@ func TestAMessageThatPanicsEndsItsSession(t *testing.T) {
 		w.again(3)
 		w.within(10*time.Second, "the cluster goes on", func() bool { return mesh(w.all) })
 		if got := removals(w.node(2).since(began)); len(got) > 1 {
-			t.Errorf("node 2 hears %v", got)
+			t.Errorf("node 2 received %v", got)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 // A circle has the nodes that are in the host's table or were, and their addresses. A share of
 // the limits on strangers is reserved for them, and gossip believes in them and dials them
-// when they are gone; a node known by gossip alone is hearsay.
+// when they are gone; a node known by gossip alone is unproven.
 type circle struct {
 	table      map[gossip.Key]bool // the nodes in the table
 	gone       []gossip.Key        // nodes that were, oldest first, at most maxGone: a split heals only if both sides dial

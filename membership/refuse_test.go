@@ -40,7 +40,7 @@ func TestBadTokensAreRefusedWithTheReasonOnBothSides(t *testing.T) {
 			name   string
 			token  trust.Token
 			want   string
-			atHost bool // the host hears of it too
+			atHost bool // the host logs it too
 		}{
 			{"used up", once, "token used up", true},
 			{"expired", short, "token expired", true},
@@ -57,12 +57,12 @@ func TestBadTokensAreRefusedWithTheReasonOnBothSides(t *testing.T) {
 				t.Errorf("%s: the node belongs to a cluster", c.name)
 			}
 			time.Sleep(100 * time.Millisecond)
-			told := c.want
+			logged := c.want
 			if c.name == "wrong pin" {
-				told = "remote error: tls" // the joiner hangs up during the handshake
+				logged = "remote error: tls" // the joiner hangs up during the handshake
 			}
-			if log := h.logged(); !strings.Contains(log, told) {
-				t.Errorf("%s: the host's log does not say %q:\n%s", c.name, told, log)
+			if log := h.logged(); !strings.Contains(log, logged) {
+				t.Errorf("%s: the host's log does not say %q:\n%s", c.name, logged, log)
 			}
 			st.Close()
 		}
@@ -233,7 +233,7 @@ func TestSecondHostRefusesToStart(t *testing.T) {
 		}
 		uuid := w.node(1).st.Identity().Node.String()
 		if !strings.Contains(err.Error(), "node 0 is held by host "+uuid+" at "+dataAddr(1)) {
-			t.Errorf("error %v, want it to name who holds node 0", err)
+			t.Errorf("error %v, want it to name the holder of node 0", err)
 		}
 	})
 }

@@ -47,14 +47,14 @@ func TestARestoredHostGrantsNoIncarnationAgain(t *testing.T) {
 			t.Errorf("a node that was there all the time lived as %v and lives as %v, events %v", own, got, words(member.since(began)))
 		}
 		if got := words(member.since(began)); len(got) != 1 || !strings.HasPrefix(got[0], "added ") {
-			t.Errorf("it was told %v, want the new node and no more", got)
+			t.Errorf("it received %v, want the new node and no more", got)
 		}
 	})
 }
 
-// TestARestoredHostHearsOfIncarnationsThatItLacks: a node lives in an incarnation that the copy does
+// TestARestoredHostLearnsOfIncarnationsThatItLacks: a node lives in an incarnation that the copy does
 // not know. It keeps its ID, in a later incarnation.
-func TestARestoredHostHearsOfIncarnationsThatItLacks(t *testing.T) {
+func TestARestoredHostLearnsOfIncarnationsThatItLacks(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(3)
 		dir, copied := filepath.Join(w.dir, "1"), filepath.Join(w.dir, "copy")

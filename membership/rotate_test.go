@@ -216,7 +216,7 @@ func TestHostThatWasOffTooLongRenewsItself(t *testing.T) {
 	})
 }
 
-func TestExpiredNodeIsToldWhy(t *testing.T) {
+func TestExpiredNodeLearnsTheReason(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		short := func(c *Config) { c.CertificateValidity = time.Minute }
 		w.host(short)
@@ -306,7 +306,7 @@ func TestGossipKeyIsUsedOnlyWhereEveryLiveNodeHoldsIt(t *testing.T) {
 			t.Errorf("the next call: version %d, %v, want the same rotation completed", version, err)
 		}
 		back := w.again(4, slow)
-		w.within(10*time.Second, "who was away has the key", func() bool {
+		w.within(10*time.Second, "the node that was away has the key", func() bool {
 			return mesh(w.all) && fmt.Sprint(must(trust.DecodeKeyring(back.st.Secret(state.SecretKeyring))).Versions()) == "[2]" &&
 				back.a.Status().Gossiping == 3
 		})

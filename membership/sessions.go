@@ -64,7 +64,7 @@ func (a *Agent) accept(s *control.Session) {
 	a.attach(s, func(in any) {
 		switch in := in.(type) {
 		case verdict.Received:
-			_ = a.cfg.Faults.Hit(stepOfHeard(in.Message))
+			_ = a.cfg.Faults.Hit(stepOfReceived(in.Message))
 			a.serve(s, func() {
 				m, ok := a.takeRequest(id, s, in.Message)
 				if in.Message = m; ok {
@@ -89,12 +89,12 @@ func (a *Agent) serve(s *control.Session, f func()) {
 	f()
 }
 
-// hear handles messages that are not for the machines. It runs on the session's
+// handleOther handles messages that are not for the machines. It runs on the session's
 // goroutine.
-func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
+func (a *Agent) handleOther(s *control.Session, id verdict.SessionID, m any) {
 	switch m := m.(type) {
 	case control.Renew:
-		_ = s.Send(a.enroller.renew(s.Identity(), m)) // a node that does not hear asks again
+		_ = s.Send(a.enroller.renew(s.Identity(), m)) // a node without the answer asks again
 	case control.KeysHeld:
 		a.post(func() { a.confirmed(&a.handouts.keys.handout, id, m.Seq) })
 	case control.RootsHeld:
@@ -108,7 +108,7 @@ func (a *Agent) hear(s *control.Session, id verdict.SessionID, m any) {
 	case control.Keys:
 		a.post(func() { a.takeKeys(s, m) })
 	case services.List:
-		a.post(func() { a.serve(s, func() { a.hearServices(s, id, m) }) })
+		a.post(func() { a.serve(s, func() { a.takeServices(s, id, m) }) })
 	}
 }
 
@@ -123,7 +123,7 @@ func (a *Agent) attach(s *control.Session, feed func(any)) verdict.SessionID {
 			a.post(func() { feed(verdict.Received{Session: id, Message: m}) })
 			return
 		}
-		a.hear(s, id, m)
+		a.handleOther(s, id, m)
 	}, func(cause verdict.DownCause, err error) {
 		a.post(func() {
 			a.logEnd(log, err)
@@ -201,7 +201,7 @@ func (a *Agent) closeSession(x verdict.CloseSession) {
 }
 
 // endSession ends a session with the agent. Without a departure this is the end
-// of the process, and is not said to be on purpose.
+// of the process, and is not reported as on purpose.
 func (a *Agent) endSession(s *control.Session) {
 	if a.hasDeparted() {
 		s.Close("left")
@@ -243,7 +243,7 @@ func (a *Agent) dialHost() {
 	})
 }
 
-// noHost says why the host was not reached: at once if this node has no incarnation without
+// noHost reports why the host was not reached: at once if this node has no incarnation without
 // it, and again every minute.
 func (a *Agent) noHost(err error) {
 	a.log.Debug().Err(err).Msg("no host")
@@ -263,8 +263,8 @@ func (a *Agent) setNoHost(text string) {
 	a.view.noHost = text
 }
 
-// hostAddresses returns where the host may be: where the table says it is, the
-// seeds, where it was before this start, and where gossip says it is, which
+// hostAddresses returns where the host may be: its address in the table, the
+// seeds, where it was before this start, and its address in gossip, which
 // any holder of its key can: of these only a few, others each time.
 func (a *Agent) hostAddresses() []string {
 	var list []string
@@ -291,7 +291,7 @@ func (a *Agent) hostAddresses() []string {
 	return list
 }
 
-// refusedFor returns why a host does not want this node, if it says so, or why none
+// refusedFor returns why a host does not want this node, if it names a reason, or why none
 // can while this node serves its own machine; else "".
 func (a *Agent) refusedFor(err error) string {
 	refused, ok := errors.AsType[*control.RefusedError](err)

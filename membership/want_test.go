@@ -50,7 +50,7 @@ func TestANodeHasTheIDThatItWants(t *testing.T) {
 		}
 		began := time.Now()
 		five := w.join(5, wants(7))
-		w.within(5*time.Second, "node 5 hears what it waits for", func() bool {
+		w.within(5*time.Second, "node 5 knows what it waits for", func() bool {
 			return strings.Contains(five.logged(), "in quarantine until "+began.UTC().Format("2006-01-02T15:"))
 		})
 		w.within(11*time.Minute, "node 5 has the ID behind the quarantine", func() bool { return five.incarnation().Node == 7 })

@@ -311,7 +311,7 @@ func openState(w *world, i int) (*state.State, error) {
 	return state.Open(filepath.Join(w.dir, fmt.Sprint(i)), state.Options{})
 }
 
-// says returns the identity that an honest node at this end claims.
-func says(end control.End, name, address string) verdict.Identity {
+// claims returns the identity that an honest node at this end claims.
+func claims(end control.End, name, address string) verdict.Identity {
 	return verdict.Identity{UUID: end.UUID, Epoch: end.Epoch, Claims: must(verdict.NewClaims(name, []string{address}, []string{"quic"}))}
 }

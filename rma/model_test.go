@@ -151,11 +151,11 @@ func (m *modelSpace) bytes(off, n int64, need rma.Prot, peer bool) ([]modelByte,
 
 // A pair runs a Space and its model side by side.
 type pair struct {
-	space rma.Space[int]
-	model modelSpace
-	held  []heldWindow // references beyond the registrations
-	owed  []heldWindow // withdrawn, not retired
-	next  int
+	space   rma.Space[int]
+	model   modelSpace
+	held    []heldWindow // references beyond the registrations
+	pending []heldWindow // withdrawn, not retired
+	next    int
 }
 
 type heldWindow struct {
@@ -204,12 +204,12 @@ func (p *pair) unregister(t *rapid.T) {
 		if got[i].Mem != want[i].mem {
 			t.Fatalf("Unregister withdrew window %d, want %d", got[i].Mem, want[i].mem)
 		}
-		p.owed = append(p.owed, heldWindow{got[i], want[i]})
+		p.pending = append(p.pending, heldWindow{got[i], want[i]})
 	}
 }
 
 func (p *pair) retire(t *rapid.T) {
-	h := takeOne(t, &p.owed)
+	h := takeOne(t, &p.pending)
 	h.m.peer = false
 	if got, want := p.space.Retire(h.w), p.model.drop(h.m); got != want || h.w.Gone() != want {
 		t.Fatalf("Retire of window %d = %v, want %v", h.m.mem, got, want)
@@ -322,9 +322,9 @@ func (p *pair) close(t *rapid.T) {
 		if !p.model.windows[i].live {
 			t.Fatalf("UnregisterAll returned window %d, which was withdrawn before", w.Mem)
 		}
-		p.owed = append(p.owed, heldWindow{w, p.model.windows[i]})
+		p.pending = append(p.pending, heldWindow{w, p.model.windows[i]})
 	}
-	for len(p.owed) > 0 {
+	for len(p.pending) > 0 {
 		p.retire(t)
 	}
 	for len(p.held) > 0 {

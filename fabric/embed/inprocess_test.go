@@ -130,7 +130,7 @@ func slowPair(t *testing.T, ctx context.Context, delay time.Duration) (*daemon.C
 	return c, nodes, ends
 }
 
-func TestASlowReceiverHearsOfALoss(t *testing.T) {
+func TestASlowReceiverIsNotifiedOfALoss(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	_, nodes, ends := slowPair(t, ctx, 10*time.Second)

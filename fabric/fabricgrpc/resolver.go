@@ -110,8 +110,8 @@ func (w *watch) attach(ctx context.Context) (*fabric.Node, error) {
 	return w.dialer.Node(ctx)
 }
 
-// heardWithin is how long a node that has just joined may take to learn a name.
-const heardWithin = time.Second
+// knownWithin is how long a node that has just joined may take to learn a name.
+const knownWithin = time.Second
 
 // follow reports the service's addresses until node has ended or ctx is done.
 func (w *watch) follow(ctx context.Context, node *fabric.Node) error {
@@ -120,8 +120,8 @@ func (w *watch) follow(ctx context.Context, node *fabric.Node) error {
 			w.check()
 		}
 	})()
-	heard := time.NewTimer(heardWithin)
-	defer heard.Stop()
+	known := time.NewTimer(knownWithin)
+	defer known.Stop()
 	for all := false; ; {
 		list, err := node.Services()
 		if err != nil {
@@ -132,7 +132,7 @@ func (w *watch) follow(ctx context.Context, node *fabric.Node) error {
 		}
 		select {
 		case <-w.changed:
-		case <-heard.C:
+		case <-known.C:
 			all = true
 		case <-node.Done():
 			return nil

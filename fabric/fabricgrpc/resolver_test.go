@@ -124,8 +124,8 @@ func (c *client) ask(limit time.Duration, opts ...grpc.CallOption) (fabric.NodeI
 	return p.Addr.(fabric.Addr).Node, nil
 }
 
-// hear makes the one call that may fail because its connection ends meanwhile.
-func (c *client) hear() {
+// tryCall makes the one call that may fail because its connection ends meanwhile.
+func (c *client) tryCall() {
 	c.t.Helper()
 	if _, err := c.ask(time.Minute, grpc.WaitForReady(true)); err != nil && status.Code(err) != codes.Unavailable {
 		c.t.Error(err)
@@ -158,7 +158,7 @@ func TestCallsFollowTheService(t *testing.T) {
 		cl.want("at first", 2, 1)
 		stop()
 		c.serve(2, "db")
-		cl.hear()
+		cl.tryCall()
 		cl.want("after the service has moved", 2, 2)
 	})
 }
@@ -196,13 +196,13 @@ func TestCallsGoOnAfterARestart(t *testing.T) {
 			for _, away := range []time.Duration{200 * time.Millisecond, 5 * time.Second} {
 				c.kill(i, away)
 				began := time.Now()
-				cl.hear()
+				cl.tryCall()
 				cl.want("after a restart", 1, 1)
 				if took := time.Since(began); took > away+3*time.Second {
 					t.Errorf("node %d was away for %v, and calls for %v", i, away, took)
 				}
 				time.Sleep(3 * time.Second) // of the bubble: until the addresses are reported again
-				cl.want("and when all is told", 3, 1)
+				cl.want("and when all is reported", 3, 1)
 			}
 		}
 	})

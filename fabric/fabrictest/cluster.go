@@ -226,11 +226,11 @@ func (c *Cluster) othersLocked(m *member) iter.Seq[*member] {
 
 // lostLocked notifies every other node that is up of the end of m's incarnation.
 func (c *Cluster) lostLocked(m *member, reason string) {
-	var told []run
+	var notified []run
 	for other := range c.othersLocked(m) {
-		told = append(told, other.run())
+		notified = append(notified, other.run())
 	}
-	c.journal.change(func(j *journal) { j.lost[int(m.peer.Incarnation.Node)] = loss{m.peer.Incarnation, told} })
+	c.journal.change(func(j *journal) { j.lost[int(m.peer.Incarnation.Node)] = loss{m.peer.Incarnation, notified} })
 	for other := range c.othersLocked(m) {
 		other.engine.NodeLost(m.peer.Incarnation, reason)
 	}
@@ -303,7 +303,7 @@ func (c *Cluster) Kill(i int) {
 func (c *Cluster) killLocked(m *member) {
 	c.isolate(m.layer.Plane())
 	c.lostLocked(m, "crashed")
-	m.layer.Plane().RemoveNamed(isolation) // the others hear nothing of it any more; its own calls end
+	m.layer.Plane().RemoveNamed(isolation) // the others receive nothing from it any more; its own calls end
 	c.closeLocked(m)
 }
 

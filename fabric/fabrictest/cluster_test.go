@@ -136,7 +136,7 @@ func TestKillFailsTheCallsOfBothSides(t *testing.T) {
 		select {
 		case <-dead.Done():
 		default:
-			t.Error("the dead node's application is not told")
+			t.Error("the dead node's application is not notified")
 		}
 	})
 }

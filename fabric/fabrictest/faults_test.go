@@ -393,7 +393,7 @@ func TestAnErrorAtEveryStepThatCanFail(t *testing.T) {
 					t.Errorf("it hung for %v: %v; %v", took, a, b)
 				}
 				if errors.Join(a, b) == nil && !mayBeSilent(step.Name) {
-					t.Errorf("nobody was told that %s failed", step.Name)
+					t.Errorf("no peer was notified that %s failed", step.Name)
 				}
 				all, err := c.NodeFaults(victim)
 				if err != nil || len(all) != 1 || all[0].Fired != 1 {

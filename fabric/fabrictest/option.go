@@ -60,7 +60,7 @@ func Delay(d, jitter time.Duration, seed uint64) Option {
 }
 
 // Seed seeds the random decisions of the faults of links: the same seed gives the
-// n-th packet of a link the same fate in every run. Without it the seed is 1.
+// n-th packet of a link the same decision in every run. Without it the seed is 1.
 func Seed(seed uint64) Option { return func(o *options) { o.faultSeed = seed } }
 
 // ConnectTimeout is how long a connect waits to be accepted; 10 s without it.

@@ -59,8 +59,8 @@ func (s *sink) set(fail error, block chan struct{}) {
 	s.fail, s.block = fail, block
 }
 
-// told returns the kinds of the lines, with their counts.
-func (s *sink) told() string {
+// kinds returns the kinds of the lines, with their counts.
+func (s *sink) kinds() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
@@ -93,7 +93,7 @@ func TestEventsAreLinesInOrder(t *testing.T) {
 		l.Write(Event{Event: Join, Name: "web-1"})
 		l.Write(Event{Event: NodeBanned, Name: "web-1", Text: strings.Repeat("x", 5000)})
 	})
-	if got := s.told(); got != "join ban" {
+	if got := s.kinds(); got != "join ban" {
 		t.Fatalf("wrote %q", got)
 	}
 	if e := s.lines[1]; e.At != "host" || !e.Time.Equal(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) || len(e.Text) != maxText {
@@ -152,7 +152,7 @@ func TestWhatCannotBeWrittenIsCounted(t *testing.T) {
 		s.set(nil, nil)
 		l.Write(Event{Event: Join})
 	})
-	if got := s.told(); got != "join lost:3" {
+	if got := s.kinds(); got != "join lost:3" {
 		t.Errorf("wrote %q, want the event and then how many are missing", got)
 	}
 }
@@ -165,12 +165,12 @@ func TestRefusalsAreCounted(t *testing.T) {
 			l.Refused(Refusal{Event: ConnectRefused, Name: "web-1", Port: 2050, UID: 1000})
 		}
 		time.Sleep(refusalPeriod + time.Second)
-		if got := s.told(); got != "connect-refused connect-refused:9999" {
+		if got := s.kinds(); got != "connect-refused connect-refused:9999" {
 			t.Errorf("after a minute %q", got)
 		}
 		l.Refused(Refusal{Event: ConnectRefused, Name: "web-1", Port: 2050, UID: 1000})
 		time.Sleep(refusalPeriod)
-		if got := s.told(); got != "connect-refused connect-refused:9999 connect-refused" {
+		if got := s.kinds(); got != "connect-refused connect-refused:9999 connect-refused" {
 			t.Errorf("after the next minute's refusal %q, want one line more", got)
 		}
 		for port := range uint16(1000) {

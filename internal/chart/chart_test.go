@@ -87,7 +87,7 @@ func TestColumnsStandOnEachOther(t *testing.T) {
 }
 
 // TestColoursCanBeRead holds text and signs to a contrast in both schemes, and
-// the colours that tell things apart to a difference in lightness.
+// the colours that distinguish things to a difference in lightness.
 func TestColoursCanBeRead(t *testing.T) {
 	schemes := regexp.MustCompile(`:root\{([^}]*)\}`).FindAllStringSubmatch(Style, -1)
 	if len(schemes) != 2 {

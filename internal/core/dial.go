@@ -9,7 +9,7 @@ import (
 )
 
 // DialRounds is how often a dial goes through a peer's addresses, and DialPause the
-// time between two rounds: a peer that has just come up, or that has not yet heard of
+// time between two rounds: a peer that has just come up, or that does not yet know
 // this node, gets a moment.
 const (
 	DialRounds = 4
@@ -17,7 +17,7 @@ const (
 )
 
 // WorthAnotherTry reports whether a refusal may change by itself: the peer may
-// not have heard of this incarnation yet, or dialed at the same moment.
+// not know this incarnation yet, or dialed at the same moment.
 func WorthAnotherTry(err error) bool {
 	code := status.Of(err)
 	return code != status.Access && code != status.Version && code != status.Reset

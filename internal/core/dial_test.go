@@ -12,7 +12,7 @@ import (
 // The valid answers to a HELLO, and the valid first frames of a dialed session.
 func TestHellosAndTheirAnswers(t *testing.T) {
 	hello := wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.VersionMax}
-	answer := NewAnswer(hello, Party{}, Party{})
+	answer := NewAnswer(hello, LinkEnd{}, LinkEnd{})
 	for name, c := range map[string]struct {
 		frame             framer
 		begins, answering error

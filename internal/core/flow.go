@@ -89,7 +89,7 @@ func (f *Inflow) Take(n int) { f.read += uint64(n) }
 
 // Grant decides whether to send the peer a new limit. Sending it after each
 // quarter of the window keeps both sides busy.
-func (f *Inflow) Grant() (limit uint64, tell bool) {
+func (f *Inflow) Grant() (limit uint64, send bool) {
 	limit = f.read + f.window
 	if f.Over() || f.ended || limit-f.limit < f.window/4 {
 		return 0, false

@@ -31,7 +31,7 @@ func TestFlowKeepsTheWindow(t *testing.T) {
 				t.Fatalf("%d bytes unread in a window of %d", in.Unread(), window)
 			}
 			in.Take(rapid.IntRange(0, in.Unread()).Draw(t, "read"))
-			if limit, tell := in.Grant(); tell {
+			if limit, send := in.Grant(); send {
 				out.Raise(limit)
 			}
 			if in.Unread() == 0 && under == 0 && rest > 0 && out.Room() == 0 {
@@ -62,7 +62,7 @@ func TestInflowRefusesWhatNoPeerMaySend(t *testing.T) {
 func TestAResetIsNoGoodEnd(t *testing.T) {
 	f := NewInflow(100)
 	if f.Arrive(3); !f.End(5, true) || f.Over() {
-		t.Errorf("the end of a peer that owes bytes: %+v", f)
+		t.Errorf("the end of a peer with bytes pending: %+v", f)
 	}
 	if f.Arrive(2); !f.Over() || f.PeerClosed() {
 		t.Errorf("all that came before a reset: %+v", f)
@@ -97,7 +97,7 @@ func TestMutedInflowGrantsAndKeepsNothing(t *testing.T) {
 		t.Errorf("a muted end keeps %d of %d bytes", f.Unread(), f.Arrived())
 	}
 	f.Lose()
-	if _, tell := f.Grant(); tell {
+	if _, send := f.Grant(); send {
 		t.Error("a lost connection grants more")
 	}
 }

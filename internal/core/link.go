@@ -10,8 +10,8 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// A Party is one end of a link as a HELLO names it.
-type Party struct {
+// A LinkEnd is one end of a link as a HELLO names it.
+type LinkEnd struct {
 	Cluster     addr.UUID
 	Incarnation addr.Incarnation
 	UUID        addr.UUID
@@ -20,7 +20,7 @@ type Party struct {
 }
 
 // NewHello returns the HELLO with which self opens a link to peer.
-func NewHello(self, peer Party) wire.Hello {
+func NewHello(self, peer LinkEnd) wire.Hello {
 	return wire.Hello{
 		VersionMin: wire.VersionMin, VersionMax: wire.VersionMax,
 		Cluster: self.Cluster, Term: self.Term,
@@ -31,7 +31,7 @@ func NewHello(self, peer Party) wire.Hello {
 
 // NewAnswer returns the HELLO with which self answers h, which CheckHello has accepted:
 // it has the highest version that both support.
-func NewAnswer(h wire.Hello, self, peer Party) wire.Hello {
+func NewAnswer(h wire.Hello, self, peer LinkEnd) wire.Hello {
 	a := NewHello(self, peer)
 	a.Answer = true
 	a.VersionMax = min(a.VersionMax, h.VersionMax)
@@ -58,7 +58,7 @@ type Proof struct {
 // certificate proved proven. known is membership's entry
 // for the sender's ID; its Incarnation.Generation is 0 if there is no live node of
 // that ID. It fences both incarnations: a HELLO from or for any other incarnation is refused.
-func CheckHello(h wire.Hello, self, known Party, proven Proof) error {
+func CheckHello(h wire.Hello, self, known LinkEnd, proven Proof) error {
 	if _, err := ChooseVersion(wire.VersionMin, wire.VersionMax, h.VersionMin, h.VersionMax); err != nil {
 		return err
 	}
@@ -114,26 +114,26 @@ type KeepaliveTimes struct {
 // operations may be applied: while it was confirmed less than Fence ago that both ends
 // are still the incarnations that the link joined.
 type Liveness struct {
-	times     KeepaliveTimes
-	heard     time.Duration // the last arrival of anything
-	confirmed time.Duration // sending time of the last heartbeat that was answered
-	sent      time.Duration // the last heartbeat sent
-	due       time.Duration // by when the next tick has to come
-	extra     time.Duration // when to send one beside the regular ones; 0: none
-	extras    int           // of those, so far
-	reported  bool          // silence was reported and nothing came since
-	alive     bool          // an answer has come, and no silence was reported since
+	times       KeepaliveTimes
+	lastArrival time.Duration // the last arrival of anything
+	confirmed   time.Duration // sending time of the last heartbeat that was answered
+	sent        time.Duration // the last heartbeat sent
+	due         time.Duration // by when the next tick has to come
+	extra       time.Duration // when to send one beside the regular ones; 0: none
+	extras      int           // of those, so far
+	reported    bool          // silence was reported and nothing came since
+	alive       bool          // an answer has come, and no silence was reported since
 }
 
 // NewLiveness returns the liveness of a link that was established at now by a HELLO
 // round trip begun at begun.
 func NewLiveness(times KeepaliveTimes, begun, now time.Duration) Liveness {
-	return Liveness{times: times, heard: now, confirmed: begun, sent: begun, due: now + times.Heartbeat}
+	return Liveness{times: times, lastArrival: now, confirmed: begun, sent: begun, due: now + times.Heartbeat}
 }
 
-// Hear records that something arrived.
-func (p *Liveness) Hear(now time.Duration) {
-	p.heard = max(p.heard, now)
+// Received records that something arrived.
+func (p *Liveness) Received(now time.Duration) {
+	p.lastArrival = max(p.lastArrival, now)
 	p.reported = false
 }
 
@@ -145,7 +145,7 @@ func (p *Liveness) Confirm(sent, now time.Duration) (report bool) {
 	if sent <= now {
 		p.confirmed = max(p.confirmed, sent)
 	}
-	p.Hear(now)
+	p.Received(now)
 	report, p.alive = !p.alive, true
 	return report
 }
@@ -161,7 +161,7 @@ func (p *Liveness) FreshUntil() time.Duration { return p.confirmed + p.times.Fen
 func (p *Liveness) Doubt(now time.Duration) { p.confirmed = min(p.confirmed, now-p.times.Fence-1) }
 
 // Silent returns the time since the last arrival.
-func (p *Liveness) Silent(now time.Duration) time.Duration { return now - p.heard }
+func (p *Liveness) Silent(now time.Duration) time.Duration { return now - p.lastArrival }
 
 // A TickAction is the action of a link at a tick.
 type TickAction struct {
@@ -214,7 +214,7 @@ var between = [...]time.Duration{4, 2, 6, 1, 5, 3, 7}
 // tick that is a little late is not one. Confirmations are not renewed.
 func (p *Liveness) forgive(now time.Duration) {
 	if late := now - p.due; late > p.times.Heartbeat/2 {
-		p.heard = min(p.heard+late, now)
+		p.lastArrival = min(p.lastArrival+late, now)
 	}
 }
 
@@ -253,8 +253,8 @@ func (k *Keepalive) Ask(now time.Duration) []byte {
 	return wire.Probe{Nonce: k.nonce, From: k.Self, To: k.Peer}.AppendTo(nil)
 }
 
-// A Heard is the effect of a frame of the peer; the zero value is none.
-type Heard struct {
+// A FrameEffect is the effect of a frame of the peer; the zero value is none.
+type FrameEffect struct {
 	Reply     []byte        // to send the way that the frame came, if there is one
 	Confirmed bool          // the peer has confirmed both incarnations
 	Report    bool          // and that is to be reported as evidence
@@ -265,19 +265,19 @@ type Heard struct {
 
 // Datagram takes a datagram. One that is neither a heartbeat nor its answer is dropped:
 // nothing depends on one.
-func (k *Keepalive) Datagram(p []byte, now time.Duration) (h Heard) {
+func (k *Keepalive) Datagram(p []byte, now time.Duration) (h FrameEffect) {
 	if f, err := wire.ParseHeartbeat(p); err == nil && k.names(f.From, f.To) {
-		k.Hear(now)
+		k.Received(now)
 		h.Reply = wire.HeartbeatAck{Seq: f.Seq, Sent: f.Sent, From: f.To, To: f.From}.AppendTo(make([]byte, 0, wire.HeartbeatLen))
 	} else if f, err := wire.ParseHeartbeatAck(p); err == nil && k.names(f.From, f.To) {
 		sent := time.Duration(f.Sent)
-		h = Heard{Confirmed: true, Report: k.Confirm(sent, now), Resume: k.Fresh(now), Seq: f.Seq, Sent: sent}
+		h = FrameEffect{Confirmed: true, Report: k.Confirm(sent, now), Resume: k.Fresh(now), Seq: f.Seq, Sent: sent}
 	}
 	return h
 }
 
 // Control takes a Probe or a ProbeAck from the control stream.
-func (k *Keepalive) Control(head wire.Header, body []byte, now time.Duration) (h Heard, err error) {
+func (k *Keepalive) Control(head wire.Header, body []byte, now time.Duration) (h FrameEffect, err error) {
 	f, err := wire.ParseProbe(head.Flags, body) // a ProbeAck is laid out like one
 	switch {
 	case err != nil || !k.names(f.From, f.To):
@@ -285,7 +285,7 @@ func (k *Keepalive) Control(head wire.Header, body []byte, now time.Duration) (h
 		h.Reply = wire.ProbeAck{Nonce: f.Nonce, From: f.To, To: f.From}.AppendTo(nil)
 	case k.asking && f.Nonce == k.nonce:
 		k.asking = false
-		h = Heard{Confirmed: true, Report: k.Confirm(k.asked, now), Resume: true} // also where the answer itself was late
+		h = FrameEffect{Confirmed: true, Report: k.Confirm(k.asked, now), Resume: true} // also where the answer itself was late
 	}
 	return h, err
 }

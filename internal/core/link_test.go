@@ -14,14 +14,14 @@ import (
 
 // here and there are two ends of a link that may be opened.
 var (
-	here  = Party{Cluster: addr.UUID{1}, Incarnation: addr.Incarnation{Node: 3, Generation: 2}, UUID: addr.UUID{3}, Epoch: 30, Term: 1}
-	there = Party{Cluster: addr.UUID{1}, Incarnation: addr.Incarnation{Node: 4, Generation: 7}, UUID: addr.UUID{4}, Epoch: 40, Term: 1}
+	here  = LinkEnd{Cluster: addr.UUID{1}, Incarnation: addr.Incarnation{Node: 3, Generation: 2}, UUID: addr.UUID{3}, Epoch: 30, Term: 1}
+	there = LinkEnd{Cluster: addr.UUID{1}, Incarnation: addr.Incarnation{Node: 4, Generation: 7}, UUID: addr.UUID{4}, Epoch: 40, Term: 1}
 )
 
 func TestCheckHelloRefusesEveryOtherIncarnation(t *testing.T) {
 	type meeting struct {
 		hello wire.Hello
-		known Party
+		known LinkEnd
 		proof Proof
 	}
 	for _, tt := range []struct {
@@ -46,7 +46,7 @@ func TestCheckHelloRefusesEveryOtherIncarnation(t *testing.T) {
 		{"for a later incarnation of this node", func(m *meeting) { m.hello.To.Generation++ }, status.NoDevice},
 		{"from an incarnation that is over", func(m *meeting) { m.hello.From.Generation-- }, status.Reset},
 		{"from an incarnation that is not known yet", func(m *meeting) { m.hello.From.Generation++ }, status.NoDevice},
-		{"from a node that is not known", func(m *meeting) { m.known = Party{Cluster: here.Cluster} }, status.NoDevice},
+		{"from a node that is not known", func(m *meeting) { m.known = LinkEnd{Cluster: here.Cluster} }, status.NoDevice},
 		{"with an ID that another node holds", func(m *meeting) { m.known.UUID[0]++ }, status.Access},
 		{"from a process that has started again", func(m *meeting) { m.hello.FromEpoch-- }, status.Reset},
 		{"the first refusal counts", func(m *meeting) { m.hello.Cluster[0]++; m.hello.To.Node++; m.hello.FromEpoch++ }, status.Access},
@@ -83,9 +83,9 @@ func TestChooseVersionTakesTheHighestInBoth(t *testing.T) {
 // TestAnswersNameTheVersionOfBoth: an older release answers, or a later one.
 func TestAnswersNameTheVersionOfBoth(t *testing.T) {
 	for asked, want := range map[uint16]uint16{wire.VersionMax: wire.VersionMax, wire.VersionMax + 1: wire.VersionMax, wire.VersionMax - 1: wire.VersionMax - 1} {
-		h := NewHello(Party{}, Party{})
+		h := NewHello(LinkEnd{}, LinkEnd{})
 		h.VersionMin, h.VersionMax = 0, asked
-		if a := NewAnswer(h, Party{}, Party{}); !a.Answer || a.VersionMin != want || a.VersionMax != want {
+		if a := NewAnswer(h, LinkEnd{}, LinkEnd{}); !a.Answer || a.VersionMin != want || a.VersionMax != want {
 			t.Errorf("asked for 0 to %d it answers %d to %d, want %d", asked, a.VersionMin, a.VersionMax, want)
 		}
 	}
@@ -102,11 +102,11 @@ const ms = time.Millisecond
 
 var times = KeepaliveTimes{Heartbeat: 100 * ms, Fence: 1000 * ms, Silence: 500 * ms, Dead: 800 * ms}
 
-func TestPulseBeatsAtItsInterval(t *testing.T) {
+func TestHeartbeatsAreSentAtTheirInterval(t *testing.T) {
 	p := NewLiveness(times, 0, 0)
 	var sent []time.Duration
 	for now := time.Duration(0); now <= 300*ms; now += 10 * ms {
-		p.Hear(now)
+		p.Received(now)
 		if p.Tick(now).Send {
 			sent = append(sent, now)
 		}
@@ -121,20 +121,20 @@ func TestSilenceIsReportedOnceUntilSomethingComes(t *testing.T) {
 	last := time.Duration(0)
 	for _, step := range []struct {
 		now          time.Duration
-		hear         bool
+		arrives      bool
 		report, dead bool
 	}{
 		{now: 499 * ms},
 		{now: 500 * ms, report: true},
 		{now: 600 * ms},
-		{now: 700 * ms, hear: true},
+		{now: 700 * ms, arrives: true},
 		{now: 1199 * ms},
 		{now: 1200 * ms, report: true},
 		{now: 1499 * ms},
 		{now: 1500 * ms, dead: true},
 	} {
-		if step.hear {
-			p.Hear(step.now)
+		if step.arrives {
+			p.Received(step.now)
 		}
 		for now := last + 50*ms; now < step.now; now += 50 * ms {
 			if b := p.Tick(now); b.Report || b.Dead {
@@ -153,7 +153,7 @@ func TestServingEndsWhenTheConfirmationIsOld(t *testing.T) {
 	if !p.Fresh(1000*ms) || p.Fresh(1001*ms) {
 		t.Error("a confirmation does not count from the time at which it was asked for")
 	}
-	p.Hear(1100 * ms)
+	p.Received(1100 * ms)
 	if p.Fresh(1100 * ms) {
 		t.Error("a sign of life confirms the incarnations")
 	}
@@ -234,7 +234,7 @@ func TestStandstillsAreTakenOffTheSilence(t *testing.T) {
 
 func TestTimeThatStandsStillOrGoesBack(t *testing.T) {
 	p := NewLiveness(times, 1000*ms, 1000*ms)
-	p.Hear(900 * ms)
+	p.Received(900 * ms)
 	if p.Silent(1000*ms) != 0 {
 		t.Error("an older reading of the clock moved the last sign of life back")
 	}
@@ -243,9 +243,9 @@ func TestTimeThatStandsStillOrGoesBack(t *testing.T) {
 	}
 }
 
-// TestPulseTellsOfIncarnationOnce: evidence against a peer is taken back by the first
+// TestLivenessReportsAnIncarnationOnce: evidence against a peer is taken back by the first
 // answer on a link, and by the first after a silence that was reported.
-func TestPulseTellsOfIncarnationOnce(t *testing.T) {
+func TestLivenessReportsAnIncarnationOnce(t *testing.T) {
 	times := KeepaliveTimes{Heartbeat: 250 * time.Millisecond, Fence: time.Second, Silence: 1200 * time.Millisecond, Dead: 2400 * time.Millisecond}
 	p := NewLiveness(times, 0, 0)
 	for i, want := range []bool{true, false, false} {
@@ -256,7 +256,7 @@ func TestPulseTellsOfIncarnationOnce(t *testing.T) {
 	for now := nextTick(times, 0, TickAction{}); now < 1300*time.Millisecond; {
 		now = nextTick(times, now, p.Tick(now))
 	}
-	p.Hear(1400 * time.Millisecond)
+	p.Received(1400 * time.Millisecond)
 	if !p.Confirm(1350*time.Millisecond, 1450*time.Millisecond) {
 		t.Error("the first answer after a silence that was to be reported is no news")
 	}
@@ -265,9 +265,9 @@ func TestPulseTellsOfIncarnationOnce(t *testing.T) {
 	}
 }
 
-// TestPulseAsksForATickWhenTheLinkIsDue: ticks are a heartbeat apart, and a link
+// TestLivenessAsksForATickWhenTheLinkIsDue: ticks are a heartbeat apart, and a link
 // is given up when it is due.
-func TestPulseAsksForATickWhenTheLinkIsDue(t *testing.T) {
+func TestLivenessAsksForATickWhenTheLinkIsDue(t *testing.T) {
 	times := KeepaliveTimes{Heartbeat: 400 * time.Millisecond, Fence: time.Second, Silence: 1800 * time.Millisecond, Dead: 2700 * time.Millisecond}
 	p := NewLiveness(times, 0, 0)
 	for now := time.Duration(0); ; {
@@ -294,10 +294,10 @@ func nextTick(times KeepaliveTimes, now time.Duration, b TickAction) time.Durati
 	return next
 }
 
-// TestPulseFindsGapsAtItsOwnPace: a network that comes back for three tenths of
+// TestLivenessFindsGapsAtItsOwnPace: a network that comes back for three tenths of
 // an interval, and that as often as heartbeats are sent, lets one through before
 // the link is given up.
-func TestPulseFindsGapsAtItsOwnPace(t *testing.T) {
+func TestLivenessFindsGapsAtItsOwnPace(t *testing.T) {
 	times := KeepaliveTimes{Heartbeat: 200 * ms, Fence: time.Second, Silence: 1300 * ms, Dead: 1800 * ms}
 	for from := time.Duration(0); from < times.Heartbeat; from += 5 * ms {
 		p := NewLiveness(times, 0, 0)
@@ -328,7 +328,7 @@ func TestAHeartbeatIsAnsweredAndConfirms(t *testing.T) {
 		t.Errorf("a heartbeat has the effect %+v and leaves a silence of %v, want a reply, no confirmation, 0", asked, b.Silent(now))
 	}
 	h := a.Datagram(asked.Reply, now)
-	if want := (Heard{Confirmed: true, Report: true, Resume: true, Seq: 7, Sent: sent}); !reflect.DeepEqual(h, want) {
+	if want := (FrameEffect{Confirmed: true, Report: true, Resume: true, Seq: 7, Sent: sent}); !reflect.DeepEqual(h, want) {
 		t.Errorf("the first answer has the effect %+v, want %+v", h, want)
 	}
 	if h = a.Datagram(asked.Reply, now+2*time.Second); h.Report || h.Resume {
@@ -343,7 +343,7 @@ func TestOneProbeIsUnderWay(t *testing.T) {
 	if ask == nil || a.Ask(now) != nil {
 		t.Fatal("the first call of Ask does not give a Probe, or the second one does")
 	}
-	control := func(k *Keepalive, frame []byte) Heard {
+	control := func(k *Keepalive, frame []byte) FrameEffect {
 		t.Helper()
 		head, err := wire.ParseHeader(frame)
 		if err != nil {
@@ -378,7 +378,7 @@ func TestFramesOfOtherIncarnationsHaveNoEffect(t *testing.T) {
 	for _, p := range [][]byte{
 		old.Heartbeat(1, time.Second), wire.HeartbeatAck{Seq: 1, From: old.Self, To: a.Self}.AppendTo(nil), {1, 2, 3},
 	} {
-		if h := a.Datagram(p, time.Second); !reflect.DeepEqual(h, Heard{}) || a.Silent(time.Second) != time.Second {
+		if h := a.Datagram(p, time.Second); !reflect.DeepEqual(h, FrameEffect{}) || a.Silent(time.Second) != time.Second {
 			t.Errorf("datagram %x has the effect %+v, want none", p, h)
 		}
 	}
@@ -388,7 +388,7 @@ func TestFramesOfOtherIncarnationsHaveNoEffect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := a.Control(head, p[wire.HeaderLen:], time.Second); err != nil || !reflect.DeepEqual(h, Heard{}) {
+		if h, err := a.Control(head, p[wire.HeaderLen:], time.Second); err != nil || !reflect.DeepEqual(h, FrameEffect{}) {
 			t.Errorf("%v has the effect %+v, %v, want none", head.Type, h, err)
 		}
 	}

@@ -262,7 +262,7 @@ func settle(a, b *end) {
 	}
 }
 
-// window registers a window of n pages at a fixed offset and tells the peer.
+// window registers a window of n pages at a fixed offset and announces it to the peer.
 func (e *end) window(peer *end, off, pages int64, prot rma.Prot) *memory {
 	m := &memory{bytes: make([]byte, pages*page)}
 	w := new(Waiter)

@@ -310,7 +310,7 @@ func TestSettingsFileIsWatched(t *testing.T) {
 	})
 }
 
-// TestARefusedServiceIsCounted: at the host, with its rule, and the listener is told.
+// TestARefusedServiceIsCounted: at the host, with its rule, and the listener is notified.
 func TestARefusedServiceIsCounted(t *testing.T) {
 	h := startConfigured(t, "access:\n  - service:db by label:db\n")
 	s, err := h.node("one").session(attach.Credentials{UID: 7})

@@ -118,7 +118,7 @@ func auditEvent(m membership.Audit) audit.Event {
 	return e
 }
 
-// auditIncarnation writes that an incarnation began or ended: at the host everybody's, at
+// auditIncarnation writes that an incarnation began or ended: at the host of all nodes, at
 // other nodes their own.
 func (d *Daemon) auditIncarnation(ev membership.Event) {
 	line := audit.Event{Event: audit.Incarnation, Node: ev.Node.UUID.String(), Name: ev.Node.Name(), Incarnation: ev.Node.Incarnation.String()}

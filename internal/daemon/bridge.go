@@ -46,7 +46,7 @@ type firstTable struct {
 // handle makes one event happen here. It returns from a removal only when
 // every operation towards the removed incarnation has failed and the applications'
 // callbacks are due: the return is the acknowledgement that membership waits
-// for. The node list hears of an event after the engine, so that a reader of
+// for. The node list receives an event after the engine, so that a reader of
 // a node there can connect to it, and a reader of its loss cannot. This
 // node's own incarnation waits for its first table; see begin.
 func (b *bridge) handle(ev membership.Event) {

@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/membership"
 )
 
-// fakeEngine records what it is told. Its NodeLost takes as long as release.
+// fakeEngine records its calls. Its NodeLost takes as long as release.
 type fakeEngine struct {
 	calls   []string
 	release chan struct{}
@@ -118,7 +118,7 @@ func TestAnIncarnationBeginsWithItsTable(t *testing.T) {
 }
 
 // TestARemovalIsHandledWhenTheEngineIsDone keeps the order of a loss: the
-// engine ends everything towards the node, then readers hear of it, then the
+// engine ends everything towards the node, then readers are notified, then the
 // return acknowledges.
 func TestARemovalIsHandledWhenTheEngineIsDone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestARemovalIsHandledWhenTheEngineIsDone(t *testing.T) {
 			t.Fatalf("handled %v, %d events after the engine was done, want both", handled, len(sub.events))
 		}
 		if got := <-sub.events; got.Event != EventRemoved || got.Reason != "silent" || got.Node.State != "removed" {
-			t.Errorf("readers hear %+v", got)
+			t.Errorf("readers receive %+v", got)
 		}
 	})
 }
@@ -157,12 +157,12 @@ func TestALateRemovalDoesNotHideTheNextIncarnation(t *testing.T) {
 	}
 }
 
-// TestTheEngineHearsWhenACertificateEnds: a link ends with it.
-func TestTheEngineHearsWhenACertificateEnds(t *testing.T) {
+// TestTheEngineIsNotifiedWhenACertificateEnds: a link ends with it.
+func TestTheEngineIsNotifiedWhenACertificateEnds(t *testing.T) {
 	n := testNode(4, 1, "four")
 	n.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	if got := peerOf(n).Until; !got.Equal(n.Until) {
-		t.Errorf("the engine hears of %v, want %v", got, n.Until)
+		t.Errorf("the engine receives %v, want %v", got, n.Until)
 	}
 }
 
@@ -179,5 +179,5 @@ func TestEvidenceKeepsItsMeaning(t *testing.T) {
 		}
 	}
 	var r reporter
-	r.report(addr.Incarnation{Node: 1, Generation: 1}, engine.LinkSilent) // nobody to tell yet
+	r.report(addr.Incarnation{Node: 1, Generation: 1}, engine.LinkSilent) // no host to notify yet
 }

@@ -168,7 +168,7 @@ func TestThreeNodes(t *testing.T) {
 		t.Errorf("leaving took %v, want 2 s at most", took)
 	}
 	if e, err := left(ctx); err != nil || e.Node.ID != 2 || e.Reason != "left" {
-		t.Errorf("one hears %+v, %v, want that node 2 left", e, err)
+		t.Errorf("one receives %+v, %v, want that node 2 left", e, err)
 	}
 	again := startTest(t, config)
 	if st := again.Status(); st.ID != last.Node || st.Generation != last.Generation+1 {

@@ -23,7 +23,7 @@ func newLeases(ctx context.Context) *leases {
 	return &leases{ctx: ctx, ready: make(chan struct{})}
 }
 
-// of says whom to ask, once; nil: membership has failed to start.
+// of returns the agent to ask, once; nil: membership has failed to start.
 func (l *leases) of(agent *membership.Agent) {
 	l.agent = agent
 	close(l.ready)

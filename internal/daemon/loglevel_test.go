@@ -18,7 +18,7 @@ func TestTheLogLevelChangesAndGoesBack(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		l, log := NewLogLevel(zerolog.New(&out).Level(zerolog.InfoLevel))
-		told := func(want string) {
+		logged := func(want string) {
 			t.Helper()
 			out.Reset()
 			log.Debug().Msg("d")
@@ -34,20 +34,20 @@ func TestTheLogLevelChangesAndGoesBack(t *testing.T) {
 				t.Errorf("it logs %q, want %q; %+v", got, want, l.State())
 			}
 		}
-		told("iw")
+		logged("iw")
 		l.Set(zerolog.DebugLevel, 5*time.Minute)
 		l.Set(zerolog.DebugLevel, 5*time.Minute) // the same again
-		told("diw")
+		logged("diw")
 		if st := l.State(); st.Level != "debug" || st.Configured != "info" || !st.Until.Equal(time.Now().Add(5*time.Minute)) {
 			t.Errorf("state %+v", st)
 		}
 		time.Sleep(5*time.Minute + time.Second)
-		told("iw")
+		logged("iw")
 		l.Set(zerolog.DebugLevel, time.Minute)
 		time.Sleep(30 * time.Second)
 		l.Set(zerolog.WarnLevel, 0)
 		time.Sleep(time.Hour)
-		told("w")
+		logged("w")
 		if st := l.State(); st.Level != "warn" || !st.Until.IsZero() {
 			t.Errorf("state %+v", st)
 		}

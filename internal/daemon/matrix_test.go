@@ -93,7 +93,7 @@ func TestTheMatrixOfManyNodesFindsTheRedCell(t *testing.T) {
 			o.askRows(t.Context(), nodes[0])
 			o.asked = time.Time{} // another round
 			if got := len(o.rows); round == 2 && got != many-1 {
-				t.Errorf("%d nodes have told their links, want %d", got, many-1)
+				t.Errorf("%d nodes have reported their links, want %d", got, many-1)
 			}
 		}
 		snapshot()

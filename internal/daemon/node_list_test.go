@@ -12,7 +12,7 @@ import (
 )
 
 // TestTheLastIncarnationIsNeverShownAsJoined follows a node that serves its machine alone
-// until the host answers: at no moment its last incarnation is told as one of the cluster.
+// until the host answers: at no moment its last incarnation is listed as one of the cluster.
 func TestTheLastIncarnationIsNeverShownAsJoined(t *testing.T) {
 	r := newNodeList()
 	last, next := testNode(2, 10, "two"), testNode(2, 11, "two")
@@ -42,24 +42,24 @@ func TestOneRecordHasWhatThePageAndEventsShow(t *testing.T) {
 	now := time.Unix(1000, 0)
 	r := newNodeList()
 	r.record = flight.New(func() time.Time { return now })
-	tell := func(kind membership.EventKind, state membership.State, labels ...string) {
+	event := func(kind membership.EventKind, state membership.State, labels ...string) {
 		n := testNode(2, 10, "two")
 		n.State, n.Labels = state, labels
 		r.apply(membership.Event{Kind: kind, Node: n, Reason: map[bool]membership.Reason{true: membership.ReasonSilent}[kind == membership.EventRemoved]}, now)
 		now = now.Add(time.Second)
 	}
-	tell(membership.EventAdded, membership.Alive)
-	tell(membership.EventUpdated, membership.Alive, "gpu")
-	tell(membership.EventUpdated, membership.Suspect)
-	tell(membership.EventUpdated, membership.Suspect, "gpu")
+	event(membership.EventAdded, membership.Alive)
+	event(membership.EventUpdated, membership.Alive, "gpu")
+	event(membership.EventUpdated, membership.Suspect)
+	event(membership.EventUpdated, membership.Suspect, "gpu")
 	d := &Daemon{nodeList: r, record: r.record}
 	s := observe.Snapshot{Nodes: []observe.Node{{ID: 2, Generation: 10, State: "suspect"}}}
 	d.observePast(&s)
 	if !s.Nodes[0].Suspect.Equal(time.Unix(1002, 0)) {
 		t.Errorf("suspect since %v", s.Nodes[0].Suspect)
 	}
-	tell(membership.EventUpdated, membership.Alive)
-	tell(membership.EventRemoved, membership.Removed)
+	event(membership.EventUpdated, membership.Alive)
+	event(membership.EventRemoved, membership.Removed)
 	d.observePast(&s)
 	var page, events []string
 	for _, e := range s.Events[len(s.Events)-4:] {

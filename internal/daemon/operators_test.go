@@ -241,7 +241,7 @@ func TestAdministratorsCommandsAreAudited(t *testing.T) {
 	}
 }
 
-func TestWhatMembershipTellsIsAudited(t *testing.T) {
+func TestWhatMembershipReportsIsAudited(t *testing.T) {
 	got := auditEvent(membership.Audit{Event: audit.Join, Node: addr.UUID{1}, Name: "web-1", Token: trust.TokenID{2}, Text: "x"})
 	want := audit.Event{Event: "join", Node: addr.UUID{1}.String(), Name: "web-1", Token: "0200000000000000", Text: "x"}
 	if !reflect.DeepEqual(got, want) {

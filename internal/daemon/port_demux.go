@@ -230,7 +230,7 @@ func (r *helloReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Write drops an alert: the peer hears from the side that gets the connection.
+// Write drops an alert: the peer is answered by the side that gets the connection.
 func (r *helloReader) Write(p []byte) (int, error) { return len(p), nil }
 
 // protocols returns the protocol names (ALPN) in a ClientHello, none if there is no such thing.

@@ -104,6 +104,6 @@ func TestHalfOpenControlIsRefused(t *testing.T) {
 		t.Errorf("membership read %d bytes, %v: want a reset", n, err)
 	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the dialer is told %v, want a reset", err)
+		t.Errorf("the dialer gets %v, want a reset", err)
 	}
 }

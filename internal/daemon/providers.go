@@ -72,7 +72,7 @@ func (d *Daemon) providers() (names []string, none []Unavailable) {
 	return live.carried, live.unavailable
 }
 
-// identify says whom a verified certificate names.
+// identify returns the node that a verified certificate names.
 func identify(cs tls.ConnectionState) (transport.Identity, error) {
 	id, err := trust.IdentityOf(cs)
 	return transport.Identity{Cluster: id.Cluster, Node: id.Node, Host: id.Host, Key: id.Key, Until: id.NotAfter}, err

@@ -15,11 +15,11 @@ import (
 // which somebody has to want, and what cannot be looked up stays.
 func TestHalfFollowsTheLimit(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		limit, known, looks, told := int64(64<<20), true, 0, int64(0)
+		limit, known, looks, set := int64(64<<20), true, 0, int64(0)
 		m := newConnMemory(QuotaConfig{}, func() (int64, bool) {
 			looks++
 			return limit, known
-		}, func(limit int64) { told = limit })
+		}, func(limit int64) { set = limit })
 		want := func(bytes int64, window int, staged int64, after int) {
 			t.Helper()
 			if got := m.get(); got != bytes || m.window() != window || m.staged() != staged || looks != after {
@@ -31,8 +31,8 @@ func TestHalfFollowsTheLimit(t *testing.T) {
 		want(32<<20, 4<<20, 8<<20, 1)
 		time.Sleep(lookAgain)
 		want(128<<20, 16<<20, 16<<20, 2)
-		if told != limit {
-			t.Errorf("told %d, want %d", told, limit)
+		if set != limit {
+			t.Errorf("set %d, want %d", set, limit)
 		}
 		known = false
 		time.Sleep(lookAgain)
@@ -44,9 +44,9 @@ func TestHalfFollowsTheLimit(t *testing.T) {
 	}
 }
 
-// TestQuotasReachWhoHoldsToThem: all of a user's applications have four times as much
+// TestQuotasReachUsersThatHoldToThem: all of a user's applications have four times as much
 // as one, and a number instead of auto does not follow anything.
-func TestQuotasReachWhoHoldsToThem(t *testing.T) {
+func TestQuotasReachUsersThatHoldToThem(t *testing.T) {
 	c, err := Load("", nil, map[string]string{"role": "host", "conn-memory": "8MiB", "app-endpoints": "10", "app-windows": "3", "app-window-memory": "1MiB", "user-descriptors": "100"})
 	if err != nil {
 		t.Fatal(err)

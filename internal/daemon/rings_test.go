@@ -46,7 +46,7 @@ func TestShmPathsAreAsConfigured(t *testing.T) {
 }
 
 // Huge pages that are required and cannot be end the start, ones that are to be
-// tried are told of.
+// tried are reported.
 func TestHugePagesThatCannotBeAreSaidAtTheStart(t *testing.T) {
 	c := testConfig(t, RoleHost, "host")
 	if _, err := Init(c, ""); err != nil {

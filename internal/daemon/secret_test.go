@@ -57,6 +57,6 @@ func TestReadableSecretsAreRefused(t *testing.T) {
 	}
 	startFails(t, h, "chmod 600")
 	if note, err := checkSecret("token-file", "/nonexistent"); note != "" || err != nil {
-		t.Errorf("no file: %q, %v; want the reader to tell", note, err)
+		t.Errorf("no file: %q, %v; want the error of the reader", note, err)
 	}
 }

@@ -250,7 +250,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 	if err != nil {
 		c.refuse(status.Refused)
 	}
-	ep.Abort(causeUnheard)
+	ep.Abort(causeListenerClosed)
 	c.link.forget(c)
 }
 
@@ -356,8 +356,8 @@ func (e *endpoint) take(c *conn, r *request, port addr.Port) bool {
 	return true
 }
 
-// causeUnheard is the cause of the end of a connection that no acceptor took.
-const causeUnheard = "its listener was closed"
+// causeListenerClosed is the cause of the end of a connection that no acceptor took.
+const causeListenerClosed = "its listener was closed"
 
 var errRequesterGone = errors.New("the requester is gone")
 

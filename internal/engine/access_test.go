@@ -165,16 +165,16 @@ func TestListenersAllowListOnlyTakesAway(t *testing.T) {
 
 func TestEveryRefusalIsReportedAndCounted(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var told []engine.Refusal
-		fab := newFabricOf(t, 2, engine.Config{Access: rules(t, false, "2050 from none"), Refused: func(r engine.Refusal) { told = append(told, r) }})
+		var refusals []engine.Refusal
+		fab := newFabricOf(t, 2, engine.Config{Access: rules(t, false, "2050 from none"), Refused: func(r engine.Refusal) { refusals = append(refusals, r) }})
 		fab.named(0, 1, "web-1", "web")
 		for range 100 {
 			fab.reaches(1, 9, 2050, false) // there is no listener: the rule decides before
 		}
-		if len(told) != 100 {
-			t.Fatalf("%d reports of 100 refusals", len(told))
+		if len(refusals) != 100 {
+			t.Fatalf("%d reports of 100 refusals", len(refusals))
 		}
-		if r := told[0]; r.Bind || r.Port != 2050 || r.Node != uuid(2) || r.Caller.Name != "web-1" || r.Caller.UID != 9 || r.By != "2050 from none" {
+		if r := refusals[0]; r.Bind || r.Port != 2050 || r.Node != uuid(2) || r.Caller.Name != "web-1" || r.Caller.UID != 9 || r.By != "2050 from none" {
 			t.Errorf("reported %+v", r)
 		}
 		if got := fab.nodes[0].AccessRules()[0].Refused; got != 100 {
@@ -185,8 +185,8 @@ func TestEveryRefusalIsReportedAndCounted(t *testing.T) {
 
 func TestPortsAreBoundByTheUsersOfTheRule(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var told []engine.Refusal
-		fab := newFabricOf(t, 1, engine.Config{Access: rules(t, false, "2050 bind 7 group:27", "32768-32770 bind 7"), Refused: func(r engine.Refusal) { told = append(told, r) }})
+		var refusals []engine.Refusal
+		fab := newFabricOf(t, 1, engine.Config{Access: rules(t, false, "2050 bind 7 group:27", "32768-32770 bind 7"), Refused: func(r engine.Refusal) { refusals = append(refusals, r) }})
 		for _, c := range []struct {
 			uid, gid uint32
 			want     error
@@ -204,8 +204,8 @@ func TestPortsAreBoundByTheUsersOfTheRule(t *testing.T) {
 		if got := fab.nodes[0].AccessRules()[0]; got != (engine.RuleCount{Rule: "2050 bind 7 group:27", Refused: 2}) {
 			t.Errorf("counted %+v, want 2 of the first rule", got)
 		}
-		if len(told) != 2 || !told[0].Bind || told[0].Port != 2050 || told[0].Caller.UID != 8 || told[0].Node != uuid(1) {
-			t.Errorf("reported %+v", told)
+		if len(refusals) != 2 || !refusals[0].Bind || refusals[0].Port != 2050 || refusals[0].Caller.UID != 8 || refusals[0].Node != uuid(1) {
+			t.Errorf("reported %+v", refusals)
 		}
 		if port, err := fab.openAs(0, 8, 0).Bind(0); port != 32771 || err != nil {
 			t.Errorf("chosen for a user that may not have the first ports: %d, %v", port, err)
@@ -308,7 +308,7 @@ func (h *hostile) write(p []byte) {
 	}
 }
 
-func TestPeerIsWhoHasConnected(t *testing.T) {
+func TestPeerIsTheApplicationThatHasConnected(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 2)
 		fab.named(0, 1, "web-1", "web", "eu")
@@ -386,7 +386,7 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 			t.Errorf("barred: Accept returned %v", err)
 		}
 		if err := fails("db"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("barred as before: Accept returned %v, want that it was told once", err)
+			t.Errorf("barred as before: Accept returned %v, want that it was reported once", err)
 		}
 		if s := fab.nodes[0].BarredServices(); len(s) != 1 || s[0].Name != "db" || s[0].Port != port {
 			t.Errorf("barred are %v, want db", s)
@@ -395,7 +395,7 @@ func TestBarredNamesAreNotServed(t *testing.T) {
 			t.Errorf("barred: found %q, a connect by the name: %v", got, err)
 		}
 		if s := fab.nodes[0].Serves(); len(s) != 1 {
-			t.Errorf("the host is told %v, want the name: the rule may change", s)
+			t.Errorf("the host is sent %v, want the name: the rule may change", s)
 		}
 		fab.nodes[0].Barred(nil)
 		if got, err := found(), connects(); got != "1 <nil>" || !errors.Is(err, context.DeadlineExceeded) {

@@ -14,8 +14,8 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// TestANodeTellsItsLinks to a peer that looks, and measures round trips to the others then.
-func TestANodeTellsItsLinks(t *testing.T) {
+// TestANodeReportsItsLinks to a peer that looks, and measures round trips to the others then.
+func TestANodeReportsItsLinks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOn(t, netConfig{Delay: time.Millisecond}, 3, engine.Config{})
 		rows := func() map[addr.NodeID]engine.LinkInfo {
@@ -52,9 +52,9 @@ func TestANodeTellsItsLinks(t *testing.T) {
 	})
 }
 
-// TestHostilePeerTellsLinks: its rows are returned as they are, within bounds; a request
+// TestHostilePeerReportsLinks: its rows are returned as they are, within bounds; a request
 // that it does not answer ends with its context, and its too frequent requests are not answered.
-func TestHostilePeerTellsLinks(t *testing.T) {
+func TestHostilePeerReportsLinks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 1)
 		h := newHostileOn(t, fab, 1, wire.VersionMax)

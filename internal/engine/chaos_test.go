@@ -153,7 +153,7 @@ func newChaos(t *testing.T, s uint64, network chaosNet) *chaos {
 
 func (c *chaos) rand(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(c.seed, stream)) }
 
-// boot starts an incarnation of node i and tells everybody.
+// boot starts an incarnation of node i and notifies all nodes.
 func (c *chaos) boot(i int, gen addr.Generation) {
 	p, err := c.net.provider(i)
 	if err != nil {
@@ -206,7 +206,7 @@ func (c *chaos) crash(i int, rng *rand.Rand) {
 	n.Close()
 }
 
-// remove tells node i that an incarnation is over, and checks that this is true for
+// remove notifies node i that an incarnation is over, and checks that this is true for
 // its applications when NodeLost returns.
 func (c *chaos) remove(n *chaosNode, incarnation addr.Incarnation) {
 	n.NodeLost(incarnation, "test")

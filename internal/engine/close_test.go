@@ -35,7 +35,7 @@ func TestSessionsOfAClosedNodeHaveEnded(t *testing.T) {
 		if _, err := s.Open(); !errors.Is(err, status.BadFD) {
 			t.Errorf("it opens endpoints: %v", err)
 		}
-		s.Watch(func(attach.Event) { t.Error("it tells events") })()
+		s.Watch(func(attach.Event) { t.Error("it sends events") })()
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

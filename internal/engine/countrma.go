@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// The ways on which RMA operations come to windows of this node.
+// The paths on which RMA operations come to windows of this node.
 const (
 	overLink = iota
 	overPath
@@ -19,15 +19,15 @@ const (
 
 // The names of metrics for those, and for kinds of operations and fences.
 var (
-	wayNames   = [...]string{"link", "path"}
+	pathNames  = [...]string{"link", "path"}
 	rmaKinds   = [...]string{"read", "write", "signal", "atomic"}
 	fenceKinds = [...]string{"mark", "wait", "signal"}
 )
 
-// An RMACount is how many operations of one kind have come on one way, refused ones included,
+// An RMACount is how many operations of one kind have come on one path, refused ones included,
 // and how many bytes reads and writes were for.
 type RMACount struct {
-	Kind, Way         string
+	Kind, Path        string
 	Operations, Bytes uint64
 }
 
@@ -44,7 +44,7 @@ func (p *pair) carried(sent, received uint64) {
 
 // operations count operations for peers and for applications.
 type operations struct {
-	rma             [len(rmaKinds)][len(wayNames)]pair // operations and bytes
+	rma             [len(rmaKinds)][len(pathNames)]pair // operations and bytes
 	fences          [len(fenceKinds)]atomic.Uint64
 	messages, paths pair // bytes that paths of messages and of RMA had carried when they were asked last
 }
@@ -97,9 +97,9 @@ func (n *Node) countOperations(c *Counters) {
 		c.rma.in.carried(&o.paths)
 	})
 	for kind := range o.rma {
-		for way := range o.rma[kind] {
-			p := &o.rma[kind][way]
-			c.RMA = append(c.RMA, RMACount{rmaKinds[kind], wayNames[way], p[0].Load(), p[1].Load()})
+		for p := range o.rma[kind] {
+			n := &o.rma[kind][p]
+			c.RMA = append(c.RMA, RMACount{rmaKinds[kind], pathNames[p], n[0].Load(), n[1].Load()})
 		}
 	}
 	c.Fences = make(map[string]uint64)

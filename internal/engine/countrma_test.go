@@ -19,7 +19,7 @@ func TestOperationsAreCountedWhereTheirWindowsAre(t *testing.T) {
 		{Kind: path.RMAWrite, Offset: off, Length: 8}, {Kind: path.RMAWrite, Offset: off, Length: 16}, {Kind: path.RMASignal, Offset: off, Length: 5},
 		{Kind: path.RMAAtomic, Offset: off, Op: uint8(rma.AtomicAdd), Width: 4, Length: 5},
 	} {
-		r.Flags |= path.RMATell
+		r.Flags |= path.RMAWantAnswer
 		var payload []byte
 		if r.Kind == path.RMAWrite {
 			payload = make([]byte, r.Length)
@@ -56,7 +56,7 @@ func TestOperationsAreCountedWhereTheirWindowsAre(t *testing.T) {
 		all := map[[2]string][2]uint64{}
 		for _, c := range f.nodes[node].Counters().RMA {
 			if c.Operations+c.Bytes > 0 {
-				all[[2]string{c.Kind, c.Way}] = [2]uint64{c.Operations, c.Bytes}
+				all[[2]string{c.Kind, c.Path}] = [2]uint64{c.Operations, c.Bytes}
 			}
 		}
 		return all

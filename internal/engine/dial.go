@@ -61,7 +61,7 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 			n.work.run(func() { n.dial(p, incarnation) })
 		}
 		n.mu.Unlock()
-		if !bounded { // a peer that dials us and is not heard, again and again, ends no dial of ours
+		if !bounded { // a peer whose dials to us fail, again and again, ends no dial of ours
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeoutCause(ctx, n.cfg.DialTimeout+linkSlack, errNoLink)
 			defer cancel()
@@ -314,13 +314,13 @@ func (n *Node) adopt(p *peerState, l *link) error {
 	return nil
 }
 
-// party returns the identity that core compares a HELLO with.
-func (s Self) party() core.Party {
-	return core.Party{Cluster: s.Cluster, Incarnation: s.Incarnation, UUID: s.UUID, Epoch: s.Epoch, Term: s.Term}
+// linkEnd returns the identity that core compares a HELLO with.
+func (s Self) linkEnd() core.LinkEnd {
+	return core.LinkEnd{Cluster: s.Cluster, Incarnation: s.Incarnation, UUID: s.UUID, Epoch: s.Epoch, Term: s.Term}
 }
 
-func (p Peer) party(cluster addr.UUID) core.Party {
-	return core.Party{Cluster: cluster, Incarnation: p.Incarnation, UUID: p.UUID, Epoch: p.Epoch}
+func (p Peer) linkEnd(cluster addr.UUID) core.LinkEnd {
+	return core.LinkEnd{Cluster: cluster, Incarnation: p.Incarnation, UUID: p.UUID, Epoch: p.Epoch}
 }
 
 func proof(id transport.Identity) core.Proof { return core.Proof{UUID: id.Node, Host: id.Host} }
@@ -330,7 +330,7 @@ func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, 
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
 		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
 	}
-	hello := core.NewHello(self.party(), peer.party(self.Cluster))
+	hello := core.NewHello(self.linkEnd(), peer.linkEnd(self.Cluster))
 	hello.Beside = beside
 	greeting, err := self.greet(hello)
 	if err != nil {
@@ -364,7 +364,7 @@ func (n *Node) answered(ctx context.Context, o *opening, h wire.Header, body []b
 	}
 	lease, err := o.lease(ctx, f)
 	if err == nil {
-		err = core.CheckHello(f, self.party(), peer.party(self.Cluster), proof(proved))
+		err = core.CheckHello(f, self.linkEnd(), peer.linkEnd(self.Cluster), proof(proved))
 	}
 	if err == nil {
 		err = n.prove(lease, peer, proved)

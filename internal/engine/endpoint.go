@@ -294,7 +294,7 @@ func (e *endpoint) end(bye wire.Close) error {
 		ep.releasePort()
 	}
 	for _, ep := range unclaimed {
-		ep.Abort(causeUnheard)
+		ep.Abort(causeListenerClosed)
 	}
 	if e.held.Load() {
 		_ = e.Settle(status.Refused) // the error is its argument

@@ -50,7 +50,7 @@ func newTube(window int) *tube {
 	return u
 }
 
-// raise ignores a lower limit than before, as an outbox does: two readers may tell theirs in
+// raise ignores a lower limit than before, as an outbox does: two readers may send theirs in
 // any order.
 func (u *tube) raise(limit uint64) {
 	for old := u.limit.Load(); limit > old && !u.limit.CompareAndSwap(old, limit); old = u.limit.Load() {

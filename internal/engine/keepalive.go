@@ -92,13 +92,13 @@ func (l *link) tick(now time.Duration) {
 	if l.otherEnd != nil {
 		return
 	}
-	came := l.sess.Heard()
+	came := l.sess.Arrived()
 	l.mu.Lock()
 	if l.end.begun {
 		l.mu.Unlock()
 		return
 	}
-	l.hearBytes(came, now)
+	l.takeBytes(came, now)
 	b, quiet := l.keepalive.Tick(now), l.keepalive.Silent(now)
 	if l.quality.loss.due(now) {
 		l.quality.loss.look(l.sess.Traffic(), now)
@@ -121,38 +121,38 @@ func (l *link) tick(now time.Duration) {
 
 // States of a link's silence.
 const (
-	heard          = iota // the peer is
+	alive          = iota // the peer is
 	silent                // nothing has come for the silence bound
 	silentReported        // and that was reported as evidence
 )
 
-// reportSilence reports a silent link as evidence, once, unless the peer is heard over
+// reportSilence reports a silent link as evidence, once, unless the peer is alive over
 // another one: the silence of one of two links is not the node's. It is
 // reported later, when the other one is silent too or has ended.
 func (l *link) reportSilence() {
-	if l.silence.Load() == silent && !l.n.hears(l.peer.Incarnation) && l.silence.CompareAndSwap(silent, silentReported) {
+	if l.silence.Load() == silent && !l.n.hasLiveLink(l.peer.Incarnation) && l.silence.CompareAndSwap(silent, silentReported) {
 		l.n.report(l.peer.Incarnation, LinkSilent)
 	}
 }
 
-// hears reports whether there is a link with an incarnation that is not silent.
-func (n *Node) hears(incarnation addr.Incarnation) bool {
+// hasLiveLink reports whether there is a link with an incarnation that is not silent.
+func (n *Node) hasLiveLink(incarnation addr.Incarnation) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.peers[incarnation.Node]
-	return p != nil && p.Incarnation == incarnation && slices.ContainsFunc(p.links, func(l *link) bool { return l.silence.Load() == heard })
+	return p != nil && p.Incarnation == incarnation && slices.ContainsFunc(p.links, func(l *link) bool { return l.silence.Load() == alive })
 }
 
 // silentFor is why a link ends over which nothing has come for d.
 func silentFor(d time.Duration) error { return fmt.Errorf("link silent %.1f s", d.Seconds()) }
 
-// hearBytes takes bytes that have come since the last look for a sign of life: those
+// takeBytes takes bytes that have come since the last look for a sign of life: those
 // of a slow network hold up the heartbeats behind them. They came after that look, so
 // no silence is found to be shorter than it is. The caller holds mu.
-func (l *link) hearBytes(came uint64, now time.Duration) {
+func (l *link) takeBytes(came uint64, now time.Duration) {
 	if came != l.quality.arrived.bytes {
-		l.keepalive.Hear(l.quality.arrived.at)
-		l.silence.Store(heard)
+		l.keepalive.Received(l.quality.arrived.at)
+		l.silence.Store(alive)
 	}
 	l.quality.arrived.bytes, l.quality.arrived.at = came, now
 }
@@ -171,11 +171,11 @@ func (l *link) sendHeartbeat(seq uint64) {
 	_ = l.sess.SendDatagram(l.keepalive.Heartbeat(seq, l.n.now()))
 }
 
-func (l *link) heard() {
+func (l *link) received() {
 	now := l.n.now()
 	l.mu.Lock()
-	l.keepalive.Hear(now)
-	l.silence.Store(heard)
+	l.keepalive.Received(now)
+	l.silence.Store(alive)
 	l.mu.Unlock()
 }
 
@@ -187,7 +187,7 @@ func (l *link) readDatagrams() {
 		if err != nil {
 			return // the session's end, which others report
 		}
-		reply, _ := l.take(func(now time.Duration) (core.Heard, error) { return l.keepalive.Datagram(p, now), nil })
+		reply, _ := l.take(func(now time.Duration) (core.FrameEffect, error) { return l.keepalive.Datagram(p, now), nil })
 		if reply != nil {
 			_ = l.sess.SendDatagram(reply)
 		}
@@ -195,7 +195,7 @@ func (l *link) readDatagrams() {
 }
 
 // take gives a frame of the peer to the keepalive, and returns the reply, if there is one.
-func (l *link) take(frame func(now time.Duration) (core.Heard, error)) (reply []byte, err error) {
+func (l *link) take(frame func(now time.Duration) (core.FrameEffect, error)) (reply []byte, err error) {
 	now := l.n.now()
 	h, smoothed, err := l.took(frame, now)
 	if h.Seq > 0 {
@@ -209,12 +209,12 @@ func (l *link) take(frame func(now time.Duration) (core.Heard, error)) (reply []
 }
 
 // took is the part of take that needs mu. It returns the link's round trip too.
-func (l *link) took(frame func(time.Duration) (core.Heard, error), now time.Duration) (h core.Heard, trip time.Duration, err error) {
+func (l *link) took(frame func(time.Duration) (core.FrameEffect, error), now time.Duration) (h core.FrameEffect, trip time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h, err = frame(now)
 	if h.Reply != nil || h.Confirmed {
-		l.silence.Store(heard)
+		l.silence.Store(alive)
 		l.freshUntil.Store(int64(l.keepalive.FreshUntil()))
 	}
 	if h.Resume {
@@ -245,7 +245,7 @@ func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error
 
 // mayPass reports whether a request that failed with l, which has ended, may use another link.
 func (n *Node) mayPass(l *link) bool {
-	return anotherLinkMayDo(l.end.err) || n.hears(l.peer.Incarnation)
+	return anotherLinkMayDo(l.end.err) || n.hasLiveLink(l.peer.Incarnation)
 }
 
 // ping measures a round trip. The error is errLinkDown if the link ends first.

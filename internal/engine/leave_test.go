@@ -18,7 +18,7 @@ import (
 // TestALeavingNodeChangesNoWindow lets a peer write into a window all the time while
 // the window's node leaves, which lasts for some round trips. As soon as the
 // application can know of the end nothing changes any more, the peer's writes end
-// with ECONNRESET, and it still gets the bytes it is owed.
+// with ECONNRESET, and it still gets the bytes that are for it.
 func TestALeavingNodeChangesNoWindow(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabricOn(t, netConfig{Delay: 10 * time.Millisecond}, 2, engine.Config{})
@@ -28,8 +28,8 @@ func TestALeavingNodeChangesNoWindow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		owed := make([]byte, 64<<10)
-		if _, err := a.Send(context.Background(), owed); err != nil {
+		rest := make([]byte, 64<<10)
+		if _, err := a.Send(context.Background(), rest); err != nil {
 			t.Fatal(err)
 		}
 		writes := make(chan error, 1)
@@ -42,15 +42,15 @@ func TestALeavingNodeChangesNoWindow(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 		}()
-		told := make(chan []byte, 1)
+		reported := make(chan []byte, 1)
 		go func() {
 			a.Recv(context.Background(), make([]byte, 1))
-			told <- bytes.Clone(window)
+			reported <- bytes.Clone(window)
 		}()
 		time.Sleep(100 * time.Millisecond)
 		left := make(chan error, 1)
 		go func() { left <- fab.nodes[0].Leave(context.Background()) }()
-		then := <-told
+		then := <-reported
 		if err := <-writes; !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("a write at the end: %v", err)
 		}
@@ -60,7 +60,7 @@ func TestALeavingNodeChangesNoWindow(t *testing.T) {
 		if n := then[0]; n == 0 {
 			t.Error("no write has come before")
 		}
-		if n, err := b.Recv(context.Background(), owed); n != len(owed) || err != nil {
+		if n, err := b.Recv(context.Background(), rest); n != len(rest) || err != nil {
 			t.Errorf("what was sent before: %d bytes, %v", n, err)
 		}
 		if err := <-left; err != nil {
@@ -117,7 +117,7 @@ func TestClosedWindowsWaitForBytesOnTheirWay(t *testing.T) {
 }
 
 // TestClosedWindowsAreWithdrawnFromThisMachine closes the windows of one end of a
-// connection within a node: an application that uses them itself hears of it before
+// connection within a node: an application that uses them itself is notified before
 // CloseWindows returns, and finds none afterwards.
 func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -127,8 +127,8 @@ func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, heard := far, 0
-		if _, err := b.OnInvalidation(func() { heard++ }); err != nil {
+		b, notified := far, 0
+		if _, err := b.OnInvalidation(func() { notified++ }); err != nil {
 			t.Fatal(err)
 		}
 		off, err := register(a, alloc(t, 4096), 0, rma.ProtRead|rma.ProtWrite, 0)
@@ -136,8 +136,8 @@ func TestClosedWindowsAreWithdrawnFromThisMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 		app.CloseWindows()
-		if heard != 1 {
-			t.Errorf("withdrawals told: %d, want 1", heard)
+		if notified != 1 {
+			t.Errorf("invalidations: %d, want 1", notified)
 		}
 		if _, err := b.PeerWindow(off); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("PeerWindow after CloseWindows: %v", err)

@@ -47,7 +47,7 @@ type link struct {
 	work    group
 
 	freshUntil atomic.Int64 // Node.now until which the peer's operations are applied
-	silence    atomic.Int32 // heard, silent or silentReported
+	silence    atomic.Int32 // alive, silent or silentReported
 
 	requests linkRequests
 
@@ -81,7 +81,7 @@ type linkConns struct {
 	last wire.ConnID
 }
 
-// arrivals are the bytes of sess.Heard, and when they were read.
+// arrivals are the bytes of sess.Arrived, and when they were read.
 type arrivals struct {
 	bytes uint64
 	at    time.Duration
@@ -195,7 +195,7 @@ func (l *link) sessionEnded(err error) {
 	case ce == nil:
 	case ce.Remote && ce.Code == transport.CodeFenced:
 		l.n.report(l.peer.Incarnation, LinkFenced)
-	case l.n.hears(l.peer.Incarnation): // over another link
+	case l.n.hasLiveLink(l.peer.Incarnation): // over another link
 	case ce.Reset:
 		l.n.report(l.peer.Incarnation, LinkReset)
 	case ce.Timeout:
@@ -445,7 +445,7 @@ func (l *link) readControl(r *wire.Reader) {
 	for {
 		h, body, err := r.Next()
 		if err == nil {
-			l.heard()
+			l.received()
 			err = l.onControl(h, body)
 		}
 		if err != nil {
@@ -477,7 +477,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeLinks:
 		return wire.Apply(h, body, wire.ParseLinks, func(f wire.Links) error { return l.requests.rows.answer(f.Request, f) })
 	case wire.TypeProbe, wire.TypeProbeAck:
-		reply, err := l.take(func(now time.Duration) (core.Heard, error) { return l.keepalive.Control(h, body, now) })
+		reply, err := l.take(func(now time.Duration) (core.FrameEffect, error) { return l.keepalive.Control(h, body, now) })
 		if reply != nil {
 			l.say(reply)
 		}

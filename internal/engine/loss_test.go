@@ -98,12 +98,12 @@ func polled(ep attach.NodeEndpoint, dst addr.Addr) error {
 	}
 }
 
-// TestNodeLossEndsEverythingAndThenTells has a call of every kind wait for node
+// TestNodeLossEndsEverythingBeforeItIsReported has a call of every kind wait for node
 // 1, of which nothing arrives any more, and takes the node away: all of them end
 // at once with the right errno, and the node's applications are notified
 // afterwards. Bytes that arrived before are still received, an accept of any
 // peer goes on, and so does all that has to do with other nodes.
-func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
+func TestNodeLossEndsEverythingBeforeItIsReported(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		fab := newFabric(t, 3)
 		busy, at := fab.listener(1, 8) // no acceptor
@@ -125,7 +125,7 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 		fab.hub.Cut("node0.1", "node1.1")
 
 		results := make([]chan error, len(calls))
-		var told atomic.Bool
+		var reported atomic.Bool
 		for i, c := range calls {
 			results[i] = make(chan error, 1)
 			go func() { results[i] <- c.call(ends[i]) }()
@@ -142,16 +142,16 @@ func TestNodeLossEndsEverythingAndThenTells(t *testing.T) {
 			}
 			for i, c := range calls { // whatever is begun now fails too
 				if _, err := ends[i].TrySend([]byte{1}); !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("a send on the connection of %s, as the loss is told: %v", c.name, err)
+					t.Errorf("a send on the connection of %s, as the loss is reported: %v", c.name, err)
 				}
 			}
-			told.Store(true)
+			reported.Store(true)
 		})()
 		began := time.Now()
 		fab.nodes[0].NodeLost(addr.Incarnation{Node: 1, Generation: 1}, "crashed")
 		synctest.Wait()
-		if took := time.Since(began); took != 0 || !told.Load() {
-			t.Errorf("it took %v, told: %v; want that nothing waits for anything", took, told.Load())
+		if took := time.Since(began); took != 0 || !reported.Load() {
+			t.Errorf("it took %v, reported: %v; want that nothing waits for anything", took, reported.Load())
 		}
 		for i, c := range calls {
 			select {

@@ -35,7 +35,7 @@ var errUnused = errors.New("link unused")
 // newest; nil if there is none. The caller holds Node.mu.
 func (p *peerState) link() *link {
 	for _, l := range slices.Backward(p.links) {
-		if l.silence.Load() == heard {
+		if l.silence.Load() == alive {
 			return l
 		}
 	}

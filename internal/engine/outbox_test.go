@@ -42,7 +42,7 @@ func TestTrySendBesideAFlush(t *testing.T) {
 	notified := 0
 	o = newOutbox(1<<20, 1<<20, func(context.Context) (transport.SendStream, error) { return stream, nil }, func() {
 		if notified++; notified == 1 {
-			try("when the flush tells that it has ended", "c", 1)
+			try("when the flush reports that it has ended", "c", 1)
 		}
 	})
 	o.begin = o.flushRest

@@ -67,7 +67,7 @@ func (h *pathHostile) goesOn() {
 		h.t.Errorf("the connection has ended: %v", err)
 	}
 	if info := h.fab.nodes[0].Conns(); len(info) != 1 || info[0].Socket != nil {
-		h.t.Errorf("the node tells of %+v", info)
+		h.t.Errorf("the node reports %+v", info)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestAPeerThatKnowsNoPaths(t *testing.T) {
 				t.Errorf("version %d: an RMA path: %v", v.version, err)
 			}
 			if why := h.fab.nodes[0].Conns()[0].RMAWhy; strings.Contains(why, "the peer's fabricd knows no RMA paths") == v.rma {
-				t.Errorf("version %d: the node tells of no RMA path because %q", v.version, why)
+				t.Errorf("version %d: the node reports no RMA path because %q", v.version, why)
 			}
 			got := count()
 			if said := got[wire.TypePath] > 0; said != v.path {
@@ -107,7 +107,7 @@ func TestAPeerThatKnowsNoPaths(t *testing.T) {
 }
 
 // TestFurtherAttemptsAreOfAVersion: a peer that knows them has its refusal answered, and may ask
-// again behind a pause. One that does not hears nothing of them.
+// again behind a pause. One that does not is not notified of them.
 func TestFurtherAttemptsAreOfAVersion(t *testing.T) {
 	for version, attempts := range map[uint16]int{6: 1, 7: 2} {
 		bubble.Test(t, func(t *testing.T) {

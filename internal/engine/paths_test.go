@@ -296,7 +296,7 @@ func TestARestIsBounded(t *testing.T) {
 	}
 }
 
-// TestWithoutAPath: each reason is told to both, the connection goes on, and no socket
+// TestWithoutAPath: each reason is reported to both, the connection goes on, and no socket
 // is left.
 func TestWithoutAPath(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -344,13 +344,13 @@ func TestWithoutAPath(t *testing.T) {
 func TestAPathThatThePeerDoesNotWant(t *testing.T) {
 	p := newPathed(t, nil)
 	a, b := p.pair(0, 1)
-	told := make(chan struct{})
-	b.OnPath(func() { close(told) })
+	reported := make(chan struct{})
+	b.OnPath(func() { close(reported) })
 	_, err := a.Path(t.Context(), path.Hash{}, func() {})
 	if !errors.Is(err, status.Again) || !strings.Contains(err.Error(), "does not join") {
 		t.Errorf("%v", err)
 	}
-	<-told
+	<-reported
 	if _, err := b.Path(t.Context(), path.Hash{}, func() {}); !errors.Is(err, status.Again) {
 		t.Errorf("too late: %v", err)
 	}

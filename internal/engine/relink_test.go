@@ -196,9 +196,9 @@ func TestAConnectBehindAReset(t *testing.T) {
 	}
 }
 
-// TestWhatAnEndProvesIsTold: whichever end hears first of a session's end, and however
+// TestWhatAnEndProvesIsReported: whichever end learns first of a session's end, and however
 // late the session says so, its peer's loss of its state is evidence.
-func TestWhatAnEndProvesIsTold(t *testing.T) {
+func TestWhatAnEndProvesIsReported(t *testing.T) {
 	for _, late := range []time.Duration{0, time.Millisecond} {
 		relinking(t, late, func(t *testing.T, fab *fabric, _ []*watched) {
 			fab.hub.Kill("node1.1", false)
@@ -245,7 +245,7 @@ func TestAResetNodeKeepsNoGhosts(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(events) != 1 || events[0].Kind != attach.NodeRemoved || events[0].Incarnation != fab.peers[2].Incarnation || events[0].Reason != "silent" {
-			t.Errorf("the application heard %+v, want that %v was removed", events, fab.peers[2].Incarnation)
+			t.Errorf("the application received %+v, want that %v was removed", events, fab.peers[2].Incarnation)
 		}
 		if ids, self, err := s.Nodes(); err != nil || self != 0 || !slices.Equal(ids, []addr.NodeID{0, 1}) {
 			t.Errorf("nodes %v of node %d, %v", ids, self, err)

@@ -37,7 +37,7 @@ type connRMA struct {
 // duplicate, to end it and to count the bytes that the application has written.
 //
 // One that is over for a passing reason may be asked for again: by out's node once the peer's
-// NoRMAPath has come, of which there is one in each such attempt. ours tells attempts apart.
+// NoRMAPath has come, of which there is one in each such attempt. ours distinguishes attempts.
 type rmaPath struct {
 	anyPath                // its mu is innermost
 	again    bool          // over, and another attempt may follow

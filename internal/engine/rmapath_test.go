@@ -90,7 +90,7 @@ func (i *initiator) Read(p []byte) (int, error) { return i.Conn.Read(i.t.Context
 // refusal asks about n requests from number first on.
 func (i *initiator) refusal(first, n uint64) status.Code {
 	i.t.Helper()
-	if err := i.send(path.RMARequest{Kind: path.RMANop, Flags: path.RMATell, Offset: first, Length: n}, nil); err != nil {
+	if err := i.send(path.RMARequest{Kind: path.RMANop, Flags: path.RMAWantAnswer, Offset: first, Length: n}, nil); err != nil {
 		i.t.Fatal(err)
 	}
 	a, _, err := i.answer()
@@ -132,7 +132,7 @@ func newFarMemoryBy(t *testing.T, from int, size int, show func(p *pathed, far *
 }
 
 // TestAnRMAPathIsJudgedAsTheLinkIs: the target's node decides for each operation, whatever
-// its initiator has written, and tells which it has refused.
+// its initiator has written, and reports which it has refused.
 func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 	for from := range 2 {
 		f := newFarMemory(t, from, 2*rma.PageSize)
@@ -163,7 +163,7 @@ func TestAnRMAPathIsJudgedAsTheLinkIs(t *testing.T) {
 			{path.RMARequest{Kind: path.RMASignal, Offset: off, Length: 5, Flags: path.RMABehind}, status.Access}, // as the one before it
 			{path.RMARequest{Kind: path.RMASignal, Offset: off, Length: 5}, status.OK},
 		} {
-			tt.r.Flags |= path.RMATell
+			tt.r.Flags |= path.RMAWantAnswer
 			var payload []byte
 			if tt.r.Kind == path.RMAWrite {
 				payload = make([]byte, tt.r.Length)
@@ -250,7 +250,7 @@ func TestAnRMAPathIsTriedAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 				i := initiatorOf(t, s, key)
-				i.send(path.RMARequest{Kind: path.RMAWrite, Flags: path.RMATell, Offset: uint64(off), Length: 8}, make([]byte, 8))
+				i.send(path.RMARequest{Kind: path.RMAWrite, Flags: path.RMAWantAnswer, Offset: uint64(off), Length: 8}, make([]byte, 8))
 				if got, _, err := i.answer(); err != nil || got.Code != 0 {
 					t.Errorf("a write: %+v, %v", got, err)
 				}
@@ -402,7 +402,7 @@ func TestThePeersCallsComeBehindThePath(t *testing.T) {
 	})
 }
 
-// TestNothingIsAppliedBehindTheEnd: when the end is told, the memory stays as it is,
+// TestNothingIsAppliedBehindTheEnd: when the end is reported, the memory stays as it is,
 // although the initiator goes on.
 func TestNothingIsAppliedBehindTheEnd(t *testing.T) {
 	for name, end := range map[string]func(f *farMemory){
@@ -524,9 +524,9 @@ func TestALongReadIsProgress(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotCountedTellsNothing: a node that cannot count the bytes written to an RMA path
+// TestWhatIsNotCountedShowsNothing: a node that cannot count the bytes written to an RMA path
 // ends the connection, and sends no frame that has to come behind those operations.
-func TestWhatIsNotCountedTellsNothing(t *testing.T) {
+func TestWhatIsNotCountedShowsNothing(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	engine.LoseCount(f.a)
 	m, err := f.b.FenceMark(fence.InitPeer)
@@ -566,7 +566,7 @@ func (f *farMemory) goesOn(n int) (stop func()) {
 }
 
 // TestASilentPathEndsTheRMAPaths: a connection ends because its message path is silent, or
-// its RMA path. When that is told, the RMA path has ended at that end, and nothing that is on
+// its RMA path. When that is reported, the RMA path has ended at that end, and nothing that is on
 // its way there is applied.
 func TestASilentPathEndsTheRMAPaths(t *testing.T) {
 	t.Run("messages", func(t *testing.T) {
@@ -596,7 +596,7 @@ func TestASilentPathEndsTheRMAPaths(t *testing.T) {
 			p.nodes[1].AcceptPath(far, far)
 		})
 		swallow(t, <-served)
-		r := path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: uint64(len(f.mem)), Flags: path.RMATell}
+		r := path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: uint64(len(f.mem)), Flags: path.RMAWantAnswer}
 		if err := f.send(r, make([]byte, len(f.mem))); err != nil { // it stays on the way
 			t.Fatal(err)
 		}
@@ -615,6 +615,6 @@ func wantLoss(t *testing.T, e attach.NodeEndpoint) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if n, err := e.Recv(ctx, make([]byte, 1)); n != 0 || !errors.Is(err, status.Reset) || !strings.HasPrefix(e.Cause(), "path silent ") {
-		t.Errorf("the end is told as %d, %v, with the cause %q", n, err, e.Cause())
+		t.Errorf("the end is reported as %d, %v, with the cause %q", n, err, e.Cause())
 	}
 }

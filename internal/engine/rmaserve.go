@@ -113,7 +113,7 @@ func (s *rmaServer) do(r *path.RMARequest) (err error) {
 		s.note(r.Number, code)
 		s.c.link.n.counters.overPath(r)
 	}
-	if !r.Tells() || answered {
+	if !r.WantsAnswer() || answered {
 		return nil
 	}
 	return s.e.Answer(path.RMAAnswer{Kind: path.RMADone, Flags: path.RMALast, Code: uint16(code), Number: r.Number,

@@ -13,7 +13,7 @@ import (
 
 // TestAWriteEndsWithItsWindow: of a write that is half there when its window is withdrawn
 // nothing goes into the window that is registered at the same offset then, and its
-// initiator is told.
+// initiator is notified.
 func TestAWriteEndsWithItsWindow(t *testing.T) {
 	const size = 256 << 10
 	f := newFarMemory(t, 0, size)
@@ -67,9 +67,9 @@ func TestASignalGoesWhereItsWriteWent(t *testing.T) {
 	}
 }
 
-// TestAWindowThatIsBeingWithdrawnIsNotTold: once the epoch has changed for a withdrawal
+// TestAWindowThatIsBeingWithdrawnIsNotFound: once the epoch has changed for a withdrawal
 // the window is not found any more, or the application would think that it holds.
-func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
+func TestAWindowThatIsBeingWithdrawnIsNotFound(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	found := make(chan error, 1)
 	_, err := f.a.OnInvalidation(func() {
@@ -83,15 +83,15 @@ func TestAWindowThatIsBeingWithdrawnIsNotTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-found; err == nil {
-		t.Error("it is told")
+		t.Error("it is found")
 	}
 	if _, err := f.a.FarWindow(f.off); !errors.Is(err, status.NoAddress) {
 		t.Errorf("behind the withdrawal: %v", err)
 	}
 }
 
-// TestEachRefusalIsTold, also of one that many others have followed.
-func TestEachRefusalIsTold(t *testing.T) {
+// TestEachRefusalIsReported, also of one that many others have followed.
+func TestEachRefusalIsReported(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	for range 100 {
 		if err := f.send(path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off) + 8*rma.PageSize, Length: 8}, make([]byte, 8)); err != nil {
@@ -108,15 +108,15 @@ func TestEachRefusalIsTold(t *testing.T) {
 	}
 }
 
-// TestFencesTellOfClosedWindows: a write that comes too late for them was not wrong, so
+// TestFencesReportClosedWindows: a write that comes too late for them was not wrong, so
 // that its call has returned.
-func TestFencesTellOfClosedWindows(t *testing.T) {
+func TestFencesReportClosedWindows(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)
 	engine.CloseWindows(f.b)
 	if err := f.send(path.RMARequest{Kind: path.RMAWrite, Offset: uint64(f.off), Length: 8}, make([]byte, 8)); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.send(path.RMARequest{Kind: path.RMANop, Flags: path.RMATell}, nil); err != nil {
+	if err := f.send(path.RMARequest{Kind: path.RMANop, Flags: path.RMAWantAnswer}, nil); err != nil {
 		t.Fatal(err)
 	}
 	a, _, err := f.answer()

@@ -36,7 +36,7 @@ func slowWay(t *testing.T, net chaosNet, rate int) {
 	fab := newFabricOver(t, 2, net, engine.Config{Heartbeat: 200 * time.Millisecond, SilenceBound: 1300 * time.Millisecond, GiveUp: 1800 * time.Millisecond})
 	var apps sync.WaitGroup
 	var over atomic.Bool // from here on connections may end
-	var heard, written atomic.Int64
+	var received, written atomic.Int64
 	a, b := fab.pair(0, 1)
 	c, d := fab.pair(0, 1)
 	at, err := register(d, alloc(t, 1<<20), 0, rma.ProtRead|rma.ProtWrite, 0)
@@ -44,7 +44,7 @@ func slowWay(t *testing.T, net chaosNet, rate int) {
 		t.Fatal(err)
 	}
 	apps.Go(func() { shout(t, a, &over) })
-	apps.Go(func() { count(t, b, &heard, &over) })
+	apps.Go(func() { count(t, b, &received, &over) })
 	apps.Go(func() {
 		for p := make([]byte, 128<<10); !over.Load(); written.Add(int64(len(p))) {
 			if err := c.VWriteTo(p, at, rma.Sync); err != nil && !over.Load() {
@@ -55,8 +55,8 @@ func slowWay(t *testing.T, net chaosNet, rate int) {
 	})
 	time.Sleep(span)
 	over.Store(true)
-	t.Logf("%d KiB of messages and %d KiB of RMA have arrived", heard.Load()>>10, written.Load()>>10)
-	if all := heard.Load() + written.Load(); all < int64(rate)*int64(span/time.Second)/2 || heard.Load() == 0 || written.Load() == 0 {
+	t.Logf("%d KiB of messages and %d KiB of RMA have arrived", received.Load()>>10, written.Load()>>10)
+	if all := received.Load() + written.Load(); all < int64(rate)*int64(span/time.Second)/2 || received.Load() == 0 || written.Load() == 0 {
 		t.Errorf("%d bytes have arrived, half of what the way carries is %d", all, int64(rate)*10)
 	}
 	fab.close()

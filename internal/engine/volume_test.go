@@ -127,7 +127,7 @@ func transfer(t *testing.T, ep attach.NodeEndpoint, off int64, far []byte, each 
 	}
 }
 
-// badNet returns a network as the bar of exactness has it.
+// badNet returns a network as the criterion of exactness has it.
 func badNet(t *testing.T, seed uint64) packetNet {
 	net := newPacketNet(t, seed).(packetNet)
 	net.SetDefaultRules(netsim.Rules{Delay: time.Millisecond, Jitter: time.Millisecond, Loss: 0.05, Duplicate: 0.05, Reorder: 0.25, Corrupt: 0.01})

@@ -145,7 +145,7 @@ func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id tran
 		if id.Cluster != self.Cluster {
 			return nil, self, fmt.Errorf("%w: certificate of cluster %v", status.Access, id.Cluster)
 		}
-		err := core.CheckHello(hello, self.party(), known.party(self.Cluster), proof(id))
+		err := core.CheckHello(hello, self.linkEnd(), known.linkEnd(self.Cluster), proof(id))
 		if err == nil {
 			if err = n.prove(lease, known, id); err == nil {
 				err = n.duplicate(p, self, provider, hello.Beside)
@@ -197,7 +197,7 @@ func (n *Node) welcomeOver(p *peerState) {
 // answerHello makes the session of l the link to p. The answer comes first: it
 // has to be on the first stream that the peer sees.
 func (n *Node) answerHello(ctx context.Context, l *link, p *peerState, hello wire.Hello, self Self, r *wire.Reader) error {
-	answer := core.NewAnswer(hello, self.party(), l.peer.party(self.Cluster))
+	answer := core.NewAnswer(hello, self.linkEnd(), l.peer.linkEnd(self.Cluster))
 	greeting, err := self.greet(answer)
 	if err != nil {
 		return err

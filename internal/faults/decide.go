@@ -146,7 +146,7 @@ const (
 	// Retransmit is the delay of a lost piece of a stream: the shortest time in which TCP sends
 	// again.
 	Retransmit = 200 * time.Millisecond
-	// LinkRetransmit is that delay on a link between nodes, whose provider has told the kernel to
+	// LinkRetransmit is that delay on a link between nodes, whose provider has set the kernel to
 	// be quicker.
 	LinkRetransmit = 50 * time.Millisecond
 	// maxRetries bounds how often one piece is lost.

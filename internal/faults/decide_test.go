@@ -164,7 +164,7 @@ func TestDelaysStayInTheirBounds(t *testing.T) {
 	}
 }
 
-// TestWhatALostPieceCosts: on a link as long as its provider has told the kernel, on
+// TestWhatALostPieceCosts: on a link as long as its provider has set the kernel, on
 // other streams the kernel's own time.
 func TestWhatALostPieceCosts(t *testing.T) {
 	for on, want := range map[Traffic]time.Duration{Gossip: Retransmit, Control: Retransmit,
@@ -371,7 +371,7 @@ func TestGatesOfStreams(t *testing.T) {
 	}
 }
 
-func TestWatchTellsOfEveryChange(t *testing.T) {
+func TestWatchReportsEveryChange(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		p := NewPlane(Options{})
 		changed, next := p.Watch()

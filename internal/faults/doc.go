@@ -39,7 +39,7 @@
 // # Limits
 //
 // The faults are in the process. When a process dies under a cut, its kernel
-// still tells the peers of its TCP connections. Where several nodes share one IP
+// still resets the peers of its TCP connections. Where several nodes share one IP
 // address, as on loopback, an accepted gossip stream does not show the node that has opened it: a
 // cut or half-open rule then stops all those of that address that may be meant, other rules none.
 //

@@ -291,11 +291,11 @@ func TestAWaitingClientThatGoesAwayLeavesItsPlace(t *testing.T) {
 	target := serve(t, "tcp", echoAll)
 	path := filepath.Join(t.TempDir(), "s")
 	for _, c := range []struct {
-		kind spec.Kind
-		line string
-		ask  string
-		hear string // in front of the echo
-		gone func(conn)
+		kind     spec.Kind
+		line     string
+		ask      string
+		greeting string // in front of the echo
+		gone     func(conn)
 	}{
 		{spec.Forward, "127.0.0.1:0=db", "", "", func(c conn) { abort(net.ErrClosed, c) }},
 		{spec.Forward, path + "=db", "", "", func(c conn) { finish(c) }},
@@ -314,7 +314,7 @@ func TestAWaitingClientThatGoesAwayLeavesItsPlace(t *testing.T) {
 		patient.CloseWrite()
 		waiting(t, w, 1)
 		_, _, close := w.run(1, spec.Expose, "db="+target)
-		if got, err := io.ReadAll(patient); string(got) != c.hear+"hello" || err != nil {
+		if got, err := io.ReadAll(patient); string(got) != c.greeting+"hello" || err != nil {
 			t.Errorf("%s: a client that has ended its direction got %q, %v", c.line, got, err)
 		}
 		close()

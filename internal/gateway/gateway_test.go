@@ -426,23 +426,23 @@ func TestSetTouchesOnlyWhatHasChanged(t *testing.T) {
 	}
 }
 
-// TestProxyHeaderTellsOfTheCaller before the first byte of the connection.
-func TestProxyHeaderTellsOfTheCaller(t *testing.T) {
+// TestProxyHeaderNamesTheCaller before the first byte of the connection.
+func TestProxyHeaderNamesTheCaller(t *testing.T) {
 	w := newWorld(t)
-	heard := make(chan []byte, 1)
+	received := make(chan []byte, 1)
 	at, _, _ := w.chain(func(c conn) {
 		text, _ := io.ReadAll(c)
-		heard <- text
+		received <- text
 	}, " proxy-protocol", "")
 	c := dial(t, at)
 	io.WriteString(c, "hello")
 	c.CloseWrite()
-	text := <-heard
+	text := <-received
 	user := fmt.Sprint(os.Getuid())
 	incarnation := "0.1"
 	want := "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00" + string(rune(3+6+3+len(incarnation)+3+len(user))) +
 		"\xe0\x00\x06node-0" + "\xe1\x00\x03" + incarnation + "\xe2\x00" + string(rune(len(user))) + user + "hello"
 	if string(text) != want {
-		t.Errorf("the target heard\n%q, want\n%q", text, want)
+		t.Errorf("the target received\n%q, want\n%q", text, want)
 	}
 }

@@ -132,7 +132,7 @@ func TestARefusingTargetIsAResetAndOneLine(t *testing.T) {
 	}
 }
 
-// TestAnAbortBeforeTheFirstByteIsAResetAndOneLine: an application without held requests tells
+// TestAnAbortBeforeTheFirstByteIsAResetAndOneLine: an application without held requests notifies
 // so that its target refuses.
 func TestAnAbortBeforeTheFirstByteIsAResetAndOneLine(t *testing.T) {
 	w := newWorld(t)

@@ -26,7 +26,7 @@ func TestAPanicIsCaughtAndCounted(t *testing.T) {
 	}
 	stack, err := struck(func() { panic(errors.New("no such stream")) })
 	if err == nil || err.Error() != "internal error: no such stream" || !strings.Contains(stack, "TestAPanicIsCaughtAndCounted") {
-		t.Errorf("told %v, with the stack %s", err, stack)
+		t.Errorf("reported %v, with the stack %s", err, stack)
 	}
 	if Caught() != before+1 {
 		t.Errorf("%d caught, want 1", Caught()-before)

@@ -178,7 +178,7 @@ func byPath(value func(engine.Carried) uint64) func(*observe.Snapshot, func(floa
 func ofRMA(value func(engine.RMACount) uint64) func(*observe.Snapshot, func(float64, ...string)) {
 	return func(s *observe.Snapshot, send func(float64, ...string)) {
 		for _, c := range s.Counters.RMA {
-			send(float64(value(c)), c.Kind, c.Way)
+			send(float64(value(c)), c.Kind, c.Path)
 		}
 	}
 }

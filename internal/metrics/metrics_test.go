@@ -31,7 +31,7 @@ func sample() observe.Snapshot {
 		Counters: engine.Counters{
 			Outgoing: map[string]uint64{engine.ConnectOK: 1}, Resets: map[string]uint64{engine.ResetOther: 1},
 			Incoming:   map[string]uint64{engine.ConnectQueued: 5, engine.ConnectRule: 2},
-			RMA:        []engine.RMACount{{Kind: "write", Way: "path", Operations: 3, Bytes: 4096}},
+			RMA:        []engine.RMACount{{Kind: "write", Path: "path", Operations: 3, Bytes: 4096}},
 			Fences:     map[string]uint64{"mark": 6},
 			RMAPaths:   engine.Carried{Sent: 11, Received: 12},
 			RoundTrips: engine.Histogram{Bounds: bounds, Buckets: []uint64{2, 1}, Count: 4, Sum: 5 * time.Second},

@@ -153,7 +153,7 @@ func TestFindingsAreBoundedAndSorted(t *testing.T) {
 	})
 }
 
-// Another node's report on its links is judged and told as this node's own, about nodes that
+// Another node's report on its links is judged and reported as this node's own, about nodes that
 // this node knows, and no decision depends on it.
 func TestRowsOfOthers(t *testing.T) {
 	s := healthy()

@@ -14,7 +14,7 @@ import (
 type RMAKind uint8
 
 const (
-	RMANop    RMAKind = 1 // with Tell: asks for the result of Length requests from number Offset on
+	RMANop    RMAKind = 1 // with RMAWantAnswer: asks for the result of Length requests from number Offset on
 	RMAWrite  RMAKind = 2 // Length bytes follow, which go to Offset
 	RMARead   RMAKind = 3 // Length bytes at Offset are asked for
 	RMAAtomic RMAKind = 4 // rma.Atomic, Length its operand
@@ -26,9 +26,9 @@ const (
 
 // The flags of a request.
 const (
-	RMATell    = 1 // an answer is wanted; a read always has one
-	RMAOrdered = 2 // of a write: the last line last
-	RMABehind  = 4 // of a signal: it is refused if the request before it was
+	RMAWantAnswer = 1 // an answer is wanted; a read always has one
+	RMAOrdered    = 2 // of a write: the last line last
+	RMABehind     = 4 // of a signal: it is refused if the request before it was
 )
 
 // RMALast is the flag of an answer behind which no other one comes to its request.
@@ -43,7 +43,7 @@ const (
 // An RMARequest is one operation. They are numbered from 1, without a gap.
 type RMARequest struct {
 	Kind    RMAKind
-	Flags   uint8 // RMATell, RMAOrdered, RMABehind
+	Flags   uint8 // RMAWantAnswer, RMAOrdered, RMABehind
 	Op      uint8 // of an atomic: rma.AtomicOp, else 0
 	Width   uint8 // of an atomic: of its word, in bytes, else 0
 	Number  uint64
@@ -52,8 +52,8 @@ type RMARequest struct {
 	Compare uint64 // of an atomic, else 0
 }
 
-// Tells reports whether the request has an answer.
-func (r *RMARequest) Tells() bool { return r.Flags&RMATell != 0 || r.Kind == RMARead }
+// WantsAnswer reports whether the request has an answer.
+func (r *RMARequest) WantsAnswer() bool { return r.Flags&RMAWantAnswer != 0 || r.Kind == RMARead }
 
 // An RMAAnswer is the answer to a request, in the order of the requests.
 type RMAAnswer struct {
@@ -91,7 +91,7 @@ func ParseRMARequest(b *[RMARequestLen]byte) (RMARequest, error) {
 		Number: binary.BigEndian.Uint64(b[8:]), Offset: binary.BigEndian.Uint64(b[16:]),
 		Length: binary.BigEndian.Uint64(b[24:]), Compare: binary.BigEndian.Uint64(b[32:]),
 	}
-	flags := uint8(RMATell)
+	flags := uint8(RMAWantAnswer)
 	switch r.Kind {
 	case RMAWrite:
 		flags |= RMAOrdered

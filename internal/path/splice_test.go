@@ -71,14 +71,14 @@ func TestASplicedSocketIsThatOfReadsAndWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := b.SpliceIn(taking(p, &n)); n != 0 || err != nil {
-		t.Errorf("the end is %d bytes, %v; want a Read to tell", n, err)
+		t.Errorf("the end is %d bytes, %v; want a Read to report it", n, err)
 	}
 	if _, err := b.Read(t.Context(), p); err != io.EOF {
 		t.Errorf("read the end: %v", err)
 	}
 }
 
-// TestALossOfASplicedSocketIsNoEnd: the kernel tells of a reset once.
+// TestALossOfASplicedSocketIsNoEnd: the kernel reports a reset once.
 func TestALossOfASplicedSocketIsNoEnd(t *testing.T) {
 	for name, lose := range map[string]func(a, b *Conn){
 		"reset":     func(a, _ *Conn) { a.sock.tcp.SetLinger(0); a.sock.tcp.Close() },

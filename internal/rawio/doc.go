@@ -1,4 +1,4 @@
-// Package rawio reads and writes descriptors that do not block, without telling the
+// Package rawio reads and writes descriptors that do not block, unseen by the
 // scheduler of Go: it takes every other call of the kernel for one that may block, and where
 // the process was idle a moment ago each such call wakes the runtime's monitor thread. In a
 // process that carries short messages back and forth that was a fifth of its processor time.

@@ -110,7 +110,7 @@ func TestReleaseIsAPartOfTheRing(t *testing.T) {
 	for release, want := range map[int]int{0: 1, 25: 16, 50: 32, MaxRelease: 57} {
 		w, r := pair(t, Params{Slots: 64, Data: 4 << 10, Release: release})
 		taken := 0
-		for told := false; !told; {
+		for published := false; !published; {
 			if n, err := w.Write([]byte("x")); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
@@ -118,10 +118,10 @@ func TestReleaseIsAPartOfTheRing(t *testing.T) {
 				t.Fatal(n, err)
 			}
 			taken++
-			told = w.word64(offHead).Load() != 0
+			published = w.word64(offHead).Load() != 0
 		}
 		if taken != want {
-			t.Errorf("release %d%% of 64 slots: told after %d, want %d", release, taken, want)
+			t.Errorf("release %d%% of 64 slots: published after %d, want %d", release, taken, want)
 		}
 	}
 }

@@ -121,7 +121,7 @@ func (w *Writer) look() error {
 
 // Room reports whether Write would now accept at least a part of any piece. The slots are full when
 // the last one of the lap that begins at the reader's position is published: so a write need not
-// tell its own position with a locked store of its own.
+// publish its own position with a locked store of its own.
 func (w *Writer) Room() bool {
 	head, dhead := w.word64(offHead).Load(), w.word64(offDataHead).Load()
 	last := head + uint64(w.Slots) - 1

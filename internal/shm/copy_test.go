@@ -97,7 +97,7 @@ func TestMemoryStaysWithoutItsDescriptor(t *testing.T) {
 	}
 }
 
-// BenchmarkCopy is the anchor of everything that copies between windows.
+// BenchmarkCopy is the baseline of everything that copies between windows.
 func BenchmarkCopy(b *testing.B) {
 	for _, n := range []int{8, 4 << 10, 1 << 20, 16 << 20} {
 		src, dst := create(b, int64(n)), create(b, int64(n))

@@ -89,7 +89,7 @@ func TestSmallMemoryHasSmallPages(t *testing.T) {
 		small, err := h.Apply(create(t, PageSize))
 		if HugePageSize() == 0 && h != HugeOff {
 			if small == "" && err == nil {
-				t.Errorf("%v without huge pages: want it told", h)
+				t.Errorf("%v without huge pages: want it reported", h)
 			}
 			continue
 		}

@@ -113,9 +113,9 @@ func TestParseMeminfo(t *testing.T) {
 func open(t *testing.T, fd int, err error) *os.File {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("descriptor for the zoo: %v", err)
+		t.Fatalf("hostile descriptor: %v", err)
 	}
-	f := os.NewFile(uintptr(fd), "zoo")
+	f := os.NewFile(uintptr(fd), "hostile")
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -123,7 +123,7 @@ func open(t *testing.T, fd int, err error) *os.File {
 // memory makes a memfd of size bytes, allocates blocks bytes and adds seals.
 func memory(t *testing.T, flags int, size, allocated int64, seals int) *os.File {
 	t.Helper()
-	fd, err := unix.MemfdCreate("zoo", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
+	fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	f := open(t, fd, err)
 	if err := unix.Ftruncate(fd, size); err != nil {
 		t.Fatalf("ftruncate: %v", err)
@@ -139,7 +139,7 @@ func memory(t *testing.T, flags int, size, allocated int64, seals int) *os.File 
 	return f
 }
 
-func TestCheckRefusesTheZoo(t *testing.T) {
+func TestCheckRefusesHostileDescriptors(t *testing.T) {
 	const page, all = 4096, seals
 	if page != PageSize {
 		t.Logf("the kernel's page is %d bytes", PageSize)
@@ -154,7 +154,7 @@ func TestCheckRefusesTheZoo(t *testing.T) {
 			return open(t, fd, err)
 		}
 	}
-	zoo := map[string]struct {
+	hostile := map[string]struct {
 		file func(*testing.T) *os.File
 		want status.Code
 	}{
@@ -175,7 +175,7 @@ func TestCheckRefusesTheZoo(t *testing.T) {
 			return f
 		}, status.Fault},
 		"regular file": {func(t *testing.T) *os.File {
-			f, err := os.CreateTemp(t.TempDir(), "zoo")
+			f, err := os.CreateTemp(t.TempDir(), "hostile")
 			if err == nil {
 				err = f.Truncate(want)
 			}
@@ -205,7 +205,7 @@ func TestCheckRefusesTheZoo(t *testing.T) {
 			return f
 		}, status.Fault},
 	}
-	for name, c := range zoo {
+	for name, c := range hostile {
 		t.Run(name, func(t *testing.T) {
 			err := Check(c.file(t), want, want+2*PageSize)
 			if got := status.Of(err); got != c.want && (name != "closed" || err == nil) {
@@ -222,7 +222,7 @@ func TestCheckRefusesTheZoo(t *testing.T) {
 // SIGBUS. Only its file system reveals it.
 func TestCheckRefusesHugePages(t *testing.T) {
 	const huge = 2 << 20
-	fd, err := unix.MemfdCreate("zoo", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)
+	fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)
 	if err != nil {
 		t.Logf("this kernel makes no hugetlb memfds (%v): there is nothing to refuse", err)
 		return

@@ -225,7 +225,7 @@ func TestPeerCred(t *testing.T) {
 	}
 }
 
-func TestADescriptorThatFindsNoRoomIsToldAndThePacketKept(t *testing.T) {
+func TestADescriptorThatFindsNoRoomIsReportedAndThePacketKept(t *testing.T) {
 	a, b := packets(t)
 	r := create(t, PageSize)
 	buf := make([]byte, 64)

@@ -25,7 +25,7 @@ func CheckServer(c *net.UnixConn, path string) error {
 	if cred.UID == 0 || cred.UID == own {
 		return nil
 	}
-	refused := fmt.Errorf("user %d serves %s, where everybody may put a socket: want root, this user or the directory's owner: %w", cred.UID, path, status.Access)
+	refused := fmt.Errorf("user %d serves %s, where every user may put a socket: want root, this user or the directory's owner: %w", cred.UID, path, status.Access)
 	if strings.HasPrefix(path, "@") { // it has no directory
 		return refused
 	}

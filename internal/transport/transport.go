@@ -126,10 +126,10 @@ type Session interface {
 	// ReceiveDatagram returns the next datagram; the caller owns it.
 	ReceiveDatagram(ctx context.Context) ([]byte, error)
 
-	// Heard returns a count that changes with received bytes of the peer if its datagrams queue
+	// Arrived returns a count that changes with received bytes of the peer if its datagrams queue
 	// behind those bytes: such bytes prove that the peer is alive, as datagrams do. It stays 0 if
 	// datagrams do not queue behind other bytes.
-	Heard() uint64
+	Arrived() uint64
 
 	// Traffic returns the session's counters. A provider without a network returns zeros.
 	Traffic() Traffic

@@ -246,7 +246,7 @@ func (c coder) contact(v *verdict.Contact) {
 }
 
 // entry is a line of the table. Only that of an incarnation which goes on, and which the
-// host has heard of, has claims.
+// host knows, has claims.
 func (c coder) entry(x *verdict.Entry) {
 	n := &x.Node
 	c.incarnation(&n.Incarnation)

@@ -168,7 +168,7 @@ type Keys struct {
 	Keyring []byte // as trust.Keyring encodes it
 }
 
-// KeysHeld says that the sender has the keys with this Seq, on disk and in use.
+// KeysHeld reports that the sender has the keys with this Seq, on disk and in use.
 // Node → host.
 type KeysHeld struct{ Seq uint64 }
 
@@ -179,7 +179,7 @@ type Roots struct {
 	Renew bool     // the node is to ask for a new certificate at once
 }
 
-// RootsHeld says that the sender has the CA certificates with this Seq, on disk
+// RootsHeld reports that the sender has the CA certificates with this Seq, on disk
 // and in use. Node → host.
 type RootsHeld struct{ Seq uint64 }
 
@@ -202,14 +202,14 @@ const (
 	CodeTarget   Code = 6 // another node was meant
 	CodeBusy     Code = 7 // too many connections
 	CodeProtocol Code = 8 // malformed or out of place
-	CodeToken    Code = 9 // the join token is not accepted; Text says why
+	CodeToken    Code = 9 // the join token is not accepted; Text is the reason
 	CodeStopped  Code = 10
 	CodeBanned   Code = 11 // an operator keeps the peer out
 	CodeUnknown  Code = 12 // the host has no enrolment of this identity, or of another key
-	CodeName     Code = 13 // the name is no name, or that of another node; Text says which
+	CodeName     Code = 13 // the name is no name, or that of another node; Text names which
 )
 
-// A RefusedError says that one side refused the other.
+// A RefusedError reports that one side refused the other.
 type RefusedError struct {
 	Code   Code
 	Text   string
@@ -224,12 +224,12 @@ func (e *RefusedError) Error() string {
 	return "peer refused: " + e.Text
 }
 
-// Refusef returns a refusal of the peer, with a reason that it is told.
+// Refusef returns a refusal of the peer, with a reason that is sent to it.
 func Refusef(code Code, format string, args ...any) error {
 	return &RefusedError{Code: code, Text: clip(fmt.Sprintf(format, args...))}
 }
 
-// A ClosedError says that a connection was closed on purpose.
+// A ClosedError reports that a connection was closed on purpose.
 type ClosedError struct {
 	Text   string
 	Remote bool

@@ -164,7 +164,7 @@ func TestLimits(t *testing.T) {
 		"reason":      verdict.RemovedIncarnation{Reason: verdict.Reason(long)},
 		"entries":     verdict.Table{Entries: make([]verdict.Entry, verdict.MaxEntries+1)},
 		"certificate": JoinGrant{Certificate: make([]byte, maxCertificate+1)},
-		"news":        verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxDelta+1)},
+		"changes":     verdict.Delta{Entries: make([]verdict.Entry, verdict.MaxDelta+1)},
 		"grant":       verdict.Grant{Lease: make([]byte, verdict.MaxLease+1)},
 		"request":     Renew{Request: make([]byte, maxCertificate+1)},
 		"services":    services.List{Services: make([]services.Service, services.MaxPerNode+1)},
@@ -204,7 +204,7 @@ func TestClaimsEnterChecked(t *testing.T) {
 	}
 	silent = must(AppendFrame(nil, verdict.Delta{Entries: []verdict.Entry{{Node: verdict.Node{State: verdict.Suspect}}}}))
 	if _, err := parse(silent); err != nil {
-		t.Errorf("a node that the host has not heard of: %v", err)
+		t.Errorf("a node that the host does not know: %v", err)
 	}
 }
 
@@ -214,8 +214,8 @@ func TestLargeTablesAreSplit(t *testing.T) {
 	big.Claims = must(verdict.NewClaims(strings.Repeat("n", verdict.MaxName), far,
 		slices.Repeat([]string{strings.Repeat("p", verdict.MaxProvider)}, verdict.MaxProviders)))
 	big.Labels = slices.Repeat([]string{strings.Repeat("l", verdict.MaxLabel)}, verdict.MaxLabels)
-	news := verdict.Delta{Entries: slices.Repeat([]verdict.Entry{{Node: big, Reason: "partitioned-else"}}, verdict.MaxDelta)}
-	if _, err := AppendFrame(nil, news); err != nil {
+	changes := verdict.Delta{Entries: slices.Repeat([]verdict.Entry{{Node: big, Reason: "partitioned-else"}}, verdict.MaxDelta)}
+	if _, err := AppendFrame(nil, changes); err != nil {
 		t.Errorf("the largest changes do not fit in a frame: %v", err)
 	}
 	whole := verdict.Table{Term: 1, Version: 2, First: true, Last: true}

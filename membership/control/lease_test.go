@@ -125,7 +125,7 @@ func TestLifelineNeedsTheLeaseOfItsIncarnation(t *testing.T) {
 	})
 }
 
-func TestListenerWithABadLeaseIsRefusedAndHearsWhy(t *testing.T) {
+func TestListenerWithABadLeaseIsRefusedWithTheReason(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
@@ -139,7 +139,7 @@ func TestListenerWithABadLeaseIsRefusedAndHearsWhy(t *testing.T) {
 			p := newTap()
 			(<-b.lines).Start(p.alive, p.ended)
 			if err := <-p.down; !strings.Contains(err.Error(), c.want) || p.cause != verdict.DownClosed {
-				t.Errorf("%s: the listener's end: %v, want to hear %q", c.name, err, c.want)
+				t.Errorf("%s: the listener's end: %v, want %q", c.name, err, c.want)
 			}
 		}
 	})
@@ -152,10 +152,10 @@ func TestSessionBelievesWhatALeaseProves(t *testing.T) {
 		incarnation := addr.Incarnation{Node: 4, Generation: 2}
 		node, host, nodeTap, hostTap := b.pair()
 		good := b.leaseOf(incarnation)
-		node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: incarnation, Term: 8})
-		node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: incarnation, Term: 8, Lease: good})
-		node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: incarnation, Term: 2, Lease: good})
-		node.Send(verdict.Resume{Identity: says(uuidB, 5), Incarnation: incarnation, Term: 8, Lease: good})
+		node.Send(verdict.Join{Identity: claims(uuidB, 5), Previous: incarnation, Term: 8})
+		node.Send(verdict.Join{Identity: claims(uuidB, 5), Previous: incarnation, Term: 8, Lease: good})
+		node.Send(verdict.Join{Identity: claims(uuidB, 5), Previous: incarnation, Term: 2, Lease: good})
+		node.Send(verdict.Resume{Identity: claims(uuidB, 5), Incarnation: incarnation, Term: 8, Lease: good})
 		host.Send(verdict.Grant{Term: 3, Incarnation: incarnation, Lease: good})
 		time.Sleep(time.Second)
 		got := hostTap.got()
@@ -186,10 +186,10 @@ func TestSessionEndsOverABadLeaseOnBothSides(t *testing.T) {
 	incarnation := addr.Incarnation{Node: 4, Generation: 2}
 	for kind, send := range map[string]func(node, host *Session, lease []byte){
 		"join": func(node, _ *Session, lease []byte) {
-			node.Send(verdict.Join{Identity: says(uuidB, 5), Previous: incarnation, Lease: lease})
+			node.Send(verdict.Join{Identity: claims(uuidB, 5), Previous: incarnation, Lease: lease})
 		},
 		"resume": func(node, _ *Session, lease []byte) {
-			node.Send(verdict.Resume{Identity: says(uuidB, 5), Incarnation: incarnation, Lease: lease})
+			node.Send(verdict.Resume{Identity: claims(uuidB, 5), Incarnation: incarnation, Lease: lease})
 		},
 		"grant": func(_, host *Session, lease []byte) {
 			host.Send(verdict.Grant{Term: 3, Incarnation: incarnation, Lease: lease})
@@ -280,7 +280,7 @@ func TestALeaseBelongsToAKey(t *testing.T) {
 		tap, hostTap := newTap(), newTap()
 		s.Start(tap.message, tap.ended)
 		host.Start(hostTap.message, hostTap.ended)
-		s.Send(verdict.Resume{Identity: says(uuidB, 5), Incarnation: incarnation, Lease: lease})
+		s.Send(verdict.Resume{Identity: claims(uuidB, 5), Incarnation: incarnation, Lease: lease})
 		if err := <-hostTap.down; err == nil || !strings.Contains(err.Error(), "another key") {
 			t.Errorf("RESUME: %v, want a refusal for the key", err)
 		}

@@ -68,7 +68,7 @@ func (l *link) write(f any) error {
 	return err
 }
 
-// refuse tells the peer why, and returns the refusal.
+// refuse sends the peer the reason, and returns the refusal.
 func (l *link) refuse(err error) error {
 	var r *RefusedError
 	if !errors.As(err, &r) {
@@ -173,7 +173,7 @@ func (d *Dialer) open(ctx context.Context, address, proto string, expect func(tr
 	return l, o, nil
 }
 
-// reject tells the listener why its WELCOME is not accepted, and waits for its
+// reject sends the listener the reason why its WELCOME is not accepted, and waits for its
 // end as drain does.
 func (l *link) reject(r *RefusedError) {
 	l.raw.SetDeadline(time.Now().Add(closeTimeout))
@@ -250,7 +250,7 @@ func (l *link) identified(id trust.Identity) {
 // checkClaim compares the claims of an end with its certificate.
 func checkClaim(e End, id trust.Identity) error {
 	if e.UUID != id.Node {
-		return Refusef(CodeIdentity, "it says that it is node %s, its certificate is for %s", e.UUID, id.Node)
+		return Refusef(CodeIdentity, "it claims to be node %s, its certificate is for %s", e.UUID, id.Node)
 	}
 	if e.Host && !id.Host {
 		return Refusef(CodeRole, "node %s claims the host role, its certificate does not allow it", e.UUID)

@@ -44,7 +44,7 @@ func newPipe(l *link) pipe {
 	return pipe{link: l, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// A connection is an open link between two nodes that have shown who they are.
+// A connection is an open link between two nodes that have proved their identities.
 type connection struct {
 	pipe       pipe
 	self, peer End            // as they were at the opening
@@ -65,7 +65,7 @@ func (c *connection) Peer() End { return c.peer }
 // Identity returns the identity that the peer's certificate proves.
 func (c *connection) Identity() trust.Identity { return c.id }
 
-// Close ends the connection on purpose: messages sent before are delivered, the peer is told text,
+// Close ends the connection on purpose: messages sent before are delivered, the peer is sent text,
 // and after a second at most the connection is closed. It does not wait; see Done.
 func (c *connection) Close(text string) { c.pipe.close(&ClosedError{Text: text}, text) }
 
@@ -85,7 +85,7 @@ func (p *pipe) run(deliver func(any) error, alive func(), down func(verdict.Down
 		defer guard.Recover(p.panicked)
 		p.write(stop)
 	})
-	go func() { // ends when the link does; Done tells its owner
+	go func() { // ends when the link does; its owner waits for Done
 		defer close(p.done)
 		err := p.readGuarded(deliver, alive)
 		close(stop)
@@ -117,7 +117,7 @@ func (p *pipe) panicked(err error, stack []byte) {
 	p.fail(fmt.Errorf("%w\n%s", err, stack))
 }
 
-// downCause tells an end on purpose from all others.
+// downCause distinguishes an end on purpose from all others.
 func downCause(err error) verdict.DownCause {
 	var closed *ClosedError
 	var refused *RefusedError
@@ -159,7 +159,7 @@ func (p *pipe) beat() {
 	seq := p.beats
 	p.mu.Unlock()
 	if !waiting {
-		_ = p.send(Beat{Seq: seq}) // the owner of the pipe hears of its end
+		_ = p.send(Beat{Seq: seq}) // the owner of the pipe is notified of its end
 	}
 }
 
@@ -268,7 +268,7 @@ func (p *pipe) read(deliver func(any) error, alive func()) error {
 		f, err := p.link.read()
 		if err != nil {
 			if errors.Is(err, ErrMalformed) {
-				p.bar(err)
+				p.rejectFrame(err)
 			}
 			return err
 		}
@@ -286,7 +286,7 @@ func (p *pipe) read(deliver func(any) error, alive func()) error {
 			continue // we wait for the peer's end only
 		}
 		if err := deliver(f); err != nil {
-			return p.bar(err)
+			return p.rejectFrame(err)
 		}
 	}
 }
@@ -297,9 +297,9 @@ func (p *pipe) isClosing() bool {
 	return p.closing
 }
 
-// bar closes the pipe because of a frame that the peer sent, tells it why, and
+// rejectFrame closes the pipe because of a frame that the peer sent, sends it the reason, and
 // waits for its end.
-func (p *pipe) bar(err error) error {
+func (p *pipe) rejectFrame(err error) error {
 	p.close(err, err.Error())
 	p.link.raw.SetReadDeadline(time.Now().Add(closeTimeout))
 	p.link.drain()

@@ -31,7 +31,7 @@ func VerifyProof(store *trust.Store, node addr.UUID, epoch uint64, incarnation a
 	case by.Node != node:
 		return fmt.Errorf("proof of life: signed by node %s, want %s", by.Node, node)
 	case string(message) != string(proved(node, epoch, incarnation, challenge)):
-		return fmt.Errorf("proof of life: of another incarnation or another question")
+		return fmt.Errorf("proof of life: of another incarnation or another request")
 	}
 	return nil
 }

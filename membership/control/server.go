@@ -28,7 +28,7 @@ var openings = admission.Limits{Total: 256, Reserved: 64, PerAddress: 64, PerNet
 // which has it now.
 var ErrElsewhere = errors.New("the connection is for another listener")
 
-// Config says how a Server answers. It is not modified after Serve.
+// Config describes how a Server answers. It is not modified after Serve.
 type Config struct {
 	Listener net.Listener // closed by the Server
 	Store    *trust.Store
@@ -58,7 +58,7 @@ type Config struct {
 }
 
 // A Server accepts control sessions, lifelines and joining nodes on one
-// listener and tells them apart by their ALPN protocol.
+// listener and distinguishes them by their ALPN protocol.
 type Server struct {
 	cfg    Config
 	ctx    context.Context // ends at Close

@@ -38,7 +38,7 @@ func (s *Session) Secret(purpose string) ([]byte, error) {
 // which reads nothing while they run. It must be called once.
 //
 // A message that does not belong to the sender's role, a Join or Resume of another node or start
-// than the session's, and a lease that does not prove its claim, end the session; the peer is told.
+// than the session's, and a lease that does not prove its claim, end the session; the peer is sent the reason.
 // Of a Join or Resume without a lease, or with an older one, only proved claims are delivered.
 func (s *Session) Start(message func(any), down func(verdict.DownCause, error)) {
 	s.pipe.run(func(f any) error {

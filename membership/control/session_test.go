@@ -67,8 +67,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// says returns the claims of an honest node with this UUID.
-func says(u addr.UUID, epoch uint64) verdict.Identity {
+// claims returns the claims of an honest node with this UUID.
+func claims(u addr.UUID, epoch uint64) verdict.Identity {
 	return verdict.Identity{UUID: u, Epoch: epoch, Claims: sayA.Claims}
 }
 
@@ -373,9 +373,9 @@ func TestSessionRefusesWhatThePeerMustNotSay(t *testing.T) {
 		m    verdict.Message
 		want string
 	}{
-		"another node's join": {verdict.Join{Identity: says(addr.UUID{0xEE}, 5)}, "on a session of node"},
-		"another start":       {verdict.Join{Identity: says(uuidB, 6)}, "on a session of start 5"},
-		"another's resume":    {verdict.Resume{Identity: says(addr.UUID{0xEE}, 5)}, "on a session of node"},
+		"another node's join": {verdict.Join{Identity: claims(addr.UUID{0xEE}, 5)}, "on a session of node"},
+		"another start":       {verdict.Join{Identity: claims(uuidB, 6)}, "on a session of start 5"},
+		"another's resume":    {verdict.Resume{Identity: claims(addr.UUID{0xEE}, 5)}, "on a session of node"},
 		"a host's message":    {verdict.Grant{Term: 1}, "wrong end"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -408,7 +408,7 @@ func TestGarbageEndsTheSession(t *testing.T) {
 			t.Errorf("the host's end: %v, want ErrMalformed", err)
 		}
 		if err := <-nodeTap.down; !strings.Contains(err.Error(), "malformed") {
-			t.Errorf("the node's end: %v, want to hear why", err)
+			t.Errorf("the node's end: %v, want the reason", err)
 		}
 		node, _, _, hostTap = b.pair()
 		node.pipe.link.tls.Write([]byte{0xFF, 0xFF, 0xFF, 0xFF, 1})
@@ -565,7 +565,7 @@ func TestJoinAtANodeThatIsNotTheHost(t *testing.T) {
 			t.Errorf("error %v, want that it is not the host", err)
 		}
 		if _, err := Ask(t.Context(), b.dial, "10.0.0.9:1", token, time.Now, JoinAsk{Name: "b"}); err == nil || errors.As(err, &r) && r.Remote && r.Code != CodeRole {
-			t.Errorf("nobody there: %v, want an error of the dial", err)
+			t.Errorf("no listener: %v, want an error of the dial", err)
 		}
 	})
 }
@@ -584,7 +584,7 @@ func TestErrorsReadWell(t *testing.T) {
 }
 
 // TestAPanicEndsTheSessionAlone: a message over which its receiver panics ends the
-// session on which it has come, and the owner hears of it with the stack.
+// session on which it has come, and the owner is notified of it with the stack.
 func TestAPanicEndsTheSessionAlone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		guard.Catch(t)
@@ -594,12 +594,12 @@ func TestAPanicEndsTheSessionAlone(t *testing.T) {
 		host := <-b.sessions
 		nodeTap, hostTap := newTap(), newTap()
 		node.Start(nodeTap.message, nodeTap.ended)
-		host.Start(func(any) { panic("a message that nobody expected") }, hostTap.ended)
+		host.Start(func(any) { panic("a message that was not expected") }, hostTap.ended)
 		other, otherHost, _, otherTap := b.pair()
 		before := guard.Caught()
 		node.Send(verdict.Ping{Nonce: 1})
-		if err := <-hostTap.down; !strings.Contains(err.Error(), "nobody expected") || !strings.Contains(err.Error(), "session_test.go") {
-			t.Errorf("the owner hears %v, want the panic with its stack", err)
+		if err := <-hostTap.down; !strings.Contains(err.Error(), "was not expected") || !strings.Contains(err.Error(), "session_test.go") {
+			t.Errorf("the owner receives %v, want the panic with its stack", err)
 		}
 		<-nodeTap.down
 		if guard.Caught() != before+1 {
@@ -609,7 +609,7 @@ func TestAPanicEndsTheSessionAlone(t *testing.T) {
 		time.Sleep(time.Second)
 		otherTap.mu.Lock()
 		if len(otherTap.messages) != 1 {
-			t.Errorf("another session has heard %v", otherTap.messages)
+			t.Errorf("another session has received %v", otherTap.messages)
 		}
 		otherTap.mu.Unlock()
 		other.Close("done")
@@ -617,7 +617,7 @@ func TestAPanicEndsTheSessionAlone(t *testing.T) {
 	})
 }
 
-// A node of the version before gets that version, and its session says so: a sender of services
+// A node of the version before gets that version, and its session reports it: a sender of services
 // asks first.
 func TestTheVersionBeforeIsSpoken(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

@@ -419,7 +419,7 @@ func TestSpecificationHasTheNumbers(t *testing.T) {
 		}
 	}
 	for e, words := range map[verdict.Evidence]string{verdict.LinkAlive: "the link answered", verdict.LinkSilent: "nothing came",
-		verdict.LinkReset: "a stateless reset", verdict.LinkFenced: "the peer says", verdict.LinkRefused: "the link ended",
+		verdict.LinkReset: "a stateless reset", verdict.LinkFenced: "the peer's answer", verdict.LinkRefused: "the link ended",
 		verdict.EndAnnounced: "alone, the sender"} {
 		if !strings.Contains(page, fmt.Sprintf("| %d | %s", e, words)) {
 			t.Errorf("evidence %d, %s", e, words)

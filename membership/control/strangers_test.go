@@ -22,7 +22,7 @@ func (s *Server) openings() int {
 	return s.opening.Len()
 }
 
-// silence has strangers of count networks connect and say nothing. Those that come again do so when
+// silence has strangers of count networks connect and send nothing. Those that come again do so when
 // they are refused or evicted. It returns the function that ends them all.
 func (b *bench) silence(count int, again bool) (end func()) {
 	ctx, cancel := context.WithCancel(b.t.Context())

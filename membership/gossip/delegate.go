@@ -32,7 +32,7 @@ func (d delegate) NodeMeta(int) []byte {
 // NotifyMsg is called with a user message, a loss report or a doubt. It is memberlist's.
 func (d delegate) NotifyMsg(b []byte) {
 	defer guard.Recover(d.g.panicked)
-	d.g.hear(b)
+	d.g.receive(b)
 }
 
 // GetBroadcasts, LocalState and MergeRemoteState carry user data of which there is none: arriving
@@ -42,7 +42,7 @@ func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
 
 // NotifyAlive decides whether memberlist may believe that n exists. It keeps
-// out foreign clusters, malformed names and metadata, those whom the register does
+// out foreign clusters, malformed names and metadata, those that the register does
 // not trust, and more than it holds.
 func (d delegate) NotifyAlive(n *memberlist.Node) (err error) {
 	defer guard.Recover(func(internal error, stack []byte) {
@@ -74,7 +74,7 @@ func (d delegate) NotifyAlive(n *memberlist.Node) (err error) {
 }
 
 // checkVersions keeps out a member that claims other versions than SPEC.md has: one
-// whose lowest version is above everybody's would make every exchange of states fail.
+// whose lowest version is above that of all others would make every exchange of states fail.
 func checkVersions(n *memberlist.Node) error {
 	const current = memberlist.ProtocolVersion2Compatible
 	if n.PMin > current || n.PMax < current || n.PCur != current || n.DMin != 0 || n.DMax != 0 || n.DCur != 0 {

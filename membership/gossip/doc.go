@@ -18,5 +18,5 @@
 //
 // Two parts that memberlist lacks are added here: a reconnector, because a partition never heals by
 // itself once both sides have forgotten the other, and a flag in the metadata of a member that
-// leaves, because memberlist's events do not tell leaving from dying.
+// leaves, because memberlist's events do not distinguish leaving from dying.
 package gossip

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// A Doubt is one member's notice to all others that it hears nothing of a member that it watches.
+// A Doubt is one member's notice to all others that it receives nothing from a member that it watches.
 // It is a report without a proof: each receiver checks by itself. SPEC.md 6 has its
 // bytes.
 type Doubt struct {
@@ -36,7 +36,7 @@ func parseDoubt(b []byte) (Doubt, error) {
 	return doubt, nil
 }
 
-// SendDoubt tells the members in to that this one doubts about, in a packet to each
+// SendDoubt reports to the members in to that this one doubts about, in a packet to each
 // that may be lost. Those that are not known are left out. The errors are those of the
 // socket.
 func (g *Gossip) SendDoubt(about Key, to []Key) error {
@@ -54,9 +54,9 @@ func (g *Gossip) SendDoubt(about Key, to []Key) error {
 // Both members are known; any member may have sent it.
 func (g *Gossip) TakeDoubts() []Doubt { return takeNotices(g.queue, &g.queue.doubts) }
 
-// hearDoubt takes a doubt. One that is malformed, about this member, or of or about
+// receiveDoubt takes a doubt. One that is malformed, about this member, or of or about
 // a stranger is dropped.
-func (g *Gossip) hearDoubt(b []byte) {
+func (g *Gossip) receiveDoubt(b []byte) {
 	d, err := parseDoubt(b)
 	if err != nil {
 		return

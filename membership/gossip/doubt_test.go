@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// TestDoubts tells a doubt, and gives a member those that it must drop.
+// TestDoubts sends a doubt, and gives a member those that it must drop.
 func TestDoubts(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -21,10 +21,10 @@ func TestDoubts(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		if got := g.TakeDoubts(); len(got) != 1 || got[0] != (Doubt{From: key(2, 1), About: key(3, 1)}) {
-			t.Errorf("heard %+v", got)
+			t.Errorf("received %+v", got)
 		}
 		if got := third.TakeDoubts(); len(got) != 0 {
-			t.Errorf("whom it is about hears %+v", got)
+			t.Errorf("the member it is about receives %+v", got)
 		}
 		good := Doubt{From: key(2, 1), About: key(3, 1)}.append(nil)
 		newer := bytes.Clone(good)

@@ -55,7 +55,7 @@ type Config struct {
 	MaxMembers int
 	// Proven reports whether a member is of the cluster for other reasons than that
 	// it is gossiped: the host's table has this start of it, or there is no table
-	// yet and its UUID was in it at the last start. Members that are not proven are hearsay once one is proven:
+	// yet and its UUID was in it at the last start. Members that are not proven are set apart once one is proven:
 	// there is gossip about a bounded number of them, and nothing is sent to them.
 	// Proven is called with memberlist's lock held: it must not wait for a goroutine
 	// that calls the Gossip. Nil: all are.
@@ -276,7 +276,7 @@ func closeSockets(p net.PacketConn, l net.Listener) {
 	}
 }
 
-// advertised returns the address that others are told.
+// advertised returns the address that others are sent.
 func advertised(cfg *Config, packets net.PacketConn) (netip.AddrPort, error) {
 	local, err := netip.ParseAddrPort(packets.LocalAddr().String())
 	if err != nil {
@@ -395,7 +395,7 @@ func containsKey(keys [][]byte, k []byte) bool {
 	return slices.ContainsFunc(keys, func(x []byte) bool { return bytes.Equal(x, k) })
 }
 
-// Leave tells the others that this member leaves, first with its flag and then
+// Leave notifies the others that this member leaves, first with its flag and then
 // in memberlist's own way. It returns when each of the two has reached some
 // members, or does not within a probe timeout, or ctx is done in between; after
 // it, only Close is of use.
@@ -422,7 +422,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	}
 	g.setMeta(b)
 	// A later broadcast about a member replaces one that is still queued:
-	// without sending the first, no member would hear of the flag. Both calls would
+	// without sending the first, no member would receive the flag. Both calls would
 	// wait for memberlist's next rounds; the shortest timeout, which they report
 	// as an error, makes them only queue.
 	g.list.UpdateNode(1)
@@ -436,7 +436,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 }
 
 const (
-	pushMembers = 16 // members that hear at once; the others hear it from them
+	pushMembers = 16 // members that are notified at once; the others learn it from them
 	pushCopies  = 2  // for each: one may be lost
 )
 

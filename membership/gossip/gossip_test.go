@@ -140,8 +140,8 @@ func complete(list []*Gossip) bool {
 	return true
 }
 
-// rumours returns the rumours that g has heard of k since the last call, in words.
-func rumours(g *Gossip, k Key) []string {
+// reportsOf returns what g has reported about k since the last call, in words.
+func reportsOf(g *Gossip, k Key) []string {
 	var out []string
 	for _, r := range g.Take() {
 		if r.Member.Key() == k {
@@ -187,8 +187,8 @@ func TestKilledMemberIsGone(t *testing.T) {
 				took := b.within(bound, "the killed member is gone", func() bool { return complete(all[:7]) })
 				t.Logf("%s: gone after %v", profile, took)
 				for _, g := range all[:7] {
-					if got := rumours(g, key(8, 1)); !slices.Equal(got, []string{"gone"}) {
-						t.Errorf("rumours about the killed member: %v, want one that it is gone", got)
+					if got := reportsOf(g, key(8, 1)); !slices.Equal(got, []string{"gone"}) {
+						t.Errorf("reports about the killed member: %v, want one that it is gone", got)
 					}
 				}
 			})
@@ -217,7 +217,7 @@ func TestRestartIsAnotherMember(t *testing.T) {
 			kinds[r.Member.Key()] = r.Kind
 		}
 		if kinds[key(3, 2)] != Seen || kinds[key(3, 1)] != Gone {
-			t.Errorf("rumours %v, want %v seen and %v gone", kinds, key(3, 2), key(3, 1))
+			t.Errorf("reports %v, want %v seen and %v gone", kinds, key(3, 2), key(3, 1))
 		}
 	})
 }
@@ -264,7 +264,7 @@ func (c blockable) WriteTo(p []byte, to net.Addr) (int, error) {
 	return c.PacketConn.WriteTo(p, to)
 }
 
-func TestBlockedPacketsWithOpenStreamsCauseNoRumour(t *testing.T) {
+func TestBlockedPacketsWithOpenStreamsCauseNoReport(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
@@ -287,13 +287,13 @@ func TestBlockedPacketsWithOpenStreamsCauseNoRumour(t *testing.T) {
 		}
 		for i, g := range all {
 			for _, r := range g.Take() {
-				t.Errorf("member %d heard that %v is %v, want silence", i+1, r.Member.Key(), r.Kind)
+				t.Errorf("member %d reported %v as %v, want no report", i+1, r.Member.Key(), r.Kind)
 			}
 		}
 	})
 }
 
-func TestLeavingIsToldFromDying(t *testing.T) {
+func TestLeavingIsReportedAsLeaving(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
@@ -311,7 +311,7 @@ func TestLeavingIsToldFromDying(t *testing.T) {
 		for _, g := range []*Gossip{one, two} {
 			for _, r := range g.Take() {
 				if r.Member.Key() == key(3, 1) && (r.Kind != Gone || !r.Member.Meta.Leaving) {
-					t.Errorf("rumour %v with leaving=%v, want gone and leaving", r.Kind, r.Member.Meta.Leaving)
+					t.Errorf("report %v with leaving=%v, want gone and leaving", r.Kind, r.Member.Meta.Leaving)
 				}
 			}
 		}
@@ -336,8 +336,8 @@ func TestUpdateReachesEveryone(t *testing.T) {
 		b.within(time.Second, "the update arrives", func() bool {
 			return one.Members()[0].Meta.Incarnation.Generation == 9
 		})
-		if got := rumours(one, key(2, 1)); !slices.Equal(got, []string{"updated"}) {
-			t.Errorf("rumours %v, want one update", got)
+		if got := reportsOf(one, key(2, 1)); !slices.Equal(got, []string{"updated"}) {
+			t.Errorf("reports %v, want one update", got)
 		}
 		if got := fmt.Sprintf("%+v", one.Members()[0].Meta); got != fmt.Sprintf("%+v", want) {
 			t.Errorf("metadata %s, want %+v", got, want)
@@ -371,7 +371,7 @@ func refused(t *testing.T, change func(*Config)) {
 				t.Errorf("%v believes in %v", g.Self(), got)
 			}
 			if got := g.Take(); len(got) != 0 {
-				t.Errorf("%v heard %v", g.Self(), got)
+				t.Errorf("%v reported %v", g.Self(), got)
 			}
 		}
 	})
@@ -385,7 +385,7 @@ func TestForeignClusterIsRefused(t *testing.T) {
 	refused(t, func(c *Config) { c.Cluster = addr.UUID{0xC2} })
 }
 
-func TestKeysRotateWithoutARumour(t *testing.T) {
+func TestKeysRotateWithoutAReport(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
@@ -405,7 +405,7 @@ func TestKeysRotateWithoutARumour(t *testing.T) {
 		}
 		for _, g := range all {
 			if got := g.Take(); len(got) != 0 {
-				t.Errorf("%v heard %v during the rotation", g.Self(), got)
+				t.Errorf("%v reported %v during the rotation", g.Self(), got)
 			}
 		}
 		late := b.start(4, 1)

@@ -68,7 +68,7 @@ func TestWhatAMemberSendsDoesNotGrowWithTheCluster(t *testing.T) {
 			}
 			took := b.within(30*time.Second, "all see all", func() bool { return complete(all) })
 			storm := m.take(n)
-			time.Sleep(time.Minute) // rumours die away
+			time.Sleep(time.Minute) // gossip settles
 			m.take(n)
 			time.Sleep(rest * time.Second)
 			idle := m.take(n)
@@ -82,7 +82,7 @@ func TestWhatAMemberSendsDoesNotGrowWithTheCluster(t *testing.T) {
 			if large := m.large.Load(); large > 1280-40-8 || n > 8 && large < 1000 {
 				t.Errorf("%d members: packets of up to %d bytes, want 1,232 at most, and full ones", n, large)
 			}
-			// Each hears of each other, in packets of 1,232 bytes and states of all.
+			// Each learns of each other, in packets of 1,232 bytes and states of all.
 			if bound := float64(200 * n); storm.packets > bound {
 				t.Errorf("%d members: %.0f packets of each until all saw all, want at most %.0f", n, storm.packets, bound)
 			}

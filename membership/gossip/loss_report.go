@@ -11,13 +11,13 @@ import (
 	"github.com/fabricd/fabricd/internal/codec"
 )
 
-// A LossReport tells another member that nothing of it arrives here. It is a packet of
+// A LossReport notifies another member that nothing of it arrives here. It is a packet of
 // its own that waits for no acknowledgement, so it arrives also where the network is
 // cut in the other direction. Each holder of the gossip key can make one: a secret that
 // the two members share proves it. SPEC.md 6 has its bytes.
 type LossReport struct {
 	From   Key    // the member that reports
-	To     Key    // the member that From does not hear
+	To     Key    // the member from which From receives nothing
 	Number uint64 // grows with each report of one secret
 	proof  [sha256.Size]byte
 }
@@ -91,8 +91,8 @@ func parseLossReport(b []byte) (LossReport, error) {
 	return w, nil
 }
 
-// SendLossReport tells member k, in packets that may be lost, that this member does not
-// hear it. Both share the secret; number is larger than in every report before with it. The error is that of the socket, or that k is not known.
+// SendLossReport reports to member k, in packets that may be lost, that this member receives
+// nothing from it. Both share the secret; number is larger than in every report before with it. The error is that of the socket, or that k is not known.
 func (g *Gossip) SendLossReport(k Key, secret []byte, number uint64) error {
 	to, known := g.addressOf(k)
 	if !known {
@@ -123,11 +123,11 @@ func (g *Gossip) addressOf(k Key) (a memberlist.Address, known bool) {
 // is genuine the caller finds out by [LossReport.Proves].
 func (g *Gossip) TakeLossReports() []LossReport { return takeNotices(g.queue, &g.queue.lossReports) }
 
-// hear takes a loss report or a doubt. One that is malformed, addressed to another
+// receive takes a loss report or a doubt. One that is malformed, addressed to another
 // member or made by an unknown one is dropped.
-func (g *Gossip) hear(b []byte) {
+func (g *Gossip) receive(b []byte) {
 	if len(b) > 1 && b[1] == noticeDoubt {
-		g.hearDoubt(b)
+		g.receiveDoubt(b)
 		return
 	}
 	w, err := parseLossReport(b)

@@ -22,7 +22,7 @@ func TestLossReportsOfStrangersAreDropped(t *testing.T) {
 		what := bytes.Clone(good)
 		what[1]++
 		for name, p := range map[string][]byte{
-			"of nobody":                nil,
+			"of no member":             nil,
 			"of another one":           LossReport{From: key(3, 1), To: key(1, 1)}.append(nil),
 			"of another incarnation":   LossReport{From: key(2, 2), To: key(1, 1)}.append(nil),
 			"about another":            LossReport{From: key(2, 1), To: key(3, 1)}.append(nil),
@@ -46,7 +46,7 @@ func TestLossReportsOfStrangersAreDropped(t *testing.T) {
 			t.Errorf("taken %d, want %d of %v", len(got), maxLossReports, key(2, 1))
 		}
 		if err := g.SendLossReport(key(7, 1), testSecret, 1); err == nil {
-			t.Error("a member that nobody knows is told")
+			t.Error("a report to a member that is not known is sent")
 		}
 	})
 }

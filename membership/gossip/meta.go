@@ -46,7 +46,7 @@ type Meta struct {
 	Term        uint64           // highest host term it has accepted
 	Host        bool             // it runs in the host role
 	Serving     bool             // it is a host that has members
-	Leaving     bool             // it said that it leaves
+	Leaving     bool             // it announced that it leaves
 	Addresses   []string         // where its providers accept sessions, at most MaxAddresses
 	Providers   []string         // at most MaxProviders
 }

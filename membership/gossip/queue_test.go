@@ -14,7 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-func TestQueueKeepsTheNewestRumour(t *testing.T) {
+func TestQueueKeepsTheNewestReport(t *testing.T) {
 	for _, c := range []struct {
 		put  []Kind
 		want Kind
@@ -48,15 +48,15 @@ func TestQueueIsBoundedByMembersAndWakesOnce(t *testing.T) {
 	select {
 	case <-q.wake:
 	default:
-		t.Error("nobody was woken")
+		t.Error("the reader was not woken")
 	}
 	got := q.take()
 	if len(got) != 10 {
-		t.Errorf("%d rumours about 10 members", len(got))
+		t.Errorf("%d reports about 10 members", len(got))
 	}
 	for i, r := range got {
 		if r.Member.UUID != uuid(i) {
-			t.Errorf("rumour %d is about %v: not in order", i, r.Member.UUID)
+			t.Errorf("report %d is about %v: not in order", i, r.Member.UUID)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func TestLogLevelsAndFlood(t *testing.T) {
 	})
 }
 
-// Rumours about members that are not proven wake the reader ten times a second at
+// Reports about members that are not proven wake the reader ten times a second at
 // most, and are not lost.
 func TestUnprovenMembersWakeSeldom(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -142,13 +142,13 @@ func TestUnprovenMembersWakeSeldom(t *testing.T) {
 		time.Sleep(quietWake)
 		taken += len(q.take())
 		if wakes > 12 || wakes < 9 || taken != 1000 {
-			t.Errorf("%d wakes in a second, %d of 1,000 rumours taken", wakes, taken)
+			t.Errorf("%d wakes in a second, %d of 1,000 reports taken", wakes, taken)
 		}
 		q.put(Change{Seen, Member{UUID: uuid(1), Epoch: 1}}, true)
 		select {
 		case <-q.wake:
 		default:
-			t.Error("a rumour about a proven member does not wake at once")
+			t.Error("a report about a proven member does not wake at once")
 		}
 	})
 }

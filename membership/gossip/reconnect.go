@@ -104,7 +104,7 @@ func (g *Gossip) review(now time.Time) {
 	}
 }
 
-// absent returns the seeds and the proven members that are not here or were hearsay until now, and whether this
+// absent returns the seeds and the proven members that are not here or were unproven until now, and whether this
 // member is alone. A member whose fabricd has a newer start that is here is not absent, and one that left does
 // not come back under its old name.
 func (g *Gossip) absent() (seeds, members []netip.AddrPort, alone bool) {

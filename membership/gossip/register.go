@@ -11,7 +11,7 @@ import (
 // Bounds of the members that are not proven: a member with the key can gossip as many as it likes.
 // memberlist probes, one after the other, every member that it believes in, so that made-up ones
 // take their turns from the others. So as soon as one is proven here, because the host's table has
-// come, it believes in proven ones only. The others are hearsay: the last ones are remembered, for
+// come, it believes in proven ones only. The others are unproven: the last ones are remembered, for
 // one may be the host.
 const (
 	maxUnproven = 256 // remembered
@@ -19,10 +19,10 @@ const (
 	// reuseAfter is how long one of those still counts when it is gone: memberlist
 	// has then forgotten it as well.
 	reuseAfter = 5 * time.Minute
-	// hearsayKeeps is how long one is remembered at least, when others come, and
-	// hearsayLasts how long without hearing of it again.
-	hearsayKeeps = 10 * time.Second
-	hearsayLasts = time.Minute
+	// unprovenKeeps is how long one is remembered at least, when others come, and
+	// unprovenLasts how long without another report of it.
+	unprovenKeeps = 10 * time.Second
+	unprovenLasts = time.Minute
 	// maxStarts bounds the starts of one UUID, proven or not.
 	maxStarts = 4
 
@@ -43,7 +43,7 @@ type record struct {
 	trusted bool      // memberlist may believe in it
 	seen    bool      // there was gossip about it
 	gone    bool      // or was never there
-	at      time.Time // of the last change, and of the last hearsay
+	at      time.Time // of the last change, and of the last report while unproven
 }
 
 // A register holds the members that there is gossip about.
@@ -82,7 +82,7 @@ func (r *register) admit(m Member, proven bool, now time.Time) (changes []Change
 		r.count(o, 1)
 		return changes, nil
 	}
-	return append(changes, o.hearsay(m, now)...), errUnproven
+	return append(changes, o.recordUnproven(m, now)...), errUnproven
 }
 
 // makeRoom makes room for a record of m. It never drops one that is proven for one
@@ -99,7 +99,7 @@ func (r *register) makeRoom(m Member, proven bool, now time.Time) (changes []Cha
 	var victim *record
 	switch {
 	case !proven && r.unproven >= maxUnproven:
-		if victim = r.oldest(now, hearsayKeeps, idle); victim == nil {
+		if victim = r.oldest(now, unprovenKeeps, idle); victim == nil {
 			return nil, errUnproven
 		}
 	case len(r.records) >= r.max:
@@ -136,10 +136,10 @@ func (r *register) mayTrust(o *record, now time.Time) bool {
 	return true
 }
 
-// hearsay records gossip about a member that is alive, which memberlist is not to believe.
-func (o *record) hearsay(m Member, now time.Time) []Change {
+// recordUnproven records gossip about a member that is alive, which memberlist is not to believe.
+func (o *record) recordUnproven(m Member, now time.Time) []Change {
 	if o.trusted {
-		return nil // memberlist finds out its fate
+		return nil // memberlist handles it
 	}
 	kind := Updated
 	switch {
@@ -188,7 +188,7 @@ func (r *register) oldest(now time.Time, after time.Duration, match func(*record
 	return oldest
 }
 
-// forget drops members that are gone for too long, and hearsay that is not repeated.
+// forget drops members that are gone for too long, and unproven ones whose report is not repeated.
 func (r *register) forget(now time.Time) (changes []Change) {
 	for _, o := range r.records {
 		bound := forgetProven
@@ -196,7 +196,7 @@ func (r *register) forget(now time.Time) (changes []Change) {
 		case !o.gone && o.trusted:
 			continue
 		case !o.trusted:
-			bound = hearsayLasts
+			bound = unprovenLasts
 		case !o.proven:
 			bound = forgetUnproven
 		}

@@ -91,9 +91,9 @@ func TestRegisterKeepsItsBounds(t *testing.T) {
 	}
 }
 
-// A member that is not proven is hearsay: there is a rumour about it, and that it is gone when the
-// rumour is not repeated. When the host's table has it, it is a member at once.
-func TestHearsayBecomesAMember(t *testing.T) {
+// A member that is not proven is set apart: there is a report about it, and that it is gone when the
+// report is not repeated. When the host's table has it, it is a member at once.
+func TestAnUnprovenMemberBecomesAMember(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.end()
@@ -104,13 +104,13 @@ func TestHearsayBecomesAMember(t *testing.T) {
 		b.within(time.Second, "both see each other", func() bool { return complete([]*Gossip{one, two}) })
 		one.Take()
 		three := b.start(3, 1, proven)
-		var heard []string
-		b.within(time.Second, "there is a rumour about the third", func() bool {
-			heard = append(heard, rumours(one, key(3, 1))...)
-			return len(heard) > 0
+		var reported []string
+		b.within(time.Second, "there is a report about the third", func() bool {
+			reported = append(reported, reportsOf(one, key(3, 1))...)
+			return len(reported) > 0
 		})
-		if !slices.Equal(heard, []string{"seen"}) {
-			t.Errorf("rumours %v, want that it is seen", heard)
+		if !slices.Equal(reported, []string{"seen"}) {
+			t.Errorf("reports %v, want that it is seen", reported)
 		}
 		time.Sleep(2 * time.Second)
 		if got := names(one.Members()); len(got) != 1 {
@@ -124,9 +124,9 @@ func TestHearsayBecomesAMember(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		one.Take()
 		b.kill(4, four)
-		time.Sleep(2 * hearsayLasts)
-		if heard := rumours(one, key(4, 1)); !slices.Equal(heard, []string{"gone"}) {
-			t.Errorf("a minute after the fourth: rumours %v, want that it is gone", heard)
+		time.Sleep(2 * unprovenLasts)
+		if reported := reportsOf(one, key(4, 1)); !slices.Equal(reported, []string{"gone"}) {
+			t.Errorf("a minute after the fourth: reports %v, want that it is gone", reported)
 		}
 	})
 }

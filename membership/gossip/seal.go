@@ -13,7 +13,7 @@ import (
 
 // memberlist trusts each holder of a key: it takes the padding of seal version 0 from the last byte
 // whatever that is, the first byte of a message that may have none, and memory for as many members
-// as a message says that follow. So everything is opened here first, and only the format of SPEC.md
+// as a message announces. So everything is opened here first, and only the format of SPEC.md
 // goes on to it.
 const (
 	labelMessage = 244 // begins the label header

@@ -16,7 +16,7 @@ import (
 // This file is a second implementation of the format, written from SPEC.md and
 // without memberlist: whatever it cannot speak with, the page does not describe.
 
-var errSecond = errors.New("not as SPEC.md says")
+var errSecond = errors.New("not as in SPEC.md")
 
 // A seal holds the secrets that both ends share.
 type seal struct {

@@ -28,7 +28,7 @@ func TestRealSockets(t *testing.T) {
 		select {
 		case <-g.Wake():
 		case <-time.After(10 * time.Second):
-			t.Fatal("no rumour within 10 s")
+			t.Fatal("no report within 10 s")
 		}
 	}
 	if !complete([]*Gossip{one, two}) {

@@ -160,7 +160,7 @@ func (w *wiretap) opened(t *testing.T) map[string][]message {
 }
 
 // Everything that members send in an eventful incarnation is as SPEC.md has it, and
-// every message that it says is sent is seen.
+// every message that it lists as sent is seen.
 func TestSpecificationDescribesTheWire(t *testing.T) {
 	all, entry := specification(t)
 	tap := &wiretap{streams: map[string][]byte{}}
@@ -272,11 +272,11 @@ func TestSecondImplementationTakesPart(t *testing.T) {
 		pings, acks, own := s.pings, s.acks, s.own
 		s.mu.Unlock()
 		if pings < 10 || acks != 1 || !own {
-			t.Errorf("it had %d pings, %d acks for its one, heard of itself: %v", pings, acks, own)
+			t.Errorf("it had %d pings, %d acks for its one, received about itself: %v", pings, acks, own)
 		}
 		s.send(vector(t, "packet-loss-report"))
 		var got []LossReport
-		b.within(time.Second, "the first knows that it is not heard", func() bool {
+		b.within(time.Second, "the first knows that nothing of it arrives", func() bool {
 			got = append(got, g.TakeLossReports()...)
 			return len(got) > 0
 		})
@@ -287,7 +287,7 @@ func TestSecondImplementationTakesPart(t *testing.T) {
 		b.within(2*time.Second, "both know that it has left", func() bool {
 			return !slices.Contains(append(names(g.Members()), names(g2.Members())...), stranger.String())
 		})
-		for _, gone := range [][]string{rumoursOf(g, stranger), rumoursOf(g2, stranger)} {
+		for _, gone := range [][]string{newestOf(g, stranger), newestOf(g2, stranger)} {
 			if len(gone) != 1 || gone[0] != "gone leaving=true" {
 				t.Errorf("the last word about it is %q, want that it left", gone)
 			}
@@ -297,8 +297,8 @@ func TestSecondImplementationTakesPart(t *testing.T) {
 	})
 }
 
-// rumoursOf returns the newest rumour about k that g has not taken yet.
-func rumoursOf(g *Gossip, k Key) (list []string) {
+// newestOf returns the newest report about k that g has not taken yet.
+func newestOf(g *Gossip, k Key) (list []string) {
 	for _, r := range g.Take() {
 		if r.Member.Key() == k {
 			list = append(list, fmt.Sprintf("%v leaving=%v", r.Kind, r.Member.Meta.Leaving))
@@ -327,7 +327,7 @@ func (b *bench) second() *second {
 	return &second{b: b, packets: packets}
 }
 
-// join sends a push-pull and the ping, and returns whom the answer names.
+// join sends a push-pull and the ping, and returns the members that the answer names.
 func (s *second) join(stream []byte) (names []string) {
 	s.b.t.Helper()
 	c, err := s.b.net.Dial(s.b.t.Context(), hostIP(9), address(1))

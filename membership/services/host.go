@@ -10,7 +10,7 @@ import (
 
 // A Host decides which lists of members enter the host's book, and when it sends them
 // to the others. The zero Host has received no list. It has one record for each incarnation,
-// and callers remove lives that are over: the number of members bounds it.
+// and callers remove incarnations that are over: the number of members bounds it.
 type Host struct {
 	Book
 	records map[addr.Incarnation]*record
@@ -19,12 +19,12 @@ type Host struct {
 
 // A record is the last list of one incarnation.
 type record struct {
-	order   uint64 // of the incarnations, by their first list
-	said    List   // whole
-	list    List   // the part of it that the incarnation may serve
-	pace    pace
-	pending bool // it is not in the book, or was not sent to the members
-	cut     bool // the last list sent was shorter than the incarnation's own
+	order     uint64 // of the incarnations, by their first list
+	announced List   // whole
+	list      List   // the part of it that the incarnation may serve
+	pace      pace
+	pending   bool // it is not in the book, or was not sent to the members
+	cut       bool // the last list sent was shorter than the incarnation's own
 }
 
 // Bars reports whether an incarnation may not serve a name.
@@ -51,15 +51,15 @@ func (h *Host) Take(l List, bars Bars) {
 		t = &record{order: h.count}
 		h.records[l.Incarnation] = t
 	}
-	if l.Seq > t.said.Seq {
-		t.said, t.list, t.pending = l, l.without(bars), true
+	if l.Seq > t.announced.Seq {
+		t.announced, t.list, t.pending = l, l.without(bars), true
 	}
 }
 
 // Recheck has an incarnation serve the services that bars allows now.
 func (h *Host) Recheck(incarnation addr.Incarnation, bars Bars) {
 	if t := h.records[incarnation]; t != nil {
-		if list := t.said.without(bars); !list.same(t.list) {
+		if list := t.announced.without(bars); !list.same(t.list) {
 			t.list, t.pending = list, true
 		}
 	}
@@ -75,7 +75,7 @@ func (h *Host) RecheckAll(bars Bars) {
 // Barred returns the names in an incarnation's last list that it may not serve.
 func (h *Host) Barred(incarnation addr.Incarnation) []string {
 	if t := h.records[incarnation]; t != nil {
-		return t.said.missing(t.list)
+		return t.announced.missing(t.list)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (h *Host) Due(now time.Time) (lists []List, next time.Time) {
 		l.Services = l.Services[:min(len(l.Services), room)]
 		before := h.total
 		put := h.Put(l)
-		cut := len(l.Services) < len(t.said.Services)
+		cut := len(l.Services) < len(t.announced.Services)
 		put, t.cut = put || cut || t.cut, cut // the incarnation itself is to be notified
 		if h.total < before && h.resendCut() {
 			next = now // some may have been looked at before this one

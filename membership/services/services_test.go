@@ -44,24 +44,24 @@ func TestListsAreChecked(t *testing.T) {
 	}
 }
 
-// An incarnation that changes its list all the time is told of eight times, then twice a second,
-// and the last list is told in the end.
-func TestTellingIsPaced(t *testing.T) {
+// An incarnation that changes its list all the time is reported eight times, then twice a second,
+// and the last list is reported in the end.
+func TestReportsArePaced(t *testing.T) {
 	var h Host
 	now := time.Unix(1000, 0)
-	var told []uint64
+	var sent []uint64
 	seq := uint64(0)
 	for range 1000 { // 10 s
 		seq++
 		h.Take(List{Incarnation: incarnation(1), Seq: seq, Services: serving(int(seq % 5))}, nil)
 		lists, _ := h.Due(now)
 		for _, l := range lists {
-			told = append(told, l.Seq)
+			sent = append(sent, l.Seq)
 		}
 		now = now.Add(10 * time.Millisecond)
 	}
-	if len(told) < 8+18 || len(told) > 8+21 {
-		t.Errorf("told %d times in 10 s, want 8 and then one in each half second", len(told))
+	if len(sent) < 8+18 || len(sent) > 8+21 {
+		t.Errorf("reported %d times in 10 s, want 8 and then one in each half second", len(sent))
 	}
 	_, next := h.Due(now.Add(-time.Millisecond))
 	if next.IsZero() {
@@ -76,11 +76,11 @@ func TestOwnIsPaced(t *testing.T) {
 	var o Own
 	now := time.Unix(1000, 0)
 	if _, due, _ := o.Due(now); due {
-		t.Error("a node that never served anything tells")
+		t.Error("a node that never served anything sends a list")
 	}
 	o.Again()
 	if _, due, _ := o.Due(now); due {
-		t.Error("a node that never served anything tells a new session")
+		t.Error("a node that never served anything sends a new session a list")
 	}
 	for i := range burst {
 		o.Set(serving(i + 1))
@@ -99,11 +99,11 @@ func TestOwnIsPaced(t *testing.T) {
 	}
 	o.Set(serving(2))
 	if _, due, _ := o.Due(next.Add(time.Hour)); due {
-		t.Error("told although nothing has changed")
+		t.Error("sent although nothing has changed")
 	}
 	o.Again()
 	if l, due, _ := o.Due(next.Add(time.Hour)); !due || len(l.Services) != 2 {
-		t.Errorf("a new session is told %v, %v", l, due)
+		t.Errorf("a new session is sent %v, %v", l, due)
 	}
 }
 
@@ -123,24 +123,24 @@ func TestClusterIsBounded(t *testing.T) {
 	h.Remove(incarnation(1))
 	lists, _ := h.Due(now)
 	if len(lists) != 1 || lists[0].Incarnation != incarnation(last) || len(lists[0].Services) != MaxPerNode {
-		t.Errorf("with room for the last incarnation %d lists are told", len(lists))
+		t.Errorf("with room for the last incarnation %d lists are sent", len(lists))
 	}
 }
 
 // Whatever members send, and whenever they end: the book never holds more than it
 // may, and once all is sent every member that receives the host's lists in their
 // order has the last lists of all members, if there is room for them.
-func TestMembersHearWhatIsServed(t *testing.T) {
+func TestMembersLearnWhatIsServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h Host
 		var member Book
 		now := time.Unix(1000, 0)
 		want := map[addr.Incarnation]List{}
-		tell := func() {
+		send := func() {
 			lists, _ := h.Due(now)
 			for _, l := range lists {
 				if len(l.Services) > 0 && l.Check() != nil {
-					t.Fatalf("told %v: %v", l, l.Check())
+					t.Fatalf("sent %v: %v", l, l.Check())
 				}
 				member.Put(l)
 			}
@@ -162,7 +162,7 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 			"wait": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(0, 1000).Draw(t, "ms")) * time.Millisecond)
 			},
-			"tell": func(*rapid.T) { tell() },
+			"send": func(*rapid.T) { send() },
 			"": func(t *rapid.T) {
 				if h.total > MaxCluster || h.total < 0 {
 					t.Fatalf("%d services", h.total)
@@ -170,19 +170,19 @@ func TestMembersHearWhatIsServed(t *testing.T) {
 			},
 		})
 		now = now.Add(time.Minute)
-		tell()
+		send()
 		for l, list := range want {
 			if got := member.Of(l); !slices.Equal(got.Services, list.Services) {
-				t.Fatalf("incarnation %v serves %v, a member has heard of %v", l, list.Services, got.Services)
+				t.Fatalf("incarnation %v serves %v, a member knows %v", l, list.Services, got.Services)
 			}
 		}
 		if len(member.Lists()) > len(want) {
-			t.Fatalf("a member holds %d lists of %d lives", len(member.Lists()), len(want))
+			t.Fatalf("a member holds %d lists of %d incarnations", len(member.Lists()), len(want))
 		}
 	})
 }
 
-// TestRoomThatAnIncarnationGivesUpIsGivenToOthers: a list that was cut off is told again when
+// TestRoomThatAnIncarnationGivesUpIsGivenToOthers: a list that was cut off is sent again when
 // another one becomes shorter.
 func TestRoomThatAnIncarnationGivesUpIsGivenToOthers(t *testing.T) {
 	var h Host
@@ -205,22 +205,22 @@ func TestRoomThatAnIncarnationGivesUpIsGivenToOthers(t *testing.T) {
 	}
 }
 
-// Whatever lives send, whatever rules bar, and however these change: members receive exactly
+// Whatever incarnations send, whatever rules bar, and however these change: members receive exactly
 // the last list of an incarnation that it may serve, and each incarnation learns which names it may not.
-func TestBarredNamesAreToldToNobody(t *testing.T) {
+func TestBarredNamesAreSentToNoMember(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h Host
 		now := time.Unix(1000, 0)
 		barred := map[string]bool{}
 		bars := func(l addr.Incarnation, name string) bool { return l.Node%2 == 1 && barred[name] }
-		said := map[addr.Incarnation]List{}
-		heard := map[addr.Incarnation]List{} // by a member
-		var own Own                          // of incarnation 1
+		announced := map[addr.Incarnation]List{}
+		received := map[addr.Incarnation]List{} // by a member
+		var own Own                             // of incarnation 1
 		own.Set(nil)
-		tell := func() {
+		send := func() {
 			lists, _ := h.Due(now)
 			for _, l := range lists {
-				heard[l.Incarnation] = l
+				received[l.Incarnation] = l
 			}
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
@@ -230,27 +230,27 @@ func TestBarredNamesAreToldToNobody(t *testing.T) {
 				h.RecheckAll(bars)
 			case 1:
 				now = now.Add(time.Minute)
-				tell()
+				send()
 			default:
 				l := List{Incarnation: incarnation(rapid.IntRange(1, 3).Draw(t, "life")), Services: serving(rapid.IntRange(0, 4).Draw(t, "n"))}
-				l.Seq = said[l.Incarnation].Seq + 1
-				said[l.Incarnation] = l
+				l.Seq = announced[l.Incarnation].Seq + 1
+				announced[l.Incarnation] = l
 				h.Take(l, bars)
 			}
 		}
 		now = now.Add(time.Minute)
-		tell()
-		for incarnation, l := range said {
-			if want := l.without(bars); !slices.Equal(heard[incarnation].Services, want.Services) {
-				t.Fatalf("incarnation %v serves %v with %v barred, a member has heard %v", incarnation, l, barred, heard[incarnation])
+		send()
+		for incarnation, l := range announced {
+			if want := l.without(bars); !slices.Equal(received[incarnation].Services, want.Services) {
+				t.Fatalf("incarnation %v serves %v with %v barred, a member knows %v", incarnation, l, barred, received[incarnation])
 			}
-			if got, want := h.Barred(incarnation), l.missing(heard[incarnation]); !slices.Equal(got, want) {
+			if got, want := h.Barred(incarnation), l.missing(received[incarnation]); !slices.Equal(got, want) {
 				t.Fatalf("%v are barred of incarnation %v, want %v", got, incarnation, want)
 			}
 		}
-		own.list, own.seq = said[incarnation(1)].Services, said[incarnation(1)].Seq
-		if got, ok := own.Answered(heard[incarnation(1)]); len(h.Barred(incarnation(1))) > 0 && (!ok || !slices.Equal(got, h.Barred(incarnation(1)))) {
-			t.Fatalf("the incarnation is told %v, %v of its list, want that %v are barred", got, ok, h.Barred(incarnation(1)))
+		own.list, own.seq = announced[incarnation(1)].Services, announced[incarnation(1)].Seq
+		if got, ok := own.Answered(received[incarnation(1)]); len(h.Barred(incarnation(1))) > 0 && (!ok || !slices.Equal(got, h.Barred(incarnation(1)))) {
+			t.Fatalf("the incarnation learns %v, %v of its list, want that %v are barred", got, ok, h.Barred(incarnation(1)))
 		}
 	})
 }

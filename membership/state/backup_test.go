@@ -67,7 +67,7 @@ func TestARestoredDirectoryIsTheHostsAboveAllItGranted(t *testing.T) {
 }
 
 // TestABackupThatIsRestoredAgainBeginsAboveItsFirstRestore, however far its term is above
-// the age of the cluster: a host that ran in between has granted lives.
+// the age of the cluster: a host that ran in between has granted incarnations.
 func TestABackupThatIsRestoredAgainBeginsAboveItsFirstRestore(t *testing.T) {
 	_, b := backedUp(t)
 	b.Term = 1 << 30
@@ -174,7 +174,7 @@ func TestRestoreRefusesWhatIsNotItsToReplace(t *testing.T) {
 	wantError(t, "a running host's", err, ErrLocked)
 	must(t, s.Close())
 	_, err = Restore(s.Dir(), b, false, opts(OS{}))
-	wantError(t, "without being told to", err, ErrInitialized, "--force")
+	wantError(t, "without --force", err, ErrInitialized, "--force")
 	other, err := Init(t.TempDir(), InitOptions{Options: opts(OS{}), Cluster: addr.UUID{9}, Name: "other"})
 	must(t, err)
 	must(t, other.Close())

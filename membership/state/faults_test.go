@@ -63,7 +63,7 @@ func TestDiskFaultsRefuseWritesAndEnd(t *testing.T) {
 			wantError(t, "put secret", s.PutSecret(SecretTokens, []byte("x")), errno, "tokens")
 			_, err = s.NextEpoch()
 			wantError(t, "next epoch", err, errno, "epoch")
-			wantError(t, "tend", s.Maintain(), errno)
+			wantError(t, "maintain", s.Maintain(), errno)
 			if g, ok := s.Leases().Get(1); !ok || g.Generation != 1 || s.Secret(SecretTokens) != nil {
 				t.Errorf("after failures the state has lease %+v and token %q", g, s.Secret(SecretTokens))
 			}
@@ -88,7 +88,7 @@ func TestAFullDiskIsSeenWithoutAWrite(t *testing.T) {
 	must(t, s.Maintain())
 	_, err := faults.Add(failpoint.Fault{Kind: failpoint.Disk, Disk: failpoint.DiskFull, For: failpoint.Duration(time.Hour)})
 	must(t, err)
-	wantError(t, "tend", s.Maintain(), syscall.ENOSPC, "free space")
+	wantError(t, "maintain", s.Maintain(), syscall.ENOSPC, "free space")
 	_, err = faults.ClearAll()
 	must(t, err)
 	must(t, s.Maintain())
@@ -198,7 +198,7 @@ func TestRealFullFileSystem(t *testing.T) {
 	if err := os.WriteFile(hog, make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("filling: %v", err)
 	}
-	wantError(t, "tend", s.Maintain(), syscall.ENOSPC, "free space")
+	wantError(t, "maintain", s.Maintain(), syscall.ENOSPC, "free space")
 	wantError(t, "put secret", s.PutSecret(SecretTokens, bytes.Repeat([]byte("x"), 8<<10)), syscall.ENOSPC, "tokens")
 	for i := range 2000 { // until the table needs another page
 		if err := s.Leases().Put(grantOf(addr.NodeID(i+2), 1)); err != nil {

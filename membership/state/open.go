@@ -334,7 +334,7 @@ func replaceable(err error) bool {
 }
 
 // renewResetKey replaces a lost reset key. It only costs the peers of the
-// previous start the quick news that this process has forgotten them.
+// previous start the quick answer that this process has forgotten them.
 func (s *State) renewResetKey(reason error) error {
 	if err := s.putSecretLocked(SecretResetKey, newResetKey()); err != nil {
 		return err

@@ -47,7 +47,7 @@ func Restore(dir string, b Backup, replace bool, opts Options) (kept string, err
 	return kept, err
 }
 
-// asOwner runs f with the rights of the user whose directory dir is, if root calls it.
+// asOwner runs f with the rights of the user that owns dir, if root calls it.
 func asOwner(dir string, f func() error) error {
 	info, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
@@ -122,7 +122,7 @@ func (s *State) present() (names []string, err error) {
 	return names, nil
 }
 
-// mayReplace refuses to replace state without being told to, and that of another
+// mayReplace refuses to replace state without --force, and that of another
 // cluster or of a plain node at all. Damaged state may be replaced.
 func (s *State) mayReplace(b Backup, replace bool) error {
 	if !replace {

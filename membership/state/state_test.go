@@ -395,13 +395,13 @@ func checkAfterCrash(t *testing.T, m *memFS, n nodeIncarnation, what string) {
 		t.Errorf("%s: looks like damage: %q", what, s.Notes())
 	}
 	if !n.id.Node.IsZero() && s.Identity().Node != n.id.Node || n.id.Cluster != (addr.UUID{}) && s.Identity().Cluster != n.id.Cluster {
-		t.Errorf("%s: identity %+v, was told %+v", what, s.Identity(), n.id)
+		t.Errorf("%s: identity %+v, was given %+v", what, s.Identity(), n.id)
 	}
 	if lease, _ := s.Lease(); s.Term() < n.term || lease.Incarnation.Generation < n.lease {
-		t.Errorf("%s: term %d, lease %v, was told %+v", what, s.Term(), lease.Incarnation, n)
+		t.Errorf("%s: term %d, lease %v, was given %+v", what, s.Term(), lease.Incarnation, n)
 	}
 	if e, err := s.NextEpoch(); err != nil || e <= n.epoch {
-		t.Errorf("%s: epoch %x, %v, was told %x", what, e, err, n.epoch)
+		t.Errorf("%s: epoch %x, %v, was given %x", what, e, err, n.epoch)
 	}
 }
 

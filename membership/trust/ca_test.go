@@ -15,7 +15,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-func TestCAIssuesOnlyTheIdentityItWasTold(t *testing.T) {
+func TestCAIssuesOnlyTheIdentityItWasGiven(t *testing.T) {
 	ca := mustCA(t, cluster, start)
 	// A request that asks for the host's name, DNS names and to be a CA.
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -12,7 +12,7 @@ const (
 	clockPatience = 30 * time.Second
 )
 
-// A Clock tells the time of day by which certificates and tokens begin and end. It
+// A Clock returns the time of day by which certificates and tokens begin and end. It
 // goes with the monotonic clock, so that a wall clock that jumps and is set right soon
 // ends nothing and renews nothing; one that stays where it is, is right.
 type Clock struct {
@@ -49,7 +49,7 @@ func (c *Clock) Now() time.Time {
 	return c.now(c.source().Round(0), time.Now())
 }
 
-// now returns the time of day, where the clocks say wall and at. A monotonic reading
+// now returns the time of day, where the clocks are at wall and at. A monotonic reading
 // in wall would hide its jumps from Sub.
 func (c *Clock) now(wall, at time.Time) time.Time {
 	if c.at.IsZero() {

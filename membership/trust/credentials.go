@@ -153,7 +153,7 @@ func (c Credentials) Issued() time.Time {
 // beside the certificate of another. It is a secret.
 //
 // Roots must be self-signed, as every CA of [NewCA] is: it is how
-// [ParseCredentials] tells them from the chain. An operator's files, where they
+// [ParseCredentials] separates them from the chain. An operator's files, where they
 // need not be, are never encoded.
 func (c Credentials) Encode() ([]byte, error) {
 	for _, r := range c.Roots {
@@ -170,7 +170,7 @@ func (c Credentials) Encode() ([]byte, error) {
 }
 
 // ParseCredentials parses the bytes of [Credentials.Encode]. It does not check validity in time, so
-// that expired credentials can be told from damaged ones: call [Credentials.Check].
+// that expired credentials can be distinguished from damaged ones: call [Credentials.Check].
 func ParseCredentials(b []byte) (Credentials, error) {
 	key, err := DecodeKey(b)
 	if err != nil {

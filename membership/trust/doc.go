@@ -3,7 +3,7 @@
 // tokens, and the gossip keys.
 //
 // A certificate proves a node's identity. The node's rights (which ID it has, whether its incarnation is
-// over) are for the lease table to say and are not here.
+// over) are in the lease table and are not here.
 //
 // Nothing in this package reads a clock or starts a goroutine. Times are
 // arguments, or a func that [NewStore] received, so that everything works on

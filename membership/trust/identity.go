@@ -16,7 +16,7 @@ import (
 type Identity struct {
 	Cluster addr.UUID
 	Node    addr.UUID
-	// Host tells that the holder may act as the cluster's host, node 0.
+	// Host: the holder may act as the cluster's host, node 0.
 	Host bool
 	// NotAfter is the end of the certificate's validity. It is not part of
 	// the name: [Identity.Same] ignores it, [ParseURI] leaves it zero.
@@ -147,7 +147,7 @@ func CertificateIdentity(cert *x509.Certificate) (Identity, error) {
 	return id, nil
 }
 
-// ErrNoCertificate tells that the peer presented no certificate.
+// ErrNoCertificate reports that the peer presented no certificate.
 var ErrNoCertificate = errors.New("the peer presented no certificate")
 
 // IdentityOf returns the identity that the peer of a connection proved. The

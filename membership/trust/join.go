@@ -12,7 +12,7 @@ import (
 // never speak it, so a configuration for one cannot serve the other.
 const JoinALPN = "fabricd-join/1"
 
-// ErrPin tells that the answering host's CA is not the one the token names.
+// ErrPin reports that the answering host's CA is not the one the token names.
 var ErrPin = errors.New("the host's CA is not the one that the token names")
 
 // ClientTLS returns the configuration with which the token's holder dials the

@@ -19,7 +19,7 @@ const (
 	pemKey         = "PRIVATE KEY"
 )
 
-// ErrKey tells that a private key is of a kind that links cannot use.
+// ErrKey reports that a private key is of a kind that links cannot use.
 var ErrKey = errors.New("want one Ed25519, ECDSA P-256, P-384 or RSA (2048 bits or more) key in PKCS #8, PEM \"PRIVATE KEY\"")
 
 // pemBlocks returns the contents of all blocks of one type. Text between blocks

@@ -35,7 +35,7 @@ const (
 	maxStatementBytes = 32 << 10
 )
 
-// ErrStatement tells that a signed statement is malformed or forged.
+// ErrStatement reports that a signed statement is malformed or forged.
 var ErrStatement = errors.New("not a statement signed by the cluster's host")
 
 // Sign signs message for a purpose with the node's own key. Statements made for

@@ -82,8 +82,8 @@ func (s *Store) Credentials() Credentials {
 // Pin returns the pin of the first root, the one for new join tokens.
 func (s *Store) Pin() Pin { return PinOf(s.Credentials().Roots[0]) }
 
-// Check tells whether the node's own certificate is valid now. A dialer asks
-// before it dials: the peer's refusal would say less.
+// Check reports whether the node's own certificate is valid now. A dialer asks
+// before it dials: the peer's refusal holds less detail.
 func (s *Store) Check() error {
 	creds := s.Credentials()
 	_, err := creds.Check(s.now())
@@ -132,7 +132,7 @@ func (s *Store) ClientTLS(expect func(Identity) error, alpn ...string) *tls.Conf
 }
 
 // presented returns the certificate for a handshake. An expired one is refused
-// here, where the reason can be told in full.
+// here, where the reason can be reported in full.
 func (s *Store) presented() (*tls.Certificate, error) {
 	s.mu.Lock()
 	cert := s.present

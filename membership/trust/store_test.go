@@ -91,7 +91,7 @@ func TestHandshakeIsRefusedWithTheReason(t *testing.T) {
 			m = meet(t, own, tt.us.ServerTLS(alpn))
 			wantError(t, "accepting them", m.serverErr, tt.cause, tt.words)
 			if m.clientErr == nil {
-				t.Error("the refused client heard nothing")
+				t.Error("the refused client received nothing")
 			}
 			explained := tt.them.Explain(m.clientErr)
 			wantError(t, "their side", explained, m.clientErr, "the peer refused this node", tt.them.Identity().URI())
@@ -162,7 +162,7 @@ func TestExpiryIsJudgedByTheGivenClock(t *testing.T) {
 		wantError(t, "an hour later", m.serverErr, ErrExpired, "own certificate")
 		wantError(t, "Check", node.Check(), ErrExpired, "since", "ago")
 		if m.clientErr == nil {
-			t.Error("the client heard nothing")
+			t.Error("the client received nothing")
 		}
 	})
 }

@@ -249,7 +249,7 @@ func TestJoinerRefusesAnyOtherHost(t *testing.T) {
 		m := meet(t, tt.tok.ClientTLS(at(start)), tt.them.JoinServerTLS())
 		wantError(t, tt.what, m.clientErr, tt.cause, "join with token "+tok.ID.String())
 		if m.serverErr == nil {
-			t.Errorf("%s: the server heard nothing", tt.what)
+			t.Errorf("%s: the server received nothing", tt.what)
 		}
 	}
 	m := meet(t, tok.ClientTLS(func() time.Time { return start.Add(2 * day) }), w.host.JoinServerTLS())

@@ -129,7 +129,7 @@ func (s *TokenStore) Create(cluster addr.UUID, pin Pin, opts TokenOptions, now t
 }
 
 // pruneLocked makes room at the bound. Below it, dead tokens stay, so that
-// their users hear why they are refused.
+// their users receive the reason of the refusal.
 func (s *TokenStore) pruneLocked(now time.Time) {
 	if len(s.tokens) < maxTokens {
 		return
@@ -142,7 +142,7 @@ func (s *TokenStore) pruneLocked(now time.Time) {
 }
 
 // Redeem checks a proof that arrived on the connection cs and takes one use of the token, whose
-// record it returns. A peer that has not proved the secret does not hear whether the token has
+// record it returns. A peer that has not proved the secret does not learn whether the token has
 // expired or is used up. A failed Redeem changes nothing.
 func (s *TokenStore) Redeem(id TokenID, proof Proof, cs tls.ConnectionState, now time.Time) (TokenRecord, error) {
 	s.mu.Lock()

@@ -72,7 +72,7 @@ func checkSizes(chain []*x509.Certificate) error {
 	return nil
 }
 
-// checkTime says which bound of the validity now is outside of, and by how much.
+// checkTime returns which bound of the validity now is outside of, and by how much.
 func checkTime(c *x509.Certificate, now time.Time) error {
 	if now.After(c.NotAfter) {
 		return fmt.Errorf("%w since %s (%s ago)", ErrExpired, stamp(c.NotAfter), now.Sub(c.NotAfter).Round(time.Second))

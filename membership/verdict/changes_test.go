@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// toldOn returns the changes of the table that were sent on a session, in order, and
+// sentOn returns the changes of the table that were sent on a session, in order, and
 // fails if a version is left out.
-func toldOn(t *testing.T, out []Action, s SessionID, version uint64) (all []Message) {
+func sentOn(t *testing.T, out []Action, s SessionID, version uint64) (all []Message) {
 	t.Helper()
 	for _, a := range out {
 		send, ok := a.(Send)
@@ -24,16 +24,16 @@ func toldOn(t *testing.T, out []Action, s SessionID, version uint64) (all []Mess
 			continue
 		}
 		if version++; v != version {
-			t.Fatalf("version %d is told as %+v", version, send.Message)
+			t.Fatalf("version %d is sent as %+v", version, send.Message)
 		}
 		all = append(all, send.Message)
 	}
 	return all
 }
 
-// TestAJoinStormIsToldInAFewMessages: each of many joins in a short time is told to a
+// TestAJoinStormIsSentInAFewMessages: each of many joins in a short time is sent to a
 // member once, and many of them in one message.
-func TestAJoinStormIsToldInAFewMessages(t *testing.T) {
+func TestAJoinStormIsSentInAFewMessages(t *testing.T) {
 	b := newBench(t)
 	b.join(1, 1)
 	b.wait(time.Second, 1)
@@ -46,24 +46,24 @@ func TestAJoinStormIsToldInAFewMessages(t *testing.T) {
 		out = append(out, b.wait(2*time.Millisecond)...)
 	}
 	out = append(out, b.wait(changesEvery)...)
-	told := toldOn(t, out, 1, version)
+	sent := sentOn(t, out, 1, version)
 	entries := 0
-	for _, m := range told {
+	for _, m := range sent {
 		entries += len(m.(Delta).Entries)
 	}
-	if most := int(joins*2*time.Millisecond/changesEvery) + 3; entries != joins || len(told) > most {
-		t.Errorf("%d joins are told in %d messages of %d entries, want at most %d", joins, len(told), entries, most)
+	if most := int(joins*2*time.Millisecond/changesEvery) + 3; entries != joins || len(sent) > most {
+		t.Errorf("%d joins are sent in %d messages of %d entries, want at most %d", joins, len(sent), entries, most)
 	}
 }
 
-// TestAShortIncarnationIsTold: an incarnation that is over before its beginning was due to be told is
-// told as begun, and then as over, at once.
-func TestAShortIncarnationIsTold(t *testing.T) {
+// TestAShortIncarnationIsSent: an incarnation that is over before its beginning was due to be sent is
+// sent as begun, and then as over, at once.
+func TestAShortIncarnationIsSent(t *testing.T) {
 	b := newBench(t)
 	b.join(1, 1)
 	b.wait(time.Second, 1)
 	version := b.h.version
-	b.join(2, 2) // is told at once
+	b.join(2, 2) // is sent at once
 	out := b.out
 	b.now = b.now.Add(time.Millisecond)
 	short := b.join(3, 3)
@@ -71,13 +71,13 @@ func TestAShortIncarnationIsTold(t *testing.T) {
 	b.now = b.now.Add(time.Millisecond)
 	out = append(out, b.in(3, Leave{short})...)
 	out = append(out, b.sync()...)
-	told := toldOn(t, out, 1, version)
-	if len(told) != 3 {
-		t.Fatalf("told: %+v", told)
+	sent := sentOn(t, out, 1, version)
+	if len(sent) != 3 {
+		t.Fatalf("sent: %+v", sent)
 	}
-	added, ok := told[1].(Delta)
-	removed, gone := told[2].(RemovedIncarnation)
+	added, ok := sent[1].(Delta)
+	removed, gone := sent[2].(RemovedIncarnation)
 	if !ok || !gone || len(added.Entries) != 1 || added.Entries[0].Node.Incarnation != short || removed.Incarnation != short {
-		t.Errorf("told: %+v, want the beginning and the end of %v", told[1:], short)
+		t.Errorf("sent: %+v, want the beginning and the end of %v", sent[1:], short)
 	}
 }

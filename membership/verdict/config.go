@@ -38,7 +38,7 @@ type HostConfig struct {
 	Floor   addr.Generation
 	Timing  Timing // zero fields: those of Fast
 	Partial PartialPolicy
-	// Networks are those in which members may say that they are reached; empty:
+	// Networks are those in which members may announce addresses; empty:
 	// everywhere.
 	Networks []netip.Prefix
 }

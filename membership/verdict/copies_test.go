@@ -138,7 +138,7 @@ func TestAHostWithAnOldCopyTakesATermOfItsOwn(t *testing.T) {
 		}
 		b.wantRefused(b.in(2, joinOf(2)), 2, RefusedBusy)
 		if r, ok := sent[RemovedIncarnation](b.sync(), LocalSession); !ok || r.Incarnation != (addr.Incarnation{Generation: 3}) {
-			t.Errorf("known term %d: the host's own node heard %+v, want that its incarnation 0.3 is over", known, b.out)
+			t.Errorf("known term %d: the host's own node received %+v, want that its incarnation 0.3 is over", known, b.out)
 		}
 		if _, ok := b.h.Living(addr.Incarnation{Generation: addr.Generation(known + 1)}); !ok || b.h.Term() != known+1 {
 			t.Errorf("known term %d: the host has term %d", known, b.h.Term())

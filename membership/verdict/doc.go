@@ -23,13 +23,13 @@
 // order and answered by a later input. now must come from a monotonic clock
 // and never go back; a [time.Time] from time.Now does.
 //
-// Tick is fed when Next says, which every Step may change. Next is the earliest
+// Tick is fed at the time that Next returns, which every Step may change. Next is the earliest
 // deadline of the machine, and [Timing.Tick] after the last Tick at the latest:
 // a machine notices by a missing Tick that its process stood still (below). A
 // Tick may always come earlier: before Next it causes no more than a Ping, and
 // that only in the second half of a heartbeat. So the shell can move it to a
 // moment at which the process is awake anyway. After a Tick nothing is due at
-// that same moment. A [Pace] steps the machines and says when to tick, and turns
+// that same moment. A [Pace] steps the machines and decides when to tick, and turns
 // what the lifelines between two members show into evidence ([Lifeline], [DialResult]).
 //
 // The type of each action documents the shell's part. Together:
@@ -106,7 +106,7 @@
 //     that, and a new incarnation with it, before it grants anything.
 //
 // A backup that was restored by command has a Floor and a term far above both, so that
-// it needs none of that but for lives that were shorter still: until an incarnation is granted
+// it needs none of that but for incarnations that were shorter still: until an incarnation is granted
 // above the Floor, newcomers wait for the grace period of each start.
 //
 // # Starting
@@ -114,7 +114,7 @@
 // The host raises its term and writes it to disk before NewHost; term
 // and leases come from the lease table. A member passes the last [Remember] that was
 // written. A damaged file is never replaced by an older one: the shell refuses
-// to start a host without its table unless told to, and a member that lost its
+// to start a host without its table unless forced, and a member that lost its
 // file starts as a new node.
 //
 // # An incarnation
@@ -149,8 +149,8 @@
 //	  report (link silent, reset, refused, fenced,     incarnation within Timing.Check, and
 //	  gossip dead), starts a check                     not before the silence bound and
 //	                                                   a check have passed since it was
-//	                                                   heard; nothing, if a node does
-//	a report that it does not hear the host          silent, if no node reaches the
+//	                                                   seen; nothing, if a node does
+//	a report that nothing of the host arrives there  silent, if no node reaches the
 //	                                                   incarnation within Timing.Check and it
 //	                                                   does not take that back
 //	unclaimed at the end of the grace period         silent
@@ -219,12 +219,12 @@
 // # Standing still
 //
 // Both machines compare each input's time with that of the last Tick. After a
-// gap of more than [Timing].Stall nothing that was heard, or not heard, before
+// gap of more than [Timing].Stall nothing that was received, or missed, before
 // counts: silences and gossip are discarded, running checks start over, and
 // every incarnation has a fresh bound. A member has the data path revalidate and
 // reports nothing before the host has answered it. A host that stood still for
 // longer than the silence bound may have been removed by its members; when most of
-// them say so within a silence bound, more than two if there are so many, it takes
+// them report so within a silence bound, more than two if there are so many, it takes
 // the next term and with it a new incarnation, and the members keep theirs. Fewer begin
 // anew themselves.
 package verdict

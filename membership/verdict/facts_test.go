@@ -20,8 +20,8 @@ func each(t *testing.T, n int, f func(w *world)) {
 	}
 }
 
-// removedEverywhere reports whether all running nodes but one have told the
-// end of incarnation, once, and fails if one has told it twice.
+// removedEverywhere reports whether all running nodes but one have reported the
+// end of incarnation, once, and fails if one has reported it twice.
 func (w *world) removedEverywhere(incarnation addr.Incarnation, but *machine) bool {
 	all := true
 	for _, m := range w.machines {
@@ -30,7 +30,7 @@ func (w *world) removedEverywhere(incarnation addr.Incarnation, but *machine) bo
 		}
 		n := m.proc.count(EventRemoved, incarnation, w.start)
 		if n > 1 {
-			w.failf("machine %d told the end of %v %d times", m.index, incarnation, n)
+			w.failf("machine %d reported the end of %v %d times", m.index, incarnation, n)
 		}
 		all = all && n == 1
 	}
@@ -38,7 +38,7 @@ func (w *world) removedEverywhere(incarnation addr.Incarnation, but *machine) bo
 }
 
 // quiet fails if any incarnation was removed or reset since the given time, of the
-// lives in spare excepted.
+// incarnations in spare excepted.
 func (w *world) quiet(since time.Time, spare ...addr.Incarnation) {
 	w.t.Helper()
 	for _, m := range w.machines {
@@ -51,7 +51,7 @@ func (w *world) quiet(since time.Time, spare ...addr.Incarnation) {
 				spared = spared || l == e.Node.Incarnation
 			}
 			if e.at.After(since) && !spared && (e.Kind == EventRemoved || e.Kind == EventReset) {
-				w.failf("machine %d told %+v", m.index, e.Event)
+				w.failf("machine %d reported %+v", m.index, e.Event)
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func TestBlockedDatagramsRemoveOnce(t *testing.T) {
 		// It has lost all nodes, and may have reported so, once. No other has.
 		for _, o := range w.machines {
 			if l := o.proc.member.self; o != m && m.proc.count(EventRemoved, l, w.start) > 1 {
-				w.failf("the muted node told the end of %v more than once", l)
+				w.failf("the muted node reported the end of %v more than once", l)
 			}
 		}
 		m.proc.events = nil
@@ -157,12 +157,12 @@ func TestReturningNodeHarmsNobody(t *testing.T) {
 			w.isolate(m)
 			w.run(d)
 			w.heal()
-			for _, o := range w.machines { // its stale rumours are believed
+			for _, o := range w.machines { // its stale gossip is believed
 				for _, l := range sortedIncarnations(o.proc.member) {
 					o.proc.stepMember(Gossip{l, GossipDead})
 				}
 			}
-			w.until(5*time.Second, "everybody is back", w.whole)
+			w.until(5*time.Second, "every node is back", w.whole)
 			w.run(3 * time.Second)
 			for _, o := range w.machines {
 				if o == m {
@@ -170,7 +170,7 @@ func TestReturningNodeHarmsNobody(t *testing.T) {
 				}
 				for _, e := range o.proc.events {
 					if e.at.After(since) && e.Node.Incarnation != old && (e.Kind == EventRemoved || e.Kind == EventReset) {
-						w.failf("isolated %v: healthy machine %d told %+v", d, o.index, e.Event)
+						w.failf("isolated %v: healthy machine %d reported %+v", d, o.index, e.Event)
 					}
 				}
 			}
@@ -209,7 +209,7 @@ func TestStartMakesAllAware(t *testing.T) {
 		for _, m := range w.machines {
 			w.boot(m)
 		}
-		w.until(time.Second, "everybody knows everybody", w.whole)
+		w.until(time.Second, "every node knows every node", w.whole)
 	}
 }
 
@@ -233,19 +233,19 @@ func TestIdleClusterTicksWithItsHeartbeats(t *testing.T) {
 }
 
 // A silent node is known to all nodes as soon as the bounds allow, and so is one
-// that hears nothing and is heard by all.
-func TestSilenceIsToldAtItsBound(t *testing.T) {
-	t.Run("cut off", func(t *testing.T) { toldAtItsBound(t, (*world).isolate) })
-	t.Run("inbound cut", func(t *testing.T) { toldAtItsBound(t, (*world).cutInbound) })
-	t.Run("inbound cut, and only its session is heard", func(t *testing.T) {
-		toldAtItsBound(t, func(w *world, m *machine) {
+// to which nothing arrives and from which all arrives.
+func TestSilenceIsReportedAtItsBound(t *testing.T) {
+	t.Run("cut off", func(t *testing.T) { reportedAtItsBound(t, (*world).isolate) })
+	t.Run("inbound cut", func(t *testing.T) { reportedAtItsBound(t, (*world).cutInbound) })
+	t.Run("inbound cut, and only its session arrives", func(t *testing.T) {
+		reportedAtItsBound(t, func(w *world, m *machine) {
 			w.unacked = true
 			w.cutInbound(m)
 		})
 	})
 }
 
-func toldAtItsBound(t *testing.T, lose func(*world, *machine)) {
+func reportedAtItsBound(t *testing.T, lose func(*world, *machine)) {
 	for name, tm := range map[string]Timing{"fast": Fast(), "normal": Normal(), "calm": Calm()} {
 		for seed := uint64(1); seed <= 10; seed++ {
 			w := newWorld(t, seed, 7)
@@ -256,17 +256,17 @@ func toldAtItsBound(t *testing.T, lose func(*world, *machine)) {
 			old := m.proc.member.self
 			lose(w, m)
 			bound := tm.Silence + tm.Check + 20*time.Millisecond
-			took := w.until(bound+time.Second, "a loss is told", func() bool { return w.removedEverywhere(old, m) })
+			took := w.until(bound+time.Second, "a loss is reported", func() bool { return w.removedEverywhere(old, m) })
 			if took > bound {
-				w.failf("%s: a silent loss was told after %v, want %v", name, took, bound)
+				w.failf("%s: a silent loss was reported after %v, want %v", name, took, bound)
 			}
 		}
 	}
 }
 
-// TestAWordRemovesNobodyWhoIsReached tells the host all the time that nodes do not hear
+// TestAReportRemovesNoNodeThatIsReached reports to the host all the time that nodes receive nothing from
 // it which do.
-func TestAWordRemovesNobodyWhoIsReached(t *testing.T) {
+func TestAReportRemovesNoNodeThatIsReached(t *testing.T) {
 	each(t, 5, func(w *world) {
 		host := w.machines[0].proc
 		for range 100 {
@@ -280,41 +280,41 @@ func TestAWordRemovesNobodyWhoIsReached(t *testing.T) {
 	})
 }
 
-func TestCrashIsTold(t *testing.T) {
+func TestCrashIsReported(t *testing.T) {
 	each(t, 7, func(w *world) {
 		m := w.machines[4]
 		old := m.proc.member.self
 		w.crash(m)
-		if took := w.until(time.Second, "a crash is told", func() bool { return w.removedEverywhere(old, m) }); took > 250*time.Millisecond {
-			w.failf("a crash was told after %v, want 250ms", took)
+		if took := w.until(time.Second, "a crash is reported", func() bool { return w.removedEverywhere(old, m) }); took > 250*time.Millisecond {
+			w.failf("a crash was reported after %v, want 250ms", took)
 		}
 		w.quiet(w.start, old)
 	})
 }
 
-func TestSilentLossIsTold(t *testing.T) {
+func TestSilentLossIsReported(t *testing.T) {
 	each(t, 7, func(w *world) {
 		m := w.machines[4]
 		old := m.proc.member.self
 		w.isolate(m)
-		if took := w.until(3*time.Second, "a loss is told", func() bool { return w.removedEverywhere(old, m) }); took > 2*time.Second {
-			w.failf("a silent loss was told after %v, want 2s", took)
+		if took := w.until(3*time.Second, "a loss is reported", func() bool { return w.removedEverywhere(old, m) }); took > 2*time.Second {
+			w.failf("a silent loss was reported after %v, want 2s", took)
 		}
 	})
 }
 
-func TestHostLossIsToldAndTheRestGoesOn(t *testing.T) {
+func TestHostLossIsReportedAndTheRestGoesOn(t *testing.T) {
 	each(t, 5, func(w *world) {
 		h := w.machines[0]
 		old, since := h.proc.member.self, w.now
 		w.crash(h)
-		w.until(time.Second, "the loss of the host is told", func() bool { return w.removedEverywhere(old, h) })
+		w.until(time.Second, "the loss of the host is reported", func() bool { return w.removedEverywhere(old, h) })
 		w.run(time.Minute)
 		w.quiet(since, old)
 		victim := w.machines[2]
 		gone := victim.proc.member.self
 		w.crash(victim)
-		w.until(4*time.Second, "a crash is told without a host", func() bool { return w.removedEverywhere(gone, victim) })
+		w.until(4*time.Second, "a crash is reported without a host", func() bool { return w.removedEverywhere(gone, victim) })
 		w.boot(h)
 		w.boot(victim)
 		w.until(w.tm.Grace+2*time.Second, "the host is back", w.whole)
@@ -340,7 +340,7 @@ func TestShortPausesChangeNothing(t *testing.T) {
 		w.run(13 * time.Second)
 		w.quiet(since)
 		if !w.whole() {
-			w.failf("not whole after everybody stood still")
+			w.failf("not whole after every node stood still")
 		}
 	})
 }
@@ -352,7 +352,7 @@ func TestPausedHostTakesANewIncarnationAndOthersKeepTheirs(t *testing.T) {
 		w.pause(h, 6*time.Second)
 		w.run(5900 * time.Millisecond)
 		if !w.removedEverywhere(old, h) {
-			w.failf("a host that stood still for 6s was not told to be lost")
+			w.failf("a host that stood still for 6s was not reported as lost")
 		}
 		w.until(5*time.Second, "whole after the host's pause", w.whole)
 		for _, m := range w.machines[1:] {
@@ -434,14 +434,14 @@ func TestTwoHosts(t *testing.T) {
 	first := w.machines[0].proc
 	p := w.boot(second)
 	w.run(50 * time.Millisecond)
-	sight := func(of *proc) HostSeen {
+	seenBy := func(of *proc) HostSeen {
 		return HostSeen{UUID: of.at.uuid, Epoch: of.epoch, Term: of.host.Term(), Serving: of.host.Serving(), Where: "there"}
 	}
-	toFirst, toSecond := sight(p), sight(first)
+	toFirst, toSecond := seenBy(p), seenBy(first)
 	first.stepHost(toFirst)
 	p.stepHost(toSecond)
 	if p.ended == "" {
-		t.Error("a host that serves nobody did not step down before one that does")
+		t.Error("a host that serves no node did not step down before one that does")
 	}
 	if first.ended != "" {
 		t.Errorf("the first host stepped down: %s", first.ended)
@@ -462,8 +462,8 @@ func TestTwoHostsOfOneState(t *testing.T) {
 		first := w.machines[0].proc
 		self, term := first.host.self, first.host.Term()
 		first.stepHost(HostSeen{UUID: self.UUID, Epoch: self.Epoch + 1, Term: term + 1, Serving: served, Where: "a copy"})
-		if gaveWay := first.ended != ""; gaveWay != served {
-			t.Errorf("a copy that serves %v: the first host gave way %v", served, gaveWay)
+		if steppedDown := first.ended != ""; steppedDown != served {
+			t.Errorf("a copy that serves %v: the first host stepped down %v", served, steppedDown)
 		}
 		w.crash(w.machines[0])
 		second := w.boot(w.machines[0])
@@ -471,8 +471,8 @@ func TestTwoHostsOfOneState(t *testing.T) {
 			w.until(5*time.Second, "the copy serves", second.host.Serving)
 		}
 		second.stepHost(HostSeen{UUID: self.UUID, Epoch: self.Epoch, Term: term, Serving: true, Where: "the first"})
-		if gaveWay := second.ended != ""; gaveWay == served {
-			t.Errorf("a copy that serves %v gave way %v", served, gaveWay)
+		if steppedDown := second.ended != ""; steppedDown == served {
+			t.Errorf("a copy that serves %v stepped down %v", served, steppedDown)
 		}
 	}
 }

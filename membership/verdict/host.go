@@ -38,7 +38,7 @@ type Host struct {
 	grace    time.Time // its end
 	renewing bool      // the next term is being written
 	served   bool      // a node joined or resumed in this term
-	lost     bool      // lives were granted that the table does not have: newcomers wait for the grace
+	lost     bool      // incarnations were granted that the table does not have: newcomers wait for the grace
 	stopped  bool      // stepped down or left
 
 	out out
@@ -61,10 +61,10 @@ type hostNode struct {
 	phase phase
 	shown bool // this incarnation was sent to members
 
-	session SessionID
-	up      bool      // session is open
-	heard   time.Time // last sign of life
-	gone    time.Time // since when it has no session
+	session  SessionID
+	up       bool      // session is open
+	lastSeen time.Time // last sign of life
+	gone     time.Time // since when it has no session
 
 	check   *check
 	checked time.Time // when a check last ended well
@@ -98,7 +98,7 @@ type check struct {
 	nonce    uint64
 	deadline time.Time
 	asked    []addr.NodeID // only their answers count
-	unheard  bool          // it reports that it does not hear us: that we hear it counts for nothing
+	losesAll bool          // it reports that nothing of ours arrives there: its signs of life count for nothing
 }
 
 // An ending is a removed incarnation whose ID is in quarantine.
@@ -107,7 +107,7 @@ type ending struct {
 	reason      Reason
 	since       time.Time
 	sent        time.Time                       // last delivery to those in pending
-	pending     map[addr.NodeID]addr.Generation // lives that have not acknowledged yet
+	pending     map[addr.NodeID]addr.Generation // incarnations that have not acknowledged yet
 }
 
 // NewHost returns the host of a cluster. Leases that were active wait, for the
@@ -158,7 +158,7 @@ func NewHost(cfg HostConfig, now time.Time) (*Host, error) {
 func (h *Host) reload(now time.Time, l *Lease) {
 	switch l.State {
 	case LeaseActive:
-		n := &hostNode{lease: l, phase: unclaimed, shown: true, heard: now, gone: now}
+		n := &hostNode{lease: l, phase: unclaimed, shown: true, lastSeen: now, gone: now}
 		n.node = Node{Incarnation: l.Incarnation(), Identity: Identity{UUID: l.UUID, Epoch: l.Epoch}, State: Suspect, Since: l.Since}
 		h.nodes = append(h.nodes, n)
 	case LeaseQuarantine:
@@ -199,7 +199,7 @@ func (h *Host) Step(now time.Time, in HostInput) []Action {
 		}
 	case LossReport:
 		if n := h.living(in.Incarnation); n != nil && n.id() != addr.Host && !h.stopped {
-			h.hears(now, n, LinkSilent)
+			h.takeHostReport(now, n, LinkSilent)
 		}
 	}
 	h.sendChanges(now)
@@ -221,7 +221,7 @@ func (h *Host) receive(now time.Time, s SessionID, m Message) {
 	if n == nil || h.stopped {
 		return // an incarnation that ended, or a stranger
 	}
-	n.heard = now
+	n.lastSeen = now
 	if n.phase != live {
 		return
 	}
@@ -303,7 +303,7 @@ func (h *Host) stoodStill(now time.Time, by time.Duration) {
 	}
 	h.note("this process stood still for %v; no node is judged by that time", by.Round(time.Millisecond))
 	for _, n := range h.nodes {
-		n.heard = now
+		n.lastSeen = now
 		n.complaints = nil
 		if !n.redial.IsZero() {
 			h.startRedial(now, n, n.why)
@@ -445,7 +445,7 @@ func (h *Host) Asked(l addr.Incarnation, nonce uint64) bool {
 // Speaks reports whether an incarnation is bound to the session.
 func (h *Host) Speaks(s SessionID) bool { return h.sessions[s] != nil }
 
-// Pending returns how many members have not said yet that they have dealt with the
+// Pending returns how many members have not acknowledged yet that they have dealt with the
 // end of l; while that is being written, one at least.
 func (h *Host) Pending(l addr.Incarnation) int {
 	if n := h.find(l.Node); n != nil && n.node.Incarnation == l {

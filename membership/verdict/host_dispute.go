@@ -14,7 +14,7 @@ import (
 // every two incarnations of which one has announced the other's end, one must begin anew.
 //
 // The host believes such a report only about such a time. At any other time, and
-// about lives that began after it, a member that reports that it announced
+// about incarnations that began after it, a member that reports that it announced
 // another's end is the one to begin anew, so that no member can have another one
 // removed by false reports.
 
@@ -26,7 +26,7 @@ const maxLiars = 2
 // started, or while its process stood still. The zero outage is none.
 type outage struct {
 	until   time.Time                 // reports of members about it count until then
-	known   map[addr.Incarnation]bool // lives that began before
+	known   map[addr.Incarnation]bool // incarnations that began before
 	stalled bool                      // the members may rightly hold that the host's own incarnation is over
 
 	over      map[addr.Incarnation]bool // of known: announced the end of the host's incarnation
@@ -67,7 +67,7 @@ func (o *outage) hostIsOver() bool {
 	return o.stalled && len(o.over) >= min(maxLiars+1, len(o.known)) && 2*len(o.over) > len(o.known)
 }
 
-// many reports whether so many of all say the same that they are believed: more
+// many reports whether so many of all report the same that they are believed: more
 // than can lie together, and most of all, or so many that most of them are honest.
 func many(count, all int) bool {
 	return count > maxLiars && (2*count > all || count > 2*maxLiars)
@@ -99,7 +99,7 @@ func compareIncarnations(a, b addr.Incarnation) int {
 	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Generation, b.Generation))
 }
 
-// decide ends lives until no dispute is left. Every member had one silence bound to
+// decide ends incarnations until no dispute is left. Every member had one silence bound to
 // report.
 func (h *Host) decide(now time.Time) {
 	h.settle = time.Time{}

@@ -135,12 +135,12 @@ func (h *Host) resume(now time.Time, s SessionID, m Resume) {
 // applications. If we stood still, and most of those that lived then agree, they
 // are right, and we take a new incarnation. Otherwise this member has to begin anew.
 func (h *Host) resumeDoubted(now time.Time, s SessionID, n *hostNode) {
-	n.heard = now // its own process speaks
+	n.lastSeen = now // its own process speaks
 	if h.renewing || h.outage.hostOver(now, n.node.Incarnation, h.t.Silence) {
 		if h.outage.hostIsOver() {
 			h.renew(h.term + 1)
 		}
-		h.refuse(s, RefusedBusy, "the host hears which other members hold that its incarnation is over")
+		h.refuse(s, RefusedBusy, "the host collects which other members hold that its incarnation is over")
 		return
 	}
 	h.refuse(s, RefusedFenced, fmt.Sprintf("you hold that incarnation %v is over, and it is not", h.self.Incarnation))
@@ -234,7 +234,7 @@ func (h *Host) uncontested(n *hostNode) {
 		w.join.Name(), here, w.session, n.node.Incarnation, there)
 }
 
-// grant leases an ID. Nothing is said before it is on disk.
+// grant leases an ID. Nothing is sent before it is on disk.
 func (h *Host) grant(now time.Time, p *petition) {
 	m := p.join
 	if h.awaitsClaims(now, m) {
@@ -249,7 +249,7 @@ func (h *Host) grant(now time.Time, p *petition) {
 		h.refuse(p.session, RefusedFull, err.Error())
 		return
 	}
-	n := &hostNode{lease: l, phase: granting, node: m.Identity.node(l.Incarnation()), heard: now}
+	n := &hostNode{lease: l, phase: granting, node: m.Identity.node(l.Incarnation()), lastSeen: now}
 	n.node.Since, n.node.Labels, n.node.Until = now, m.Labels, m.Until
 	h.insert(n)
 	h.attach(n, p.session)
@@ -292,7 +292,7 @@ func (h *Host) nameTaken(s SessionID, self *hostNode, u addr.UUID, name string) 
 // meanwhile it announces nothing: the process asks again and gets the same incarnation,
 // or silence ends it.
 func (h *Host) granted(now time.Time, n *hostNode) {
-	n.phase, n.heard, h.served = live, now, true
+	n.phase, n.lastSeen, h.served = live, now, true
 	if n.up {
 		h.announce(n)
 		h.deliver(n)
@@ -314,7 +314,7 @@ func (h *Host) ungrant(now time.Time, n *hostNode, code Refusal, text string) {
 
 // adopt gives n the session s, on which its own process has spoken.
 func (h *Host) adopt(now time.Time, n *hostNode, s SessionID, id Identity, v Vouched) {
-	n.heard, n.redial, n.check = now, time.Time{}, nil
+	n.lastSeen, n.redial, n.check = now, time.Time{}, nil
 	h.attach(n, s)
 	if n.phase == granting {
 		return // granted delivers

@@ -55,7 +55,7 @@ func (h *Host) redialed(now time.Time, in Redialed) {
 	}
 	switch in.Outcome {
 	case RedialAlive:
-		n.redial, n.heard = time.Time{}, now
+		n.redial, n.lastSeen = time.Time{}, now
 	case RedialNewer:
 		h.remove(now, n, ReasonRestarted)
 	case RedialFailed:
@@ -76,13 +76,13 @@ func (h *Host) judge(now time.Time, n *hostNode) {
 		switch {
 		case n.waiting != nil:
 			h.remove(now, n, ReasonRestarted)
-		case now.Sub(n.heard) < h.t.Silence && !n.check.unheard:
+		case now.Sub(n.lastSeen) < h.t.Silence && !n.check.losesAll:
 			n.check, n.checked = nil, now // it has spoken meanwhile
 		default:
 			h.remove(now, n, ReasonSilent)
 		}
 	case n.check != nil:
-	case now.Sub(n.heard) >= h.t.Silence:
+	case now.Sub(n.lastSeen) >= h.t.Silence:
 		h.startCheck(now, n)
 	case h.cfg.Partial == PartialEvict:
 		h.judgePartial(now, n)
@@ -157,7 +157,7 @@ func (h *Host) report(now time.Time, from *hostNode, m Report) {
 		return
 	}
 	if n.id() == addr.Host {
-		h.hears(now, from, m.Evidence)
+		h.takeHostReport(now, from, m.Evidence)
 		return
 	}
 	if m.Evidence == LinkAlive {
@@ -182,21 +182,21 @@ func (h *Host) report(now time.Time, from *hostNode, m Report) {
 	}
 }
 
-// hears takes the report of n about its link to the host. A node that does not hear the
-// host counts as silent even if it sends, unless another node reaches it within the
-// time of a check or it hears us again: a network that is cut in one direction
+// takeHostReport takes the report of n about its link to the host. A node to which nothing of the
+// host arrives counts as silent even if it sends, unless another node reaches it within the
+// time of a check or it receives us again: a network that is cut in one direction
 // would otherwise keep it alive until it gives the host up.
-func (h *Host) hears(now time.Time, n *hostNode, e Evidence) {
+func (h *Host) takeHostReport(now time.Time, n *hostNode, e Evidence) {
 	switch {
-	case e == LinkAlive && n.check != nil && n.check.unheard:
+	case e == LinkAlive && n.check != nil && n.check.losesAll:
 		n.check, n.checked = nil, now
-	case e != LinkSilent || !n.redial.IsZero() || n.check != nil && n.check.unheard:
+	case e != LinkSilent || !n.redial.IsZero() || n.check != nil && n.check.losesAll:
 	case n.check == nil && now.Sub(n.checked) <= h.t.Silence/2: // one look per half bound, as in report
 	default:
 		if n.check == nil {
 			h.startCheck(now, n)
 		}
-		n.check.unheard = true
+		n.check.losesAll = true
 		if until := now.Add(h.t.Check); until.Before(n.check.deadline) {
 			n.check.deadline = until
 		}
@@ -232,7 +232,7 @@ func (h *Host) startCheck(now time.Time, n *hostNode) {
 func (h *Host) checkUntil(now time.Time, n *hostNode) time.Time {
 	until := now.Add(h.t.Check)
 	if n.waiting == nil {
-		until = later(until, n.heard.Add(h.t.Silence+h.t.Check))
+		until = later(until, n.lastSeen.Add(h.t.Silence+h.t.Check))
 	}
 	return until
 }
@@ -242,7 +242,7 @@ func (h *Host) checkUntil(now time.Time, n *hostNode) time.Time {
 func (h *Host) able(now time.Time, n *hostNode) []*hostNode {
 	var able []*hostNode
 	for _, o := range h.nodes[1:] {
-		if o != n && o.phase == live && o.up && o.check == nil && now.Sub(o.heard) <= h.t.Silence {
+		if o != n && o.phase == live && o.up && o.check == nil && now.Sub(o.lastSeen) <= h.t.Silence {
 			able = append(able, o)
 		}
 	}
@@ -258,7 +258,7 @@ func (h *Host) checkResult(now time.Time, from *hostNode, m CheckResult) {
 	if !slices.Contains(n.check.asked, from.id()) {
 		return
 	}
-	n.check, n.heard, n.checked = nil, now, now
+	n.check, n.lastSeen, n.checked = nil, now, now
 	h.uncontested(n)
 }
 
@@ -312,7 +312,7 @@ func (h *Host) end(now time.Time, n *hostNode, why Reason) *ending {
 	return e
 }
 
-// ack removes a member from those that owe an acknowledgement.
+// ack removes a member from those whose acknowledgement is pending.
 func (h *Host) ack(from *hostNode, m Ack) {
 	if e := h.ended[m.Incarnation.Node]; e != nil && e.incarnation == m.Incarnation {
 		delete(e.pending, from.id())

@@ -11,7 +11,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A bench drives one Host by hand, with a disk that answers when told to.
+// A bench drives one Host by hand, with a disk that answers when asked to.
 type bench struct {
 	t   *testing.T
 	now time.Time
@@ -219,7 +219,7 @@ func TestRestartedHostKeepsResumedIncarnationsAndRemovesOthers(t *testing.T) {
 	}
 	out = b.wait(b.h.t.Grace+time.Second, 1, 4)
 	if r, ok := sent[RemovedIncarnation](out, 1); !ok || r.Incarnation != (addr.Incarnation{Node: 2, Generation: 7}) {
-		t.Errorf("an incarnation that nobody resumed is still there after the grace period: %+v", r)
+		t.Errorf("an incarnation that no node resumed is still there after the grace period: %+v", r)
 	}
 	if b.h.living(addr.Incarnation{Node: 1, Generation: 4}) == nil {
 		t.Error("the resumed incarnation is gone")
@@ -252,7 +252,7 @@ func TestOneReporterCannotRemoveALivingNode(t *testing.T) {
 			t.Fatalf("evidence %d of one reporter removed a living node", e)
 		}
 		if e == EndAnnounced && b.h.find(2) != nil {
-			t.Error("who alone told another's end keeps its incarnation")
+			t.Error("the only node that reported another's end keeps its incarnation")
 		}
 	}
 }
@@ -299,7 +299,7 @@ func TestForgedCheckResultDoesNotCount(t *testing.T) {
 	b.in(7, CheckResult{Nonce: c.Nonce, Target: victim, Reached: true})
 	out = b.wait(b.h.t.Check+moment, 2)
 	if r, ok := sent[RemovedIncarnation](out, 2); !ok || r.Reason != ReasonSilent {
-		t.Errorf("a silent node that nobody reached: %+v, want it removed", out)
+		t.Errorf("a silent node that no node reached: %+v, want it removed", out)
 	}
 }
 
@@ -445,14 +445,14 @@ func TestQuarantineOutlastsAcknowledgements(t *testing.T) {
 	m.Previous = incarnation
 	b.in(2, m)
 	if g, _ := sent[Grant](b.sync(), 2); g.Incarnation.Node == incarnation.Node {
-		t.Error("everybody acknowledged, and the ID was given away before its quarantine was over")
+		t.Error("every node acknowledged, and the ID was given away before its quarantine was over")
 	}
 	if back := b.join(1, 3); back != (addr.Incarnation{Node: incarnation.Node, Generation: incarnation.Generation + 1}) {
 		t.Errorf("its own node came back as %v, want the next generation of %v", back, incarnation)
 	}
 }
 
-func TestOnlyWhoWasAskedCounts(t *testing.T) {
+func TestOnlyNodesThatWereAskedCount(t *testing.T) {
 	b := newBench(t)
 	victim := b.join(1, 1)
 	var others []SessionID
@@ -474,11 +474,11 @@ func TestOnlyWhoWasAskedCounts(t *testing.T) {
 		t.Errorf("%d others were asked, want %d", asked, maxAsked)
 	}
 	if b.h.living(victim).check == nil {
-		t.Error("somebody who was not asked ended a check")
+		t.Error("a node that was not asked ended a check")
 	}
 }
 
-func TestRestartIsToldBeforeTheNextIncarnation(t *testing.T) {
+func TestRestartIsReportedBeforeTheNextIncarnation(t *testing.T) {
 	ways := map[string]func(b *bench) []Action{
 		"the older process does not answer": func(b *bench) []Action { return b.wait(b.h.t.Check + moment) },
 		"its session ends":                  func(b *bench) []Action { return b.step(Down{1, DownEnded}) },
@@ -572,7 +572,7 @@ func (b *bench) outage() {
 	b.step(Tick{})
 }
 
-func TestOneOfTwoThatToldEachOthersEndStays(t *testing.T) {
+func TestOneOfTwoThatReportedEachOthersEndStays(t *testing.T) {
 	b := newBench(t)
 	first, second := b.join(1, 1), b.join(2, 2)
 	b.outage()
@@ -634,7 +634,7 @@ func TestNobodyIsRemovedByFew(t *testing.T) {
 }
 
 // TestFewCannotEndTheHostsIncarnation: in a time in which members may rightly hold that
-// the host's incarnation is over, one of many that says so begins anew itself.
+// the host's incarnation is over, one of many that reports it begins anew itself.
 func TestFewCannotEndTheHostsIncarnation(t *testing.T) {
 	for claims, want := range map[int]uint64{2: 3, 3: 4} {
 		b := newBench(t)
@@ -653,7 +653,7 @@ func TestFewCannotEndTheHostsIncarnation(t *testing.T) {
 			b.wait(b.h.t.Silence/3, 3, 4, 5)
 		}
 		if got := b.h.Term(); got != want {
-			t.Errorf("after %d of 5 have told the end of the host's incarnation: term %d, want %d", claims, got, want)
+			t.Errorf("after %d of 5 have reported the end of the host's incarnation: term %d, want %d", claims, got, want)
 		}
 	}
 }
@@ -676,7 +676,7 @@ func TestAnOutageEndsTheHostsIncarnationOnce(t *testing.T) {
 		}
 	}
 	if got := b.h.Term(); got != 4 {
-		t.Errorf("after all have told the end of the host's incarnation, and of the next one: term %d, want 4", got)
+		t.Errorf("after all have reported the end of the host's incarnation, and of the next one: term %d, want 4", got)
 	}
 }
 
@@ -737,7 +737,7 @@ func TestAnOperatorEndsAnIncarnation(t *testing.T) {
 	out := b.sync()
 	for _, s := range []SessionID{1, 2, LocalSession} {
 		if r, ok := sent[RemovedIncarnation](out, s); !ok || r.Incarnation != incarnation || r.Reason != ReasonBanned {
-			t.Errorf("session %d hears %+v, want the end of %v", s, r, incarnation)
+			t.Errorf("session %d receives %+v, want the end of %v", s, r, incarnation)
 		}
 	}
 	if b.h.living(other) == nil {
@@ -748,7 +748,7 @@ func TestAnOperatorEndsAnIncarnation(t *testing.T) {
 	}
 }
 
-func TestTableTellsWhyAnIncarnationEnded(t *testing.T) {
+func TestTableHasTheReasonWhyAnIncarnationEnded(t *testing.T) {
 	b := newBench(t)
 	b.join(1, 1)
 	gone := b.join(2, 2)
@@ -757,7 +757,7 @@ func TestTableTellsWhyAnIncarnationEnded(t *testing.T) {
 	tab, _ := sent[Table](b.in(1, Sync{}), 1)
 	i := slices.IndexFunc(tab.Entries, func(e Entry) bool { return e.Node.Incarnation == gone })
 	if i < 0 || tab.Entries[i].Node.State != Removed || tab.Entries[i].Reason != ReasonLeft {
-		t.Errorf("the table says %+v, want that %v left", tab.Entries, gone)
+		t.Errorf("the table has %+v, want that %v left", tab.Entries, gone)
 	}
 }
 
@@ -767,7 +767,7 @@ func TestARenewedTermComesWithItsLease(t *testing.T) {
 	b.h.renew(b.h.term + 1)
 	g, ok := sent[Grant](b.sync(), 1)
 	if !ok || g.Term != 4 || g.Incarnation != incarnation || g.UUID != uuid(1) || g.Epoch != 10 || g.Name != "n1" {
-		t.Errorf("after the host took term 4: %+v, want a grant of %v with all that its lease says", b.out, incarnation)
+		t.Errorf("after the host took term 4: %+v, want a grant of %v with all that its lease has", b.out, incarnation)
 	}
 }
 

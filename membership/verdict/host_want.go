@@ -12,7 +12,7 @@ func errNoID(id addr.NodeID) error {
 	return fmt.Errorf("node-id %d: want 1 to %d", id, addr.FirstReserved-1)
 }
 
-// refusesID says why the host does not give a node the one ID that it wants; code 0: it
+// refusesID returns why the host does not give a node the one ID that it wants; code 0: it
 // does, or the node takes any. That decides before the join has any effect.
 //
 // To want an ID gives a node no more than a newcomer has of a free one: a node has one ID

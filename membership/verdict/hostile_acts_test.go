@@ -29,7 +29,7 @@ func (r *hostileRun) perform(a act) {
 	}
 }
 
-// victim returns the honest member that an act is about; of everybody, one.
+// victim returns the honest member that an act is about; of all, one.
 func (r *hostileRun) victim(a act) *machine {
 	i := a.whom
 	if i < 0 {
@@ -107,9 +107,9 @@ func (r *hostileRun) uncut(a, b *machine) {
 	delete(r.w.cuts, [2]int{b.index, a.index})
 }
 
-// say sends m from the hostile machine h, as its shell may: on the newest of
+// send sends m from the hostile machine h, as its shell may: on the newest of
 // its sessions, signed with its own key, with leases of its own.
-func (r *hostileRun) say(h *machine, m Message) {
+func (r *hostileRun) send(h *machine, m Message) {
 	if h.proc == nil || h.proc.paused {
 		return
 	}
@@ -175,24 +175,24 @@ func (r *hostileRun) speak(h *machine, a act, rng *rand.Rand) {
 		r.repeat(h, a.long, 60*time.Millisecond, func() { r.answer(h, rng) })
 	case acksAll:
 		for _, l := range r.incarnations {
-			r.say(h, Ack{l})
+			r.send(h, Ack{l})
 		}
 	case leavesOthers:
 		for _, l := range r.about(a) {
-			r.say(h, Leave{l})
+			r.send(h, Leave{l})
 		}
 	case pingsWildly:
 		for range 5 {
-			r.say(h, Ping{Incarnation: pick(rng, r.incarnations), Nonce: rng.Uint64(), Version: rng.Uint64()})
+			r.send(h, Ping{Incarnation: pick(rng, r.incarnations), Nonce: rng.Uint64(), Version: rng.Uint64()})
 		}
 	case syncs:
 		for range 20 {
-			r.say(h, Sync{})
+			r.send(h, Sync{})
 		}
 	case joins, resumes, saysHostOver, secondSession, replays:
 		r.claim(h, a, rng)
-	case spreadsRumours, keepsRumouring:
-		r.rumours(a, rng)
+	case spreadsFalseGossip, keepsFalseGossip:
+		r.falseGossip(a, rng)
 	case answersNone:
 		w.muted[h.index] = true
 		w.after(a.long, func() { delete(w.muted, h.index) })
@@ -255,7 +255,7 @@ func (r *hostileRun) hostEpoch() uint64 {
 	return r.host.proc.epoch
 }
 
-// accuse reports lives to the host.
+// accuse reports incarnations to the host.
 func (r *hostileRun) accuse(h *machine, a act, rng *rand.Rand) {
 	incarnations, evidence := r.about(a), []Evidence{EndAnnounced}
 	switch a.do {
@@ -270,7 +270,7 @@ func (r *hostileRun) accuse(h *machine, a act, rng *rand.Rand) {
 	}
 	for _, l := range incarnations {
 		for _, e := range evidence {
-			r.say(h, Report{About: l, Evidence: e})
+			r.send(h, Report{About: l, Evidence: e})
 		}
 	}
 }
@@ -288,8 +288,8 @@ func (r *hostileRun) hostGeneration() addr.Generation {
 func (r *hostileRun) answer(h *machine, rng *rand.Rand) {
 	reached := rng.IntN(4) > 0
 	for _, c := range r.checks {
-		r.say(h, CheckResult{Nonce: c.Nonce, Target: c.Incarnation, Reached: reached})
-		r.say(h, CheckResult{Nonce: c.Nonce + 1 + rng.Uint64N(3), Target: pick(rng, r.incarnations), Reached: reached})
+		r.send(h, CheckResult{Nonce: c.Nonce, Target: c.Incarnation, Reached: reached})
+		r.send(h, CheckResult{Nonce: c.Nonce + 1 + rng.Uint64N(3), Target: pick(rng, r.incarnations), Reached: reached})
 	}
 }
 
@@ -310,8 +310,8 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 	switch {
 	case a.do == replays:
 		for range 6 {
-			if m := pick(rng, r.said[h]); m != nil {
-				r.say(h, m)
+			if m := pick(rng, r.sent[h]); m != nil {
+				r.send(h, m)
 			}
 		}
 	case a.do == joins, a.do == secondSession && rng.IntN(2) == 0:
@@ -319,12 +319,12 @@ func (r *hostileRun) claim(h *machine, a act, rng *rand.Rand) {
 		if rng.IntN(2) == 0 {
 			m.Previous, m.Term = addr.Incarnation{}, 0
 		}
-		r.say(h, m)
+		r.send(h, m)
 	default:
 		if a.do == saysHostOver {
 			id.Epoch = h.proc.epoch
 		}
-		r.say(h, Resume{Identity: id, Incarnation: own, Term: term, HostOver: over})
+		r.send(h, Resume{Identity: id, Incarnation: own, Term: term, HostOver: over})
 	}
 }
 
@@ -363,21 +363,21 @@ func (r *hostileRun) connect(h *machine) {
 	}
 }
 
-// rumours makes honest members hear false gossip. The truth follows after a
+// falseGossip makes honest members receive false gossip. The truth follows after a
 // while; of gossip that is kept up, when it ends.
-func (r *hostileRun) rumours(a act, rng *rand.Rand) {
+func (r *hostileRun) falseGossip(a act, rng *rand.Rand) {
 	incarnations := r.about(a)
 	if rng.IntN(2) == 0 {
 		incarnations = append([]addr.Incarnation{{Node: addr.Host, Generation: r.hostGeneration()}}, incarnations...)
 	}
 	what := []GossipState{GossipDead, GossipDead, GossipSuspect, GossipAlive}[rng.IntN(4)]
 	again := time.Duration(0)
-	if a.do == keepsRumouring {
+	if a.do == keepsFalseGossip {
 		what, again = []GossipState{GossipDead, GossipAlive}[a.salt%2], 250*time.Millisecond
 	}
 	for _, m := range r.w.machines {
 		p := m.proc
-		if p == nil || p.paused || r.bad[m] || (a.do == spreadsRumours && rng.IntN(2) == 0) {
+		if p == nil || p.paused || r.bad[m] || (a.do == spreadsFalseGossip && rng.IntN(2) == 0) {
 			continue
 		}
 		for _, l := range incarnations {
@@ -392,7 +392,7 @@ func (r *hostileRun) rumours(a act, rng *rand.Rand) {
 	}
 }
 
-// truth makes p hear true gossip about an incarnation.
+// truth makes p receive true gossip about an incarnation.
 func (r *hostileRun) truth(p *proc, l addr.Incarnation) {
 	if s := r.w.pairs[pair{p, l}]; s != nil {
 		p.stepMember(Gossip{l, s.gossip})

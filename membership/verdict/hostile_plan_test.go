@@ -23,69 +23,69 @@ type plan struct {
 // the control run.
 type act struct {
 	at   time.Duration // since the cluster is whole
-	do   deed
+	do   actKind
 	who  int           // which hostile member; -1: all of them
 	whom int           // which honest member, counted around; -1: all
 	long time.Duration // of acts that last
 	salt uint64        // seeds all other random values
 }
 
-// A deed is the kind of an act.
-type deed uint8
+// An actKind is the kind of an act.
+type actKind uint8
 
 const (
 	// Faults of honest machines.
-	hostRestarts  deed = iota // crashes, and starts again after long
-	hostStalls                // stands still for long
-	crashes                   // a member crashes; starts again after long, unless that is 0
-	isIsolated                // a member is cut off from all others for long
-	pauses                    // a member stands still for long
-	loseEachOther             // two members lose their link for long
-	joinsAnew                 // a new machine starts
+	hostRestarts  actKind = iota // crashes, and starts again after long
+	hostStalls                   // stands still for long
+	crashes                      // a member crashes; starts again after long, unless that is 0
+	isIsolated                   // a member is cut off from all others for long
+	pauses                       // a member stands still for long
+	loseEachOther                // two members lose their link for long
+	joinsAnew                    // a new machine starts
 
 	// Acts of hostile members.
-	reportsOne     // all evidence about one
-	reportsAll     // one kind of evidence about all
-	endsOne        // EndAnnounced about one
-	endsAll        // EndAnnounced about all
-	answersChecks  // for long: whatever is checked is reached, or is not
-	acksAll        // removals that were never told
-	leavesOthers   // Leave of another incarnation
-	pingsWildly    // wild lives, nonces, versions
-	syncs          // a storm of Sync
-	joins          // Join again, with wild claims
-	resumes        // Resume again: own incarnations, old and new
-	saysHostOver   // Resume with the end of the host's incarnation
-	spreadsRumours // false gossip, taken back after a while
-	keepsRumouring // the same for long
-	answersNone    // no packet of the data path is answered for long
-	keepsBack      // sends no Ack, CheckResult or Report for long
-	replays        // its earlier messages
-	secondSession  // a session beside that of its member
-	reportsLoss    // asymmetric loss: that it does not hear the host
-	losesSome      // its links to one honest member, or to half of them, for long
-	baits          // both: some give it up while there is no host, and it gives up none
-	startsAnew     // its process: a new epoch
-	reconnects     // ends its session
-	deeds
+	reportsOne         // all evidence about one
+	reportsAll         // one kind of evidence about all
+	endsOne            // EndAnnounced about one
+	endsAll            // EndAnnounced about all
+	answersChecks      // for long: whatever is checked is reached, or is not
+	acksAll            // removals that were never reported
+	leavesOthers       // Leave of another incarnation
+	pingsWildly        // wild incarnations, nonces, versions
+	syncs              // a storm of Sync
+	joins              // Join again, with wild claims
+	resumes            // Resume again: own incarnations, old and new
+	saysHostOver       // Resume with the end of the host's incarnation
+	spreadsFalseGossip // false gossip, taken back after a while
+	keepsFalseGossip   // the same for long
+	answersNone        // no packet of the data path is answered for long
+	keepsBack          // sends no Ack, CheckResult or Report for long
+	replays            // its earlier messages
+	secondSession      // a session beside that of its member
+	reportsLoss        // asymmetric loss: that it receives nothing from the host
+	losesSome          // its links to one honest member, or to half of them, for long
+	baits              // both: some give it up while there is no host, and it gives up none
+	startsAnew         // its process: a new epoch
+	reconnects         // ends its session
+	actKinds
 )
 
-var deedNames = [deeds]string{"host restarts", "host stalls", "crashes", "is isolated", "pauses", "lose each other", "joins anew",
-	"reports one", "reports all", "tells end of one", "tells end of all", "answers checks", "acks all", "leaves others", "pings wildly", "syncs",
-	"joins", "resumes", "says host over", "spreads rumours", "keeps rumouring", "answers none", "keeps back", "replays",
+var actNames = [actKinds]string{"host restarts", "host stalls", "crashes", "is isolated", "pauses", "lose each other", "joins anew",
+	"reports one", "reports all", "reports end of one", "reports end of all", "answers checks", "acks all", "leaves others", "pings wildly", "syncs",
+	"joins", "resumes", "claims host over", "spreads false gossip", "keeps false gossip", "answers none", "keeps back", "replays",
 	"second session", "reports loss", "loses some", "baits", "starts anew", "reconnects"}
 
-func (d deed) hostile() bool { return d >= reportsOne }
+func (d actKind) hostile() bool { return d >= reportsOne }
 
 func (a act) String() string {
-	s := fmt.Sprintf("%8v %s", a.at, deedNames[a.do])
+	s := fmt.Sprintf("%8v %s", a.at, actNames[a.do])
 	if a.do.hostile() {
 		s += fmt.Sprintf(" who=%d", a.who)
 	}
 	return s + fmt.Sprintf(" whom=%d long=%v salt=%d", a.whom, a.long, a.salt)
 }
 
-// String tells the whole plan, one act a line.
+// String returns the whole plan, one act a line.
 func (p plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "VERDICT_SEED=%d: a host, %d honest and %d hostile members, partial policy %d\n", p.seed, p.honest, p.hostile, p.partial)
@@ -133,7 +133,7 @@ func (p *plan) slot(rng *rand.Rand, at time.Duration) time.Duration {
 	victim := rng.IntN(p.honest)
 	f := p.fault(rng, at, victim)
 	for range 3 + rng.IntN(12) {
-		p.acts = append(p.acts, p.word(rng, at, f, victim))
+		p.acts = append(p.acts, p.nearFault(rng, at, f, victim))
 	}
 	return at + f + 5*time.Second
 }
@@ -142,7 +142,7 @@ func (p *plan) slot(rng *rand.Rand, at time.Duration) time.Duration {
 // well below the bounds of detection or well beyond them: a removal near a bound
 // does not show its cause.
 func (p *plan) fault(rng *rand.Rand, at time.Duration, victim int) time.Duration {
-	add := func(d deed, long time.Duration) time.Duration {
+	add := func(d actKind, long time.Duration) time.Duration {
 		p.acts = append(p.acts, act{at: at, do: d, whom: victim, long: long, salt: rng.Uint64()})
 		return long
 	}
@@ -177,10 +177,10 @@ func (p *plan) fault(rng *rand.Rand, at time.Duration, victim int) time.Duration
 	}
 }
 
-// word returns something that a hostile member says or does around a fault
+// nearFault returns something that a hostile member sends or does around a fault
 // that began at at and lasts for long: mostly soon after its end.
-func (p *plan) word(rng *rand.Rand, at, long time.Duration, victim int) act {
-	a := act{do: reportsOne + deed(rng.IntN(int(deeds-reportsOne))), who: rng.IntN(p.hostile), whom: victim, salt: rng.Uint64()}
+func (p *plan) nearFault(rng *rand.Rand, at, long time.Duration, victim int) act {
+	a := act{do: reportsOne + actKind(rng.IntN(int(actKinds-reportsOne))), who: rng.IntN(p.hostile), whom: victim, salt: rng.Uint64()}
 	a.long = between(rng, 50*time.Millisecond, 3*time.Second)
 	switch rng.IntN(5) {
 	case 0:
@@ -216,10 +216,10 @@ func planOf(data []byte) plan {
 	data = data[3:]
 	for at := 500 * time.Millisecond; len(data) >= 8 && len(p.acts) < 64; data = data[8:] {
 		at += time.Duration(data[0]) * 10 * time.Millisecond
-		a := act{at: at, do: reportsOne + deed(data[1])%(deeds-reportsOne), who: int(data[2]>>4)%(p.hostile+1) - 1,
+		a := act{at: at, do: reportsOne + actKind(data[1])%(actKinds-reportsOne), who: int(data[2]>>4)%(p.hostile+1) - 1,
 			whom: int(data[2]&15)%(p.honest+1) - 1, long: time.Duration(data[3]) * 16 * time.Millisecond,
 			salt: uint64(binary.BigEndian.Uint32(data[4:]))}
-		if data[1] >= 240 && at < 20*time.Second { // a fault, then quiet enough for it to be told from the next
+		if data[1] >= 240 && at < 20*time.Second { // a fault, then quiet enough for it to be distinguished from the next
 			rng := rand.New(rand.NewPCG(a.salt, 4))
 			at += p.fault(rng, at, max(0, a.whom))
 			if data[1]&1 == 0 {

@@ -32,10 +32,10 @@ import (
 // Three harms are not the failure of a run. Each follows from the limits of the
 // machines' knowledge:
 //
-//   - An incarnation that told the end of another one, which lives, has to begin
-//     anew, or that one: it is its own word. A hostile member makes it say so by
+//   - An incarnation that reported the end of another one, which lives, has to begin
+//     anew, or that one: it is its own report. A hostile member makes it report so by
 //     not answering it while there is no host.
-//   - A host that is silent stays in the view of those that gossip tells that it
+//   - A host that is silent stays in the view of those that gossip reports that it
 //     lives: only the path to it may be lost.
 //   - Where fewer honest members are left than are believed, min(3, K) and a
 //     majority of K, the others can withhold their word.
@@ -61,7 +61,7 @@ type attackers struct {
 	bad          map[*machine]bool  // it is one of them
 	incarnations []addr.Incarnation // ever granted, to any member
 	own          map[*machine][]addr.Incarnation
-	said         map[*machine][]Message
+	sent         map[*machine][]Message
 	checks       []Check                // the newest of the host's
 	keeping      map[*machine]time.Time // keeps back Ack, CheckResult and Report until then
 }
@@ -81,14 +81,14 @@ type faultRecord struct {
 // A verdictRecord has the messages of members and their effects.
 type verdictRecord struct {
 	term       map[*proc]uint64
-	told       map[*proc]toldOf // since its incarnation began
+	reported   map[*proc]reportedEnd // since its incarnation began
 	complained map[addr.Incarnation]bool
 	known      map[addr.Incarnation]bool // when the last outage began
 	accusers   map[addr.Incarnation]map[addr.Incarnation]bool
 	claims     []claimed
 	decided    map[addr.Incarnation]bool // ended by the host
 	holder     map[addr.NodeID]*machine
-	baited     int // honest lives that ended because they had told the end of hostile ones only
+	baited     int // honest incarnations that ended because they had reported the end of hostile ones only
 }
 
 // A serviceRecord is how members are served.
@@ -100,13 +100,13 @@ type serviceRecord struct {
 	waits  map[*machine]time.Time // when it last did not wait for one
 }
 
-// A toldOf tells which end an honest member has announced without the host.
-type toldOf uint8
+// A reportedEnd is which end an honest member has announced without the host.
+type reportedEnd uint8
 
 const (
-	toldNone toldOf = iota
-	toldHostile
-	toldHonest // or that of the host
+	reportedNone reportedEnd = iota
+	reportedHostile
+	reportedHonest // or that of the host
 )
 
 // A claimed is a word of a member that the host's incarnation is over.
@@ -160,9 +160,9 @@ func newHostileRun(t testing.TB, p plan, trace bool) *hostileRun {
 	out := &findings{TB: t}
 	r := &hostileRun{w: newWorld(out, p.seed, p.honest+p.hostile), plan: p, out: out,
 		attackers: attackers{bad: make(map[*machine]bool), own: make(map[*machine][]addr.Incarnation),
-			said: make(map[*machine][]Message), keeping: make(map[*machine]time.Time)},
+			sent: make(map[*machine][]Message), keeping: make(map[*machine]time.Time)},
 		faultRecord: faultRecord{troubled: make(map[*machine]time.Time), isolated: make(map[*machine]bool)},
-		verdictRecord: verdictRecord{term: make(map[*proc]uint64), told: make(map[*proc]toldOf), complained: make(map[addr.Incarnation]bool),
+		verdictRecord: verdictRecord{term: make(map[*proc]uint64), reported: make(map[*proc]reportedEnd), complained: make(map[addr.Incarnation]bool),
 			known: make(map[addr.Incarnation]bool), accusers: make(map[addr.Incarnation]map[addr.Incarnation]bool),
 			decided: make(map[addr.Incarnation]bool), holder: make(map[addr.NodeID]*machine)},
 		serviceRecord: serviceRecord{seen: make(map[*proc]int), last: make(map[*machine]*proc),
@@ -207,8 +207,8 @@ func (r *hostileRun) drops(c *conn, side int, m Message) bool {
 			return true
 		}
 	}
-	if len(r.said[h]) < 64 {
-		r.said[h] = append(r.said[h], m)
+	if len(r.sent[h]) < 64 {
+		r.sent[h] = append(r.sent[h], m)
 	}
 	return false
 }
@@ -401,7 +401,7 @@ func TestHostileSchedules(t *testing.T) {
 	for i, p := range y.show {
 		showPlan(t, p, y.kinds[i])
 	}
-	line := fmt.Sprintf("hostile schedules: %d with %d acts from seed %d: honest members harmed %v; limits: a silent host counted in by gossip in %d, %d honest lives ended because they gave up a hostile one that did not answer, at most %d in one schedule",
+	line := fmt.Sprintf("hostile schedules: %d with %d acts from seed %d: honest members harmed %v; limits: a silent host counted in by gossip in %d, %d honest incarnations ended because they gave up a hostile one that did not answer, at most %d in one schedule",
 		n, y.acts, first, y.failed, y.hostHidden, y.baited, y.most)
 	if t.Log(line); len(y.failed) > 0 {
 		t.Error(line)

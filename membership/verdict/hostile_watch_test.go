@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// A breach says that an honest incarnation was harmed, or that a rule which
+// A breach is that an honest incarnation was harmed, or that a rule which
 // keeps it from harm was broken.
 type breach struct {
 	kind    breachKind
@@ -20,14 +20,14 @@ type breach struct {
 type breachKind string
 
 const (
-	wasRemoved      breachKind = "removed"      // an honest incarnation that answers was ended
-	wasReset        breachKind = "host reset"   // the host's incarnation was ended though it answers
-	wasToldOver     breachKind = "told over"    // an honest member told the end of an incarnation that answers
-	wasHidden       breachKind = "hidden"       // the end of an honest incarnation is not told in time
-	wasImpersonated breachKind = "impersonated" // an ID or UUID is another's
-	wasBlocked      breachKind = "blocked"      // an honest member is not served
-	rule            breachKind = "rule"         // a verdict that too few words stand behind
-	broken          breachKind = "broken"       // an invariant of every run, or a panic
+	wasRemoved      breachKind = "removed"       // an honest incarnation that answers was ended
+	wasReset        breachKind = "host reset"    // the host's incarnation was ended though it answers
+	wasReportedOver breachKind = "reported over" // an honest member reported the end of an incarnation that answers
+	wasHidden       breachKind = "hidden"        // the end of an honest incarnation is not reported in time
+	wasImpersonated breachKind = "impersonated"  // an ID or UUID is another's
+	wasBlocked      breachKind = "blocked"       // an honest member is not served
+	rule            breachKind = "rule"          // a verdict that too few words stand behind
+	broken          breachKind = "broken"        // an invariant of every run, or a panic
 )
 
 func (b breach) String() string {
@@ -35,9 +35,9 @@ func (b breach) String() string {
 }
 
 const (
-	blockBound = 3 * time.Second // for an honest member to be served by a host that answers
-	tellSlack  = 700 * time.Millisecond
-	aftermath  = 6 * time.Second // after a long fault, until its effects have ended
+	blockBound  = 3 * time.Second // for an honest member to be served by a host that answers
+	reportSlack = 700 * time.Millisecond
+	aftermath   = 6 * time.Second // after a long fault, until its effects have ended
 )
 
 // trouble notes that m is not there for so long: its removal then, or a while
@@ -84,7 +84,7 @@ func (r *hostileRun) noteKnown() {
 // tap sees each step of a Host.
 func (r *hostileRun) tap(p *proc, in HostInput, actions []Action) {
 	if got, ok := in.(Received); ok {
-		r.heard(p, got)
+		r.received(p, got)
 	}
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -122,8 +122,8 @@ func (r *hostileRun) speaker(p *proc, s SessionID) *proc {
 	return nil
 }
 
-// heard notes which messages of others reach the host.
-func (r *hostileRun) heard(p *proc, got Received) {
+// received notes which messages of others reach the host.
+func (r *hostileRun) received(p *proc, got Received) {
 	from := r.speaker(p, got.Session)
 	if from == nil {
 		return
@@ -158,10 +158,10 @@ func (r *hostileRun) ends(l Lease) {
 	if o == nil || r.bad[o.at] || o.dead || o.member.self != incarnation {
 		return // never granted, hostile, or over
 	}
-	if r.told[o] == toldHostile {
+	if r.reported[o] == reportedHostile {
 		r.baited++
 	}
-	if r.told[o] != toldNone || (r.w.partial == PartialEvict && r.complained[incarnation]) {
+	if r.reported[o] != reportedNone || (r.w.partial == PartialEvict && r.complained[incarnation]) {
 		return // its own word
 	}
 	if n := len(r.accusers[incarnation]); l.Reason == ReasonPartitioned && r.w.partial == PartialReset && !many(n, len(r.known)) {
@@ -230,32 +230,32 @@ func (r *hostileRun) scan(p *proc) {
 	for ; r.seen[p] < len(p.events); r.seen[p]++ {
 		switch e := p.events[r.seen[p]]; e.Kind {
 		case EventRemoved:
-			r.tellsEnd(p, e.Node.Incarnation)
+			r.reportsEnd(p, e.Node.Incarnation)
 		case EventReset:
 			l := e.Node.Incarnation
 			r.complained[l] = true // the incarnation's reports end with it
-			if !r.decided[l] && l.Node != addr.Host && r.told[p] == toldNone && !r.inTrouble(p.at) && !r.hostHidden {
+			if !r.decided[l] && l.Node != addr.Host && r.reported[p] == reportedNone && !r.inTrouble(p.at) && !r.hostHidden {
 				r.breach(wasRemoved, p.at, "incarnation %v answers and was reset: %s", l, e.Detail)
 			}
-			delete(r.told, p)
+			delete(r.reported, p)
 		}
 	}
 }
 
-// tellsEnd judges that an honest member told an end: if the host has not
+// reportsEnd judges that an honest member reported an end: if the host has not
 // decided it, it is the member's own word.
-func (r *hostileRun) tellsEnd(p *proc, l addr.Incarnation) {
+func (r *hostileRun) reportsEnd(p *proc, l addr.Incarnation) {
 	if l.Node == addr.Host {
 		h := r.host.proc
 		switch {
 		case h == nil || h.dead || addr.Generation(h.host.Term()) != l.Generation:
 			return // it is over
 		case !r.inTrouble(r.host) && !r.inTrouble(p.at):
-			r.breach(wasToldOver, p.at, "tells that the host's incarnation %v is over, which answers", l)
+			r.breach(wasReportedOver, p.at, "reports that the host's incarnation %v is over, which answers", l)
 		}
 		honest, all := r.left()
 		if r.inTrouble(p.at) || honest < max(min(3, all), all/2+1) {
-			r.told[p] = toldHonest // the honest are too few for the host to know better
+			r.reported[p] = reportedHonest // the honest are too few for the host to know better
 		}
 		return
 	}
@@ -263,11 +263,11 @@ func (r *hostileRun) tellsEnd(p *proc, l addr.Incarnation) {
 	if r.decided[l] || o == nil || !r.bad[o.at] && (o.dead || o.member.self != l) {
 		return
 	}
-	if r.told[p] = max(r.told[p], toldHostile); !r.bad[o.at] {
-		r.told[p] = toldHonest
+	if r.reported[p] = max(r.reported[p], reportedHostile); !r.bad[o.at] {
+		r.reported[p] = reportedHonest
 	}
 	if !r.bad[o.at] && !r.inTrouble(o.at) && !r.inTrouble(p.at) {
-		r.breach(wasToldOver, p.at, "tells that incarnation %v of machine %d is over, which answers", l, o.at.index)
+		r.breach(wasReportedOver, p.at, "reports that incarnation %v of machine %d is over, which answers", l, o.at.index)
 	}
 }
 
@@ -331,10 +331,10 @@ func (r *hostileRun) watchWaiting(m *machine) {
 	}
 }
 
-// watchHost finds out that the end of a host that does not answer is not told by
+// watchHost finds out that the end of a host that does not answer is not reported by
 // all. One member can do that: a host that gossip counts in may be lost to the
-// member alone that does not hear it, which then stays, and gossip is not signed.
-// Those that have told the end begin anew if they are too few.
+// member alone that receives nothing from it, which then stays, and gossip is not signed.
+// Those that have reported the end begin anew if they are too few.
 func (r *hostileRun) watchHost() {
 	h := r.host.proc
 	if h == nil || !h.paused || r.w.now.Before(r.stallEnds.Add(-300*time.Millisecond)) {
@@ -353,12 +353,12 @@ func (r *hostileRun) watchHost() {
 	}
 }
 
-// buried reports whether the end of d is told, and finds out that it is not in
+// buried reports whether the end of d is reported, and finds out that it is not in
 // time: by the host, and then to every honest member; and by each of these while
 // it is alone.
 func (r *hostileRun) buried(d dead) bool {
 	w := r.w
-	bound := w.tm.Silence + 2*w.tm.Check + tellSlack
+	bound := w.tm.Silence + 2*w.tm.Check + reportSlack
 	for _, m := range r.honest {
 		if r.counts(m, d) && w.now.Sub(later(d.from, r.alone[m])) > bound {
 			r.breach(wasHidden, d.at, "incarnation %v ended at %v, and machine %d, without a host, still counts it in", d.incarnation, d.from.Sub(w.start), m.index)
@@ -367,7 +367,7 @@ func (r *hostileRun) buried(d dead) bool {
 	}
 	from := later(d.from, r.hostSince)
 	if !r.hostBooted.Before(d.from) {
-		from, bound = later(from, r.hostBooted), w.tm.Grace+2*w.tm.Check+tellSlack
+		from, bound = later(from, r.hostBooted), w.tm.Grace+2*w.tm.Check+reportSlack
 	}
 	h := r.host.proc
 	if h == nil || h.paused || w.now.Sub(from) < bound {

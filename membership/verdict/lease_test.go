@@ -9,8 +9,8 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// The lease table against a model that only remembers which lives were ever
-// granted, and to whom.
+// The lease table against a model that only remembers which incarnations were ever
+// granted, and to which node.
 func TestLeaseTableAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		floor := addr.Generation(rapid.Uint32Range(0, 1000).Draw(t, "floor"))

@@ -12,7 +12,7 @@ type Lifeline struct {
 
 	reported time.Time // the sign of life that was last reported
 	silent   time.Time // when silence was last reported; zero: it is not silent
-	doubted  time.Time // when the others were last told of a doubt
+	doubted  time.Time // when a doubt was last sent to the others
 	denied   denial    // the first of the last looks in a row that did not find an incarnation
 }
 
@@ -29,18 +29,18 @@ func (l *Lifeline) Raise(shown addr.Incarnation) {
 
 // Silent reports whether the lifeline is silent. One that is may stay so long after the
 // network is back: its kernel waits ever longer before it sends again, or the other
-// end has given it up and could not say so.
+// end has given it up and could not report it.
 func (l *Lifeline) Silent() bool { return !l.silent.IsZero() }
 
 // ResetTimers takes now for a sign of life, after this process paused.
 func (l *Lifeline) ResetTimers(now time.Time) { l.reported, l.silent = now, time.Time{} }
 
-// BeginLines begins a look at all lifelines, each of which Heard is asked about.
+// BeginLines begins a look at all lifelines, each of which LineEvidence is asked about.
 func (p *Pace) BeginLines() { p.lines = time.Time{} }
 
-// Heard turns the last sign of life on a lifeline into evidence about an incarnation; 0: there is
-// none. doubt asks for the others to be told that this node does not hear the incarnation.
-func (p *Pace) Heard(l *Lifeline, incarnation addr.Incarnation, alive, now time.Time) (e Evidence, doubt bool) {
+// LineEvidence turns the last sign of life on a lifeline into evidence about an incarnation; 0: there is
+// none. doubt: the others are to be notified that nothing of the incarnation arrives here.
+func (p *Pace) LineEvidence(l *Lifeline, incarnation addr.Incarnation, alive, now time.Time) (e Evidence, doubt bool) {
 	due, doubtful := alive.Add(p.lineBound()), alive.Add(p.t.Silence/2)
 	doubt = !now.Before(doubtful) && l.Shown == incarnation && p.doubts(l, incarnation, now)
 	switch {
@@ -92,7 +92,7 @@ func (p *Pace) lineBound() time.Duration {
 // doubtEvery is the time between two doubts about one incarnation.
 const doubtEvery = time.Second
 
-// doubts reports whether to tell all others that this node hears nothing of an incarnation that it
+// doubts reports whether to notify all others that nothing arrives from an incarnation that this node
 // watches. With a host, which checks for all, no other node needs the doubt.
 func (p *Pace) doubts(l *Lifeline, incarnation addr.Incarnation, now time.Time) bool {
 	if !p.member.Alone() || !p.member.Watches(incarnation) || now.Sub(l.doubted) < doubtEvery {
@@ -108,9 +108,9 @@ type DialResult uint8
 
 // The results.
 const (
-	DialUntried    DialResult = iota // this node could not dial at all, which says nothing of the other one
+	DialUntried    DialResult = iota // this node could not dial at all, which is no evidence about the other one
 	DialUnanswered                   // no node answered
-	DialFenced                       // it said that our incarnation is over
+	DialFenced                       // its answer: our incarnation is over
 	DialNewer                        // another start of it answered
 	DialNotThere                     // it answered, and is not that incarnation: it is another one, or none
 	DialAlive                        // it answered
@@ -127,7 +127,7 @@ func (c Contact) Answer(epoch uint64, incarnation addr.Incarnation) DialResult {
 	return DialAlive
 }
 
-// Outcome returns what a sight is to a host that asked for a redial.
+// Outcome returns what the result is to a host that asked for a redial.
 func (s DialResult) Outcome() RedialOutcome {
 	switch s {
 	case DialUntried:
@@ -140,7 +140,7 @@ func (s DialResult) Outcome() RedialOutcome {
 	return RedialFailed
 }
 
-// Met turns a sight into evidence about an incarnation, as Heard does. A node that does not show
+// Met turns the result of a dial into evidence about an incarnation, as LineEvidence does. A node that does not show
 // the incarnation may not have its grant yet: it is fenced if it has shown that incarnation before, or
 // does not show it for as long as it might be silent.
 func (p *Pace) Met(l *Lifeline, incarnation addr.Incarnation, met DialResult, now time.Time) (e Evidence, doubt bool) {

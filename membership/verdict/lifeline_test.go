@@ -22,23 +22,23 @@ func TestASignOfIncarnationIsEvidenceOnce(t *testing.T) {
 	alive, t0 := s.now, s.now
 	for _, step := range []struct {
 		after time.Duration
-		heard bool
+		alive bool
 		want  Evidence
 	}{
 		{after: 0, want: LinkAlive},
 		{after: 200 * time.Millisecond},
-		{after: 400 * time.Millisecond, heard: true, want: LinkAlive},
+		{after: 400 * time.Millisecond, alive: true, want: LinkAlive},
 		{after: 2100 * time.Millisecond}, // a host is there to notice first
 		{after: 2200 * time.Millisecond, want: LinkSilent},
 		{after: 2400 * time.Millisecond},
 		{after: 3500 * time.Millisecond, want: LinkSilent}, // again after the silence bound
-		{after: 3600 * time.Millisecond, heard: true, want: LinkAlive},
+		{after: 3600 * time.Millisecond, alive: true, want: LinkAlive},
 	} {
 		now := t0.Add(step.after)
-		if step.heard {
+		if step.alive {
 			alive = now
 		}
-		if e, doubt := p.Heard(l, peerIncarnation, alive, now); e != step.want || doubt {
+		if e, doubt := p.LineEvidence(l, peerIncarnation, alive, now); e != step.want || doubt {
 			t.Errorf("after %v: evidence %d, doubt %v, want %d and none", step.after, e, doubt, step.want)
 		}
 		if want := step.want == LinkSilent || step.after == 2400*time.Millisecond; l.Silent() != want {
@@ -59,14 +59,14 @@ func TestALifelineSpeaksForTheIncarnationThatItShows(t *testing.T) {
 		{addr.Incarnation{Node: 7, Generation: 4}, 0},
 	} {
 		p, l := paced(s, c.shown)
-		if e, _ := p.Heard(l, peerIncarnation, s.now, s.now); e != c.want {
+		if e, _ := p.LineEvidence(l, peerIncarnation, s.now, s.now); e != c.want {
 			t.Errorf("one that shows %v is evidence %d about %v, want %d", c.shown, e, peerIncarnation, c.want)
 		}
 	}
 }
 
-// TestADoubtIsToldOnceASecond: only without a host, and only of an incarnation that is watched.
-func TestADoubtIsToldOnceASecond(t *testing.T) {
+// TestADoubtIsSentOnceASecond: only without a host, and only of an incarnation that is watched.
+func TestADoubtIsSentOnceASecond(t *testing.T) {
 	s := newSeat(t)
 	p, l := paced(s, peerIncarnation)
 	if e, doubt := p.Met(l, peerIncarnation, DialUnanswered, s.now); e != LinkRefused || doubt {
@@ -76,10 +76,10 @@ func TestADoubtIsToldOnceASecond(t *testing.T) {
 	for _, incarnation := range incarnations {
 		p, l = paced(s, incarnation)
 		quiet := Fast().Silence / 2
-		if _, doubt := p.Heard(l, incarnation, s.now, s.now.Add(quiet-1)); doubt {
+		if _, doubt := p.LineEvidence(l, incarnation, s.now, s.now.Add(quiet-1)); doubt {
 			t.Errorf("%v is doubted before half the silence bound", incarnation)
 		}
-		if _, doubt := p.Heard(l, incarnation, s.now, s.now.Add(quiet)); doubt != s.m.Watches(incarnation) {
+		if _, doubt := p.LineEvidence(l, incarnation, s.now, s.now.Add(quiet)); doubt != s.m.Watches(incarnation) {
 			t.Errorf("%v is doubted: %v, watched: %v", incarnation, doubt, s.m.Watches(incarnation))
 		}
 		if _, doubt := p.Met(l, incarnation, DialUnanswered, s.now.Add(quiet+doubtEvery-1)); doubt {
@@ -125,12 +125,12 @@ func TestAnIncarnationThatIsNotShownMayStillCome(t *testing.T) {
 		want Evidence
 	}{{DialUntried, 0}, {DialFenced, LinkFenced}, {DialNewer, LinkReset}} {
 		if e := met(0, c.met); e != c.want {
-			t.Errorf("sight %d is evidence %d, want %d", c.met, e, c.want)
+			t.Errorf("result %d is evidence %d, want %d", c.met, e, c.want)
 		}
 	}
 }
 
-func TestSightsOfAnIncarnation(t *testing.T) {
+func TestDialResultsOfAnIncarnation(t *testing.T) {
 	c := Contact{Incarnation: peerIncarnation, Epoch: 3}
 	other := addr.Incarnation{Node: peerIncarnation.Node, Generation: peerIncarnation.Generation + 1}
 	for _, x := range []struct {
@@ -159,7 +159,7 @@ func TestTicksComeAtBeatsAndAtOnceInDoubt(t *testing.T) {
 	if !p.Beat(s.now) || p.Beat(s.now) {
 		t.Error("signs of life are not due at once, or twice")
 	}
-	p.Heard(l, peerIncarnation, s.now, s.now)
+	p.LineEvidence(l, peerIncarnation, s.now, s.now)
 	if d := tick(); d != Fast().Tick {
 		t.Errorf("the next tick comes after %v, want %v", d, Fast().Tick)
 	}

@@ -28,8 +28,8 @@ type Line struct {
 	retryAt time.Time
 }
 
-// heard reports whether there is a lifeline that is not silent.
-func (l *Line) heard() bool { return l.Up && !l.Silent() }
+// active reports whether there is a lifeline that is not silent.
+func (l *Line) active() bool { return l.Up && !l.Silent() }
 
 // A LineShell performs what Lines decide, and has the connections: L are its lines.
 type LineShell[L any] interface {
@@ -123,15 +123,15 @@ func (x *Lines[L]) Maintain(now time.Time) {
 func (x *Lines[L]) maintain(l *L, n Node, wanted bool, now time.Time) {
 	b := x.line(l)
 	if b.Up {
-		e, doubt := x.pace.Heard(&b.Lifeline, n.Incarnation, x.shell.Alive(l), now)
-		x.tell(l, n, e, doubt)
+		e, doubt := x.pace.LineEvidence(&b.Lifeline, n.Incarnation, x.shell.Alive(l), now)
+		x.report(l, n, e, doubt)
 	}
 	switch {
 	case !wanted:
 		if b.Up && b.Dialed {
 			x.shell.CloseLine(l)
 		}
-	case b.heard() || b.Dialing || now.Before(b.retryAt):
+	case b.active() || b.Dialing || now.Before(b.retryAt):
 	case x.WeDial(b.Start):
 		x.dial(l, n)
 	case x.pace.member.Alone():
@@ -149,8 +149,8 @@ func (x *Lines[L]) look(l *L, n Node, limit time.Duration) {
 	x.shell.LookLine(l, n, limit)
 }
 
-// tell passes on the evidence about an incarnation, if there is any, and a doubt.
-func (x *Lines[L]) tell(l *L, n Node, e Evidence, doubt bool) {
+// report passes on the evidence about an incarnation, if there is any, and a doubt.
+func (x *Lines[L]) report(l *L, n Node, e Evidence, doubt bool) {
 	if doubt {
 		x.shell.SendDoubt(l, n)
 	}
@@ -172,13 +172,13 @@ func (x *Lines[L]) Beats(now time.Time) []*L {
 
 // Dialed takes the end of a dial: up, it has brought a connection; outlived, this node has
 // another incarnation by now than it showed there. It returns whether the connection becomes
-// the one that counts, which the caller performs, and whether Met is to be told what was seen.
-func (x *Lines[L]) Dialed(l *L, up, outlived bool, now time.Time) (raise, tell bool) {
+// the one that counts, which the caller performs, and whether the caller passes the result to Met.
+func (x *Lines[L]) Dialed(l *L, up, outlived bool, now time.Time) (raise, report bool) {
 	b := x.line(l)
 	b.Dialing, b.retryAt = false, now.Add(lineRetry)
 	switch {
 	case up:
-		return !outlived && !b.heard(), !outlived
+		return !outlived && !b.active(), !outlived
 	case b.Up:
 		return false, false // its silence has been reported
 	}
@@ -195,7 +195,7 @@ func (x *Lines[L]) Looked(l *L, n Node, met DialResult, now time.Time) {
 // Met feeds the member what was seen of an incarnation.
 func (x *Lines[L]) Met(l *L, n Node, met DialResult, now time.Time) {
 	e, doubt := x.pace.Met(&x.line(l).Lifeline, n.Incarnation, met, now)
-	x.tell(l, n, e, doubt)
+	x.report(l, n, e, doubt)
 }
 
 // Accepts reports whether a connection that a peer has opened becomes the one that counts, by

@@ -66,18 +66,18 @@ func TestTheLowerUUIDDials(t *testing.T) {
 	shell.want(t, "dial")
 	l := lines.Find(k)
 	n, ok := lines.Living(k)
-	if raise, tell := lines.Dialed(l, false, false, s.now); raise || !tell || !ok {
-		t.Errorf("a dial that failed: raise %v, tell %v, the peer lives %v", raise, tell, ok)
+	if raise, report := lines.Dialed(l, false, false, s.now); raise || !report || !ok {
+		t.Errorf("a dial that failed: raise %v, report %v, the peer lives %v", raise, report, ok)
 	}
 	lines.Maintain(s.now.Add(lineRetry - 1))
 	shell.want(t)
 	lines.Maintain(s.now.Add(lineRetry))
 	shell.want(t, "dial")
-	if raise, tell := lines.Dialed(l, true, true, s.now); raise || tell {
-		t.Errorf("a connection that shows an earlier incarnation: raise %v, tell %v", raise, tell)
+	if raise, report := lines.Dialed(l, true, true, s.now); raise || report {
+		t.Errorf("a connection that shows an earlier incarnation: raise %v, report %v", raise, report)
 	}
-	if raise, tell := lines.Dialed(l, true, false, s.now); !raise || !tell {
-		t.Errorf("a connection: raise %v, tell %v", raise, tell)
+	if raise, report := lines.Dialed(l, true, false, s.now); !raise || !report {
+		t.Errorf("a connection: raise %v, report %v", raise, report)
 	}
 	l.Raise(n.Incarnation)
 	l.Up, l.Dialed = true, true

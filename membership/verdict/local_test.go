@@ -53,18 +53,18 @@ func TestAMemberServesItsMachineWhileTheHostIsAway(t *testing.T) {
 func TestAnUnwantedMemberServesNotEvenItsMachine(t *testing.T) {
 	s := newStart(t, ownIncarnation)
 	s.wantEvents(s.step(DialFailed{Text: "no", Refused: "the certificate has expired"}), EventHost)
-	s.wantEvents(s.step(DialFailed{Text: "nobody answers"}))
+	s.wantEvents(s.step(DialFailed{Text: "no answer"}))
 
 	s = newStart(t, ownIncarnation)
-	s.wantEvents(s.step(DialFailed{Text: "nobody answers"}), EventLocal)
+	s.wantEvents(s.step(DialFailed{Text: "no answer"}), EventLocal)
 	s.step(Connected{1})
 	out := s.in(Refused{Term: 6, Code: RefusedBanned, Text: "an operator has banned this node"})
 	s.wantEvents(out, EventReset, EventHost)
 	if e := eventsOf(out)[0]; e.Node.Incarnation != ownIncarnation || e.Detail == "" {
 		t.Errorf("got %+v, want the end of %v with its reason", e, ownIncarnation)
 	}
-	s.wantEvents(s.step(DialFailed{Text: "nobody answers"}))
+	s.wantEvents(s.step(DialFailed{Text: "no answer"}))
 
 	s = newStart(t, addr.Incarnation{})
-	s.wantEvents(s.step(DialFailed{Text: "nobody answers"}))
+	s.wantEvents(s.step(DialFailed{Text: "no answer"}))
 }

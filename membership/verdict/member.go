@@ -15,15 +15,15 @@ type Member struct {
 	cfg MemberConfig
 	t   Timing
 
-	stage    stage
-	self     addr.Incarnation // our incarnation; the zero Incarnation while we have none
-	since    time.Time        // of self
-	untold   bool             // our handlers do not know self yet: its first table is under way
-	local    bool             // previous is shown to the applications of this machine
-	unwanted bool             // a host does not want this node, so previous is not shown again
-	previous addr.Incarnation // the newest incarnation before self
-	lease    []byte           // signed, of self, or of previous while there is no self
-	term     uint64           // the highest accepted
+	stage      stage
+	self       addr.Incarnation // our incarnation; the zero Incarnation while we have none
+	since      time.Time        // of self
+	unnotified bool             // our handlers do not know self yet: its first table is under way
+	local      bool             // previous is shown to the applications of this machine
+	unwanted   bool             // a host does not want this node, so previous is not shown again
+	previous   addr.Incarnation // the newest incarnation before self
+	lease      []byte           // signed, of self, or of previous while there is no self
+	term       uint64           // the highest accepted
 
 	session hostSession
 	host    hostView
@@ -101,7 +101,7 @@ func NewMember(cfg MemberConfig, now time.Time) (*Member, error) {
 		lease:    cfg.Lease,
 		term:     cfg.Term,
 		session:  hostSession{dialAt: now},
-		host:     hostView{heard: now},
+		host:     hostView{lastSeen: now},
 		peers:    make(map[addr.NodeID]*peer),
 		over:     make(map[addr.NodeID]addr.Generation),
 		pending:  make(map[addr.Incarnation]bool),
@@ -134,7 +134,7 @@ func (m *Member) Step(now time.Time, in MemberInput) []Action {
 	case Link:
 		m.linkSays(now, in)
 	case Gossip:
-		m.gossipSays(now, in)
+		m.takeGossip(now, in)
 	case Doubt:
 		m.doubted(now, in)
 	case Probed:
@@ -193,7 +193,7 @@ func (m *Member) forgetEvidence() {
 	}
 }
 
-// depart says goodbye, and waits a little for the answer.
+// depart sends the leave message, and waits a little for the answer.
 func (m *Member) depart(now time.Time) {
 	if m.stage != serving {
 		m.finish(Departed{})

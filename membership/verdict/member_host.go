@@ -17,7 +17,7 @@ func (m *Member) connected(now time.Time, s SessionID) {
 	m.session.id, m.session.up = s, true
 	m.host.redial = time.Time{} // its process answers
 	if !m.host.alone {
-		m.host.heard = now
+		m.host.lastSeen = now
 	}
 	m.ask(now)
 }
@@ -40,10 +40,10 @@ func (m *Member) dialFailed(now time.Time, in DialFailed) {
 		m.serveLocal()
 	} else {
 		m.endLocal(in.Refused)
-		if m.self != (addr.Incarnation{}) { // it says so because that incarnation is over
+		if m.self != (addr.Incarnation{}) { // the refusal is because that incarnation is over
 			m.resetView(in.Refused)
 		}
-		m.tellHost(HostLost + ": " + in.Refused)
+		m.emitHost(HostLost + ": " + in.Refused)
 		m.session.dialAt = now.Add(m.t.Resend)
 	}
 	if !m.host.redial.IsZero() {
@@ -133,8 +133,8 @@ func (m *Member) receive(now time.Time, in Received) {
 	if msg, ok := in.Message.(interface{ hostTerm() uint64 }); ok && !m.accept(now, msg.hostTerm()) {
 		return
 	}
-	m.host.heard = now
-	m.hearAgain()
+	m.host.lastSeen = now
+	m.reportHostAlive()
 	switch msg := in.Message.(type) {
 	case Grant:
 		m.granted(now, msg)
@@ -158,8 +158,8 @@ func (m *Member) receive(now time.Time, in Received) {
 	}
 }
 
-// hearAgain takes back our report that the host is silent.
-func (m *Member) hearAgain() {
+// reportHostAlive takes back our report that the host is silent.
+func (m *Member) reportHostAlive() {
 	p := m.peers[addr.Host]
 	if p == nil {
 		return
@@ -212,7 +212,7 @@ func (m *Member) granted(now time.Time, g Grant) {
 		m.out.add(Remember{Incarnation: m.self, Term: m.term, Lease: m.lease})
 	}
 	if fresh {
-		m.since, m.untold, m.local, m.unwanted = now, true, false, false
+		m.since, m.unnotified, m.local, m.unwanted = now, true, false, false
 	}
 }
 
@@ -233,15 +233,15 @@ func (m *Member) refused(now time.Time, r Refused) {
 	case RefusedBusy:
 		m.session.askAt, m.session.deadline = now.Add(m.t.Redials), time.Time{}
 	case RefusedFull, RefusedStorage:
-		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
+		m.emitHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.session.askAt, m.session.deadline = now.Add(m.t.Stall), time.Time{}
 	case RefusedBanned:
 		m.endLocal(r.Text)
-		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
+		m.emitHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.drop(now, "refused")
 		m.session.dialAt = now.Add(m.t.Resend)
 	default:
-		m.tellHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
+		m.emitHost(HostLost + ": " + r.Code.String() + ": " + r.Text)
 		m.drop(now, "refused")
 		m.session.dialAt = now.Add(m.t.Stall)
 	}
@@ -271,7 +271,7 @@ func (m *Member) tickHost(now time.Time) {
 	if !m.hostSilent(now) {
 		return
 	}
-	m.tellHost(HostLost)
+	m.emitHost(HostLost)
 	if !m.canDoubt() {
 		if m.stage == serving {
 			m.drop(now, "silent")
@@ -299,7 +299,7 @@ func (m *Member) hostSilent(now time.Time) bool {
 	return m.host.redial.IsZero() && !now.Before(m.host.silentAt(m.t))
 }
 
-// sendLossReport reports to the host that we do not hear it: it may still hear us, and
+// sendLossReport reports to the host that nothing of it arrives here: ours may still arrive there, and
 // would take us for well until we give it up. Where packets are lost on one way only
 // the session does not bring it in time: earlier messages are not acknowledged
 // either, and are sent again first. So it is sent beside the session too.
@@ -351,7 +351,7 @@ func (m *Member) hostEnded(why Reason) {
 	if !m.canDoubt() {
 		return
 	}
-	m.tellHost(HostLost)
+	m.emitHost(HostLost)
 	if m.session.up {
 		m.out.add(CloseSession{Session: m.session.id, Text: "the host is lost"})
 		m.lose()
@@ -362,10 +362,10 @@ func (m *Member) hostEnded(why Reason) {
 	}
 }
 
-// tellHost emits an EventHost if its detail is news.
-func (m *Member) tellHost(detail string) {
+// emitHost emits an EventHost if its detail is new.
+func (m *Member) emitHost(detail string) {
 	if m.host.detail == detail || detail == HostLost && !m.host.reachable() {
-		return // the last detail says more; and a host that was never reached cannot be lost
+		return // the last detail is more precise; and a host that was never reached cannot be lost
 	}
 	m.host.detail = detail
 	n := Node{Incarnation: m.host.incarnation}

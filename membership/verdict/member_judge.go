@@ -41,8 +41,8 @@ func (m *Member) linkSays(now time.Time, in Link) {
 	m.consider(now, p)
 }
 
-// gossipSays takes what gossip says of an incarnation.
-func (m *Member) gossipSays(now time.Time, in Gossip) {
+// takeGossip takes the gossip state of an incarnation.
+func (m *Member) takeGossip(now time.Time, in Gossip) {
 	p := m.known(in.Incarnation)
 	if p == nil || in.State > GossipDead {
 		return
@@ -113,7 +113,7 @@ func (m *Member) considerReport(now time.Time, p *peer) {
 // considerAlone removes a peer on two independent grounds: a dead link and gossip that
 // calls it dead, or a dead link and a probe that failed, or such gossip and probes that
 // failed for as long as a link may be silent; a watcher's doubt makes us probe as gossip
-// does. A peer that only paused for a second answers in time, whatever gossip says.
+// does. A peer that only paused for a second answers in time, whatever its gossip state.
 func (m *Member) considerAlone(now time.Time, p *peer) {
 	if p.bad() == 0 && !p.doubted {
 		p.failed = false
@@ -209,7 +209,7 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 	case reached && m.host.alone:
 		p.link, p.gossip, p.doubted = 0, GossipUnknown, false
 		m.showState(p)
-	case reached: // the host decides, whom we go on telling of the link
+	case reached: // the host decides, and we go on reporting the link to it
 	default:
 		m.consider(now, p)
 	}
@@ -218,9 +218,9 @@ func (m *Member) probeEnded(now time.Time, q probe, in Probed) {
 // hostReached ends the doubt about a silent host: it lives, but our session to
 // it does not. Another one is due.
 func (m *Member) hostReached(now time.Time) {
-	if now.Sub(m.host.heard) > m.t.Silence {
+	if now.Sub(m.host.lastSeen) > m.t.Silence {
 		m.drop(now, "silent")
 		m.session.dialAt = now
 	}
-	m.host.heard = now
+	m.host.lastSeen = now
 }

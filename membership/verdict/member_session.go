@@ -41,7 +41,7 @@ func (s *hostSession) stoodStill(now time.Time, t Timing) {
 // A hostView is the state of the host as a member sees it.
 type hostView struct {
 	incarnation addr.Incarnation // in the table; the zero Incarnation if unknown
-	heard       time.Time        // last sign of life from it
+	lastSeen    time.Time        // last sign of life from it
 	redial      time.Time        // when its ended session counts as a crash; zero: not in doubt
 	alone       bool             // its incarnation is over for us: we decide for ourselves
 	detail      string           // of the last EventHost
@@ -52,8 +52,8 @@ type hostView struct {
 // reachable reports whether the last event has shown the host as reachable.
 func (v *hostView) reachable() bool { return v.detail == HostReachable }
 
-// silentAt returns when the host has been silent for too long, if nothing is heard of it.
-func (v *hostView) silentAt(t Timing) time.Time { return later(v.judgeFrom, v.heard.Add(t.Silence)) }
+// silentAt returns when the host has been silent for too long, if nothing arrives from it.
+func (v *hostView) silentAt(t Timing) time.Time { return later(v.judgeFrom, v.lastSeen.Add(t.Silence)) }
 
 // forget discards all about the host's incarnation.
 func (v *hostView) forget() {
@@ -62,7 +62,7 @@ func (v *hostView) forget() {
 
 // stoodStill gives the host fresh bounds.
 func (v *hostView) stoodStill(now time.Time, t Timing) {
-	v.heard, v.judgeFrom = now, now.Add(t.Silence)
+	v.lastSeen, v.judgeFrom = now, now.Add(t.Silence)
 	if !v.redial.IsZero() {
 		v.redial = now.Add(t.Redial)
 	}

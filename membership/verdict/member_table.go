@@ -60,11 +60,11 @@ func (m *Member) apply(now time.Time, entries []Entry) {
 		}
 		m.learn(e)
 	}
-	if m.untold { // without an incarnation it had no peers: all EventAdded so far are of this table
-		m.untold = false
+	if m.unnotified { // without an incarnation it had no peers: all EventAdded so far are of this table
+		m.unnotified = false
 		m.out = slices.Insert(m.out, at, Action(Emit{Event{Kind: EventSelf, Node: m.Self(), Others: len(m.peers)}}))
 	}
-	m.tellHost(HostReachable)
+	m.emitHost(HostReachable)
 }
 
 // endReason returns why the incarnation of n is over when the table has e in its
@@ -121,7 +121,7 @@ func (m *Member) follow(version uint64) bool {
 	return true
 }
 
-// verdict takes the host's word that an incarnation is over. It is heard whatever
+// verdict takes the host's decision that an incarnation is over. It is taken whatever
 // version it comes with: an end is final.
 func (m *Member) verdict(now time.Time, v RemovedIncarnation) {
 	if m.self != (addr.Incarnation{}) && v.Incarnation == m.self {
@@ -144,7 +144,7 @@ func (m *Member) verdict(now time.Time, v RemovedIncarnation) {
 	}
 	m.acknowledge(v.Incarnation)
 	if v.Incarnation == m.host.incarnation && v.Reason == ReasonLeft {
-		m.tellHost(HostLost)
+		m.emitHost(HostLost)
 		m.host.alone = true
 	}
 }
@@ -231,8 +231,8 @@ func (m *Member) reset(now time.Time, text string) {
 func (m *Member) resetView(text string) {
 	n := m.Self()
 	n.State = Removed
-	if m.untold {
-		m.untold = false
+	if m.unnotified {
+		m.unnotified = false
 		m.emit(Event{Kind: EventSelf, Node: n, Reason: ReasonPartitioned})
 	}
 	m.emit(Event{Kind: EventReset, Node: n, Reason: ReasonPartitioned, Detail: text})

@@ -86,7 +86,7 @@ func (s *seat) wantEvents(out []Action, kinds ...EventKind) {
 	}
 }
 
-func TestRemovalIsToldOnceAndAcknowledgedWhenHandled(t *testing.T) {
+func TestRemovalIsReportedOnceAndAcknowledgedWhenHandled(t *testing.T) {
 	s := newSeat(t)
 	v := RemovedIncarnation{Term: 5, Version: 11, Incarnation: peerIncarnation, Reason: ReasonCrashed}
 	out := s.in(v)
@@ -177,9 +177,9 @@ func TestOwnEndResetsAndJoinsAgain(t *testing.T) {
 	}
 }
 
-// TestAnIncarnationIsToldWithItsTable: an incarnation that ends before is reported with its end. If its
+// TestAnIncarnationIsReportedWithItsTable: an incarnation that ends before is reported with its end. If its
 // session ends before, it is reported with the table of the next session.
-func TestAnIncarnationIsToldWithItsTable(t *testing.T) {
+func TestAnIncarnationIsReportedWithItsTable(t *testing.T) {
 	s := newSeat(t)
 	s.wantEvents(s.in(RemovedIncarnation{Term: 5, Version: 11, Incarnation: ownIncarnation}), EventReset)
 	brief := addr.Incarnation{Node: 4, Generation: 3}
@@ -187,7 +187,7 @@ func TestAnIncarnationIsToldWithItsTable(t *testing.T) {
 	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostIncarnation)}})
 	s.wantEvents(out, EventSelf, EventReset)
 	if e := eventsOf(out)[0]; e.Reason == "" || e.Node.Incarnation != brief {
-		t.Errorf("an incarnation that is over was told as %+v", e)
+		t.Errorf("an incarnation that is over was reported as %+v", e)
 	}
 	if j, ok := sent[Join](out, 1); !ok || j.Previous != brief {
 		t.Fatalf("after a table that lacks it: %+v, want a join that names the incarnation", out)
@@ -205,23 +205,23 @@ func TestAnIncarnationIsToldWithItsTable(t *testing.T) {
 	out = s.in(Table{Term: 5, Version: 22, First: true, Last: true, Entries: []Entry{entry(hostIncarnation), entry(next), entry(peerIncarnation), gone}})
 	s.wantEvents(out, EventSelf, EventAdded, EventAdded)
 	if e := eventsOf(out)[0]; e.Reason != "" || e.Others != 2 || e.Node.Incarnation != next {
-		t.Errorf("told as %+v", e)
+		t.Errorf("reported as %+v", e)
 	}
 }
 
-func TestRumourAloneRemovesNobody(t *testing.T) {
+func TestGossipAloneRemovesNoNode(t *testing.T) {
 	s := newSeat(t)
 	s.step(Down{1, DownEnded})
 	s.wantEvents(s.step(DialFailed{}), EventHost, EventRemoved)
 	s.wantEvents(s.step(Gossip{peerIncarnation, GossipDead}), EventUpdated)
 	p, ok := did[Probe](s.out)
 	if !ok {
-		t.Fatal("a rumour is not looked into")
+		t.Fatal("a gossip report is not looked into")
 	}
 	s.wantEvents(s.step(Probed{Nonce: p.Nonce, Reached: true}), EventUpdated)
 	s.wantEvents(s.wait(5 * time.Second))
 	if s.m.known(peerIncarnation) == nil {
-		t.Error("a rumour removed a peer that was reached")
+		t.Error("a gossip report removed a peer that was reached")
 	}
 }
 
@@ -258,10 +258,10 @@ func TestGossipContradictsTheLossOfTheHost(t *testing.T) {
 	s.wantEvents(s.wait(3*time.Second), EventRemoved)
 }
 
-// TestMostLinksSilentNeedNoRumour loses the host and most of the peers at once,
+// TestMostLinksSilentNeedNoGossip loses the host and most of the peers at once,
 // as on the smaller side of a partition, while gossip still counts all of them
 // among its members.
-func TestMostLinksSilentNeedNoRumour(t *testing.T) {
+func TestMostLinksSilentNeedNoGossip(t *testing.T) {
 	incarnations := []addr.Incarnation{peerIncarnation, {Node: 7, Generation: 1}, {Node: 8, Generation: 1}, {Node: 9, Generation: 1}}
 	for silent := range len(incarnations) + 1 {
 		s := newSeat(t)
@@ -293,13 +293,13 @@ func TestMostLinksSilentNeedNoRumour(t *testing.T) {
 	}
 }
 
-func TestStallDiscardsRumours(t *testing.T) {
+func TestStallDiscardsGossip(t *testing.T) {
 	s := newSeat(t)
 	s.step(Gossip{peerIncarnation, GossipDead})
 	s.now = s.now.Add(5 * time.Second)
 	out := s.step(Tick{})
 	if _, ok := did[Revalidate](out); !ok {
-		t.Error("the data path is not told of a stall")
+		t.Error("the data path is not notified of a stall")
 	}
 	ping, ok := sent[Ping](out, 1)
 	if !ok {
@@ -335,10 +335,10 @@ func TestHostTableOverManyPartsIsBounded(t *testing.T) {
 func TestDepartWaitsForTheAnswer(t *testing.T) {
 	s := newSeat(t)
 	if l, ok := sent[Leave](s.step(Depart{}), 1); !ok || l.Incarnation != ownIncarnation {
-		t.Fatalf("no goodbye: %+v", s.out)
+		t.Fatalf("no leave message: %+v", s.out)
 	}
 	if _, ok := did[Departed](s.in(RemovedIncarnation{Term: 5, Version: 11, Incarnation: ownIncarnation, Reason: ReasonLeft})); !ok {
-		t.Error("the answer to a goodbye does not end the member")
+		t.Error("the answer to a leave message does not end the member")
 	}
 	if out := s.step(Tick{}); len(out) != 0 {
 		t.Errorf("it still acts: %+v", out)
@@ -350,7 +350,7 @@ func TestDepartWaitsForTheAnswer(t *testing.T) {
 	}
 }
 
-func TestRumourAndLostProbesRemoveOnlyAfterTheSilenceBound(t *testing.T) {
+func TestGossipAndLostProbesRemoveOnlyAfterTheSilenceBound(t *testing.T) {
 	s := newSeat(t)
 	s.step(Down{1, DownEnded})
 	s.step(DialFailed{})
@@ -377,20 +377,20 @@ func TestHostThatDoesNotAnswerARedialIsLost(t *testing.T) {
 	out := s.wait(150 * time.Millisecond)
 	s.wantEvents(out, EventHost, EventRemoved)
 	if e := eventsOf(out)[1]; e.Node.Incarnation != hostIncarnation || e.Reason != ReasonCrashed {
-		t.Errorf("told %+v, want %v crashed", e, hostIncarnation)
+		t.Errorf("reported %+v, want %v crashed", e, hostIncarnation)
 	}
 }
 
-func TestTableEndsWhoIsNotInIt(t *testing.T) {
+func TestTableEndsNodesThatAreNotInIt(t *testing.T) {
 	s := newSeat(t)
 	out := s.in(Table{Term: 5, Version: 20, First: true, Last: true, Entries: []Entry{entry(hostIncarnation), entry(ownIncarnation),
 		{Node: Node{Incarnation: peerIncarnation, State: Removed}, Reason: ReasonLeft}}})
 	s.wantEvents(out, EventRemoved)
 	if e := eventsOf(out)[0]; e.Reason != ReasonLeft {
-		t.Errorf("told %+v, want the table's reason", e)
+		t.Errorf("reported %+v, want the table's reason", e)
 	}
 	if _, ok := sent[Ack](s.step(Handled{peerIncarnation}), 1); !ok {
-		t.Error("an end that a table told is not acknowledged")
+		t.Error("an end that a table listed is not acknowledged")
 	}
 }
 

@@ -62,7 +62,7 @@ type Vouched struct {
 	Labels []string  // of the token that it joined with
 	Until  time.Time // end of its certificate
 
-	// WantFree says that the node which had the ID of Join.Want last, if that was
+	// WantFree: the node which had the ID of Join.Want last, if that was
 	// another one, does not belong to the cluster any more.
 	WantFree bool
 }
@@ -91,7 +91,7 @@ type Resume struct {
 type Leave struct{ Incarnation addr.Incarnation }
 
 // A Report carries the sender's evidence about another incarnation; about the host's, whether
-// the sender hears it (LinkSilent, LinkAlive). Member → host.
+// the sender receives from it (LinkSilent, LinkAlive). Member → host.
 type Report struct {
 	About    addr.Incarnation
 	Evidence Evidence // LinkAlive … EndAnnounced
@@ -119,7 +119,7 @@ type CheckResult struct {
 	Proof   []byte // ≤ MaxProof; empty unless Reached
 }
 
-// An Ack says that the sender has dealt with the end of an incarnation: its handlers
+// An Ack reports that the sender has dealt with the end of an incarnation: its handlers
 // have returned. Member → host.
 type Ack struct{ Incarnation addr.Incarnation }
 
@@ -148,7 +148,7 @@ type Grant struct {
 	Term        uint64           // > 0
 	Incarnation addr.Incarnation // generation > 0; node below addr.FirstReserved
 
-	// Lease says all of this, signed by the host: the host's shell makes it
+	// Lease holds all of this, signed by the host: the host's shell makes it
 	// when it sends the Grant, the member's shell verifies it before the Member
 	// sees the Grant. ≤ MaxLease
 	Lease []byte
@@ -195,10 +195,10 @@ func (r Refusal) String() string {
 
 // An Entry is one line of the table.
 //
-//	Alive    the host has heard from this incarnation in its own term
+//	Alive    the host has received from this incarnation in its own term
 //	Suspect  leased by an earlier term, not resumed yet
 //	Leaving  not used in tables
-//	Removed  over, still in quarantine; Reason says why
+//	Removed  over, still in quarantine; Reason is the cause
 type Entry struct {
 	Node   Node   // Since is informative
 	Reason Reason // ≤ MaxReason; empty unless Removed

@@ -60,7 +60,7 @@ func (h *Host) unclaimedUntil(n *hostNode) time.Time {
 }
 
 // goodUntil returns when judge has to do something about n, if nothing is
-// heard of it.
+// received from it.
 func (h *Host) goodUntil(n *hostNode) time.Time {
 	switch {
 	case !n.redial.IsZero():
@@ -68,7 +68,7 @@ func (h *Host) goodUntil(n *hostNode) time.Time {
 	case n.check != nil:
 		return n.check.deadline
 	}
-	until := deadline{n.heard.Add(h.t.Silence)}
+	until := deadline{n.lastSeen.Add(h.t.Silence)}
 	if h.cfg.Partial != PartialEvict {
 		return until.Time
 	}
@@ -114,7 +114,7 @@ func (m *Member) Next() time.Time {
 	return next.Time
 }
 
-// hostGoodUntil returns when tickHost has to do something, if nothing is heard
+// hostGoodUntil returns when tickHost has to do something, if nothing arrives
 // of the host; ok is false if it has not, or waits for a probe.
 func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
 	switch {
@@ -140,7 +140,7 @@ func (m *Member) hostGoodUntil() (at time.Time, ok bool) {
 }
 
 // goodUntil returns when consider has to do something about p if nothing new
-// is heard of it; ok is false if it has not, or waits for a probe.
+// arrives from it; ok is false if it has not, or waits for a probe.
 func (m *Member) goodUntil(p *peer) (at time.Time, ok bool) {
 	bad := p.bad()
 	switch {

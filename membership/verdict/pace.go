@@ -6,7 +6,7 @@ import "time"
 // cost of a deadline that no tick ends.
 const soonest = 10 * time.Millisecond
 
-// A Pace steps the machines of a process, and says when its shell ticks. Every tick wakes
+// A Pace steps the machines of a process, and decides when its shell ticks. Every tick wakes
 // up an idle process, so there are two kinds of them only: beats, Timing.Tick apart, and
 // ticks for a deadline that comes before the next beat.
 type Pace struct {
@@ -16,7 +16,7 @@ type Pace struct {
 
 	origin time.Time // of the beats
 	ticked time.Time // the last tick
-	armed  time.Time // the next tick, as last told; zero: not told since the last one
+	armed  time.Time // the next tick, as last returned; zero: not returned since the last one
 	stale  bool      // something happened that may have a deadline
 	lines  time.Time // when a lifeline will have been silent for too long; zero: none
 	beats  time.Time // the next signs of life on lifelines

@@ -23,7 +23,7 @@ func (s snapshot) restored() snapshot {
 }
 
 // runRestored runs a cluster in which nodes come and go faster than a second, under a
-// clock that says nothing, restores the host's first backup, and goes on. The
+// clock that is of no use, restores the host's first backup, and goes on. The
 // checker of the world fails if an incarnation is granted twice.
 func runRestored(t testing.TB, seed uint64, restore func(snapshot) snapshot) {
 	w := newWorld(t, seed, 3)

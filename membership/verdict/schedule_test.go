@@ -69,7 +69,7 @@ func runSchedule(t testing.TB, seed uint64, tm Timing) uint64 {
 	}
 	w.until(w.tm.Grace+5*time.Second, "whole again", w.whole)
 	for _, m := range w.machines {
-		// While the host is lost, nodes that lose each other tell each other's
+		// While the host is lost, nodes that lose each other report each other's
 		// end, and one of two has to begin anew: not always the faulty one.
 		if !m.touched && m.proc != nil && w.check.resetsOf(m.proc) > 0 && !w.check.disputed[m.proc] {
 			w.failf("machine %d, which no fault touched, was reset", m.index)
@@ -78,7 +78,7 @@ func runSchedule(t testing.TB, seed uint64, tm Timing) uint64 {
 	return w.sum
 }
 
-// resetsOf returns how many resets p has told.
+// resetsOf returns how many resets p has reported.
 func (c *checker) resetsOf(p *proc) int {
 	n := 0
 	for _, e := range p.events {
@@ -119,8 +119,8 @@ func (w *world) fault() {
 		w.isolate(m)
 		w.touchSides(m, m)
 		w.after(short, w.heal)
-	case 5, 6: // rumours that nothing supports
-		w.rumours(m)
+	case 5, 6: // gossip reports that nothing supports
+		w.falseGossip(m)
 	case 7: // a process leaves, and comes back
 		if m.proc != nil {
 			m.touched = true
@@ -161,9 +161,9 @@ func (w *world) touchSides(a, b *machine) {
 	}
 }
 
-// rumours makes some nodes believe for a while that others are dead, as a node
+// falseGossip makes some nodes believe for a while that others are dead, as a node
 // does that returns from an isolation.
-func (w *world) rumours(m *machine) {
+func (w *world) falseGossip(m *machine) {
 	for _, o := range w.machines {
 		if o.proc == nil || o.proc.paused || w.rng.IntN(2) == 0 {
 			continue

@@ -175,8 +175,8 @@ type pairState struct {
 	gossip     GossipState
 }
 
-// scan plays the data links and the gossip of everybody, every 100 ms: links
-// fall silent after their bound or are refused, rumours come two seconds late.
+// scan plays the data links and the gossip of all, every 100 ms: links
+// fall silent after their bound or are refused, gossip reports come two seconds late.
 func (w *world) scan() {
 	w.after(100*time.Millisecond, w.scan)
 	for _, m := range w.machines {
@@ -236,15 +236,15 @@ func (w *world) scanPair(p *proc, incarnation addr.Incarnation) {
 		s.link = want
 		p.stepMember(Link{incarnation, want})
 	}
-	rumour := s.gossip
+	state := s.gossip
 	if gossip {
-		rumour = GossipAlive
+		state = GossipAlive
 	} else if quiet > 2*time.Second {
-		rumour = GossipDead
+		state = GossipDead
 	}
-	if rumour != s.gossip && !p.dead {
-		s.gossip = rumour
-		p.stepMember(Gossip{incarnation, rumour})
+	if state != s.gossip && !p.dead {
+		s.gossip = state
+		p.stepMember(Gossip{incarnation, state})
 	}
 }
 
@@ -267,7 +267,7 @@ type checker struct {
 	w     *world
 	owner map[addr.Incarnation]*proc // the process that an incarnation was granted to
 	views map[*proc]*view
-	// removals by observers that were told by a table, a verdict or themselves
+	// removals by observers that were notified by a table, a verdict or themselves
 	removals map[addr.Incarnation]int
 	disputed map[*proc]bool // announced an end, or its own was announced, without a host
 }
@@ -287,7 +287,7 @@ func newChecker(w *world) *checker {
 // own notes that incarnation belongs to p, for ever.
 func (c *checker) own(incarnation addr.Incarnation, p *proc) {
 	if incarnation.Node == addr.Host && p.at != c.w.hosts[0] {
-		return // two hosts at once: their terms, not their incarnations, tell them apart
+		return // two hosts at once: their terms, not their incarnations, distinguish them
 	}
 	if o := c.owner[incarnation]; o != nil && o != p {
 		c.w.failf("incarnation %v is given to machine %d (epoch %d) and to %d (epoch %d)", incarnation, o.at.index, o.epoch, p.at.index, p.epoch)
@@ -304,7 +304,7 @@ func (c *checker) grant(h *proc, s SessionID, g Grant) {
 	}
 	l, ok := h.at.leases[g.Incarnation.Node]
 	if !ok || l.Generation != g.Incarnation.Generation || l.State != LeaseActive {
-		c.w.failf("%v is granted but the disk says %+v", g.Incarnation, l)
+		c.w.failf("%v is granted but the disk has %+v", g.Incarnation, l)
 	}
 	if g.Incarnation.Node == 0 || g.Incarnation.Node >= addr.FirstReserved {
 		c.w.failf("a reserved ID is granted: %v", g.Incarnation)
@@ -329,7 +329,7 @@ func (c *checker) event(p *proc, e Event) {
 			bad("a second incarnation without a reset")
 		}
 		if l.Node != addr.Host && c.owner[l] != p {
-			bad("somebody else's incarnation")
+			bad("another node's incarnation")
 		}
 		*v = view{self: l, in: make(map[addr.NodeID]addr.Generation), out: make(map[addr.NodeID]addr.Generation)}
 	case EventLocal:
@@ -459,7 +459,7 @@ func (w *world) cutInbound(m *machine) {
 
 func (w *world) heal() { clear(w.cuts); clear(w.muted) }
 
-// count returns how many events of a kind p has told about incarnation, since a time.
+// count returns how many events of a kind p has reported about incarnation, since a time.
 func (p *proc) count(kind EventKind, incarnation addr.Incarnation, since time.Time) int {
 	n := 0
 	for _, e := range p.events {

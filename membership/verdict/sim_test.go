@@ -42,7 +42,7 @@ type world struct {
 	check   *checker
 	pairs   map[pair]*pairState
 
-	countsTerms bool // a term is one above the last, whatever the clock says
+	countsTerms bool // a term is one above the last, whatever the clock shows
 
 	tap   func(*proc, HostInput, []Action) // sees every step of a Host; may be nil
 	drops func(*conn, int, Message) bool   // a message that a sender keeps back; may be nil
@@ -153,7 +153,7 @@ func (w *world) addMachine(host bool) *machine {
 	return m
 }
 
-// newUUID returns an identity that tells its machine, and is never twice.
+// newUUID returns an identity that names its machine, and is never twice.
 func (w *world) newUUID(index int) addr.UUID {
 	w.epochs++
 	var u addr.UUID
@@ -417,7 +417,7 @@ func (c *conn) side(p *proc) int {
 	return 1
 }
 
-// shut ends c from one side; the other hears of it unless a cut is in the way.
+// shut ends c from one side; the other notices it unless a cut is in the way.
 func (w *world) shut(c *conn, side int, cause DownCause) {
 	if !c.open {
 		return
@@ -432,7 +432,7 @@ func (w *world) shut(c *conn, side int, cause DownCause) {
 	w.to(to, at, func() { w.ended(c, 1-side, cause) })
 }
 
-// ended tells one end of c that it is over.
+// ended notifies one end of c that it is over.
 func (w *world) ended(c *conn, side int, cause DownCause) {
 	p := c.ends[side]
 	if p.conns[c.ids[side]] != c {

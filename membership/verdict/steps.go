@@ -47,7 +47,7 @@ type Action interface{ action() }
 
 // Inputs of both machines.
 type (
-	// Tick says that time has passed. It is due when the machine's Next says,
+	// Tick: time has passed. It is due at the time that the machine's Next returns,
 	// every [Timing.Tick] at the latest. A machine that finds it more than
 	// [Timing.Stall] later than that knows that its process stood still.
 	Tick struct{}
@@ -58,7 +58,7 @@ type (
 		Message Message
 	}
 
-	// Down says that a session ended. Nothing may follow on it.
+	// Down: a session ended. Nothing may follow on it.
 	Down struct {
 		Session SessionID
 		Cause   DownCause
@@ -73,10 +73,10 @@ type (
 		Outcome     RedialOutcome
 	}
 
-	// Persisted says that every [Persist] up to Seq is synced to disk.
+	// Persisted reports that every [Persist] up to Seq is synced to disk.
 	Persisted struct{ Seq uint64 }
 
-	// PersistFailed says that the Persist with this Seq, and no earlier one,
+	// PersistFailed reports that the Persist with this Seq, and no earlier one,
 	// is not known to be on disk. Later ones are answered separately.
 	PersistFailed struct {
 		Seq  uint64
@@ -106,13 +106,13 @@ type (
 	// signs with another certificate.
 	Recertify struct{}
 
-	// Renewed says that a node has a new certificate, which is valid until then.
+	// Renewed reports that a node has a new certificate, which is valid until then.
 	Renewed struct {
 		UUID  addr.UUID
 		Until time.Time
 	}
 
-	// Claim says that a host of this cluster has granted Incarnation to the node with
+	// Claim reports that a host of this cluster has granted Incarnation to the node with
 	// this UUID in Term: the shell has verified the lease. A Join and a Resume are
 	// claims too.
 	Claim struct {
@@ -121,17 +121,17 @@ type (
 		Term        uint64
 	}
 
-	// LossReport passes on the word of a member that it does not hear the host, as a
+	// LossReport passes on the report of a member that nothing of the host arrives there, as a
 	// [SendLossReport] of its has brought it: the shell has seen that it is that incarnation's.
 	LossReport struct{ Incarnation addr.Incarnation }
 )
 
 // Inputs of a Member.
 type (
-	// Connected says that DialHost reached a host: Session is open.
+	// Connected reports that DialHost reached a host: Session is open.
 	Connected struct{ Session SessionID }
 
-	// DialFailed says that DialHost found no host. Refused, if not empty, says why
+	// DialFailed reports that DialHost found no host. Refused, if not empty, is why
 	// one that was there does not speak with this node, and trying again soon
 	// does not help.
 	DialFailed struct{ Text, Refused string }
@@ -149,7 +149,7 @@ type (
 	}
 
 	// Doubt passes on that By doubts Incarnation: while there is no host, each watcher of
-	// an incarnation notifies all others when it has heard nothing of it for [Timing.Silence]/2,
+	// an incarnation notifies all others when it has received nothing from it for [Timing.Silence]/2,
 	// or cannot reach it, and again every second. It needs no proof.
 	Doubt struct{ By, Incarnation addr.Incarnation }
 
@@ -160,7 +160,7 @@ type (
 		Proof   []byte // the incarnation's signature of the Probe's challenge, if it had one
 	}
 
-	// Handled says that the handlers of the EventRemoved of Incarnation returned.
+	// Handled reports that the handlers of the EventRemoved of Incarnation returned.
 	Handled struct{ Incarnation addr.Incarnation }
 
 	// Depart asks the Member to leave the cluster.
@@ -233,7 +233,7 @@ type (
 	}
 
 	// Look dials the addresses of an incarnation at once, as [Redial] does, and is answered
-	// by a Link if something is there that answers or refuses; no answer says nothing.
+	// by a Link if something is there that answers or refuses; no answer is no evidence.
 	Look struct{ Contact }
 
 	// Remember writes the node's newest incarnation with its signed lease, and the
@@ -247,7 +247,7 @@ type (
 	}
 
 	// SendLossReport reports to the host, in a packet that needs no answer to arrive, that
-	// this node does not hear it on Session. Only the ends of Session can send it. It
+	// this node receives nothing from it on Session. Only the ends of Session can send it. It
 	// may be lost; a Report carries the same.
 	SendLossReport struct {
 		Session SessionID
@@ -255,7 +255,7 @@ type (
 		Epoch   uint64
 	}
 
-	// Revalidate says that this process stood still: every data link serves
+	// Revalidate: this process stood still: every data link serves
 	// nothing until both ends have confirmed both incarnations in a fresh round trip.
 	Revalidate struct{}
 

@@ -7,7 +7,7 @@ import "time"
 //
 // Silence is judged in two steps, and an incarnation is over only after both:
 //
-//	heard -- Silence --> check -- Check, no node reaches it --> removed
+//	seen -- Silence --> check -- Check, no node reaches it --> removed
 //	  ^                    |
 //	  '---- a node reaches it
 //

@@ -23,7 +23,7 @@ type State uint8
 const (
 	Alive   State = iota + 1
 	Suspect       // gossip or silence; nothing is decided
-	Leaving       // said that it leaves
+	Leaving       // announced that it leaves
 	Removed       // decided, for good
 )
 
@@ -42,11 +42,11 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// A Reason says why an incarnation was removed.
+// A Reason is why an incarnation was removed.
 type Reason string
 
 const (
-	ReasonLeft        Reason = "left"        // it said so
+	ReasonLeft        Reason = "left"        // it announced it
 	ReasonCrashed     Reason = "crashed"     // its process ended: a lifeline broke and could not be redialed
 	ReasonSilent      Reason = "silent"      // no sign of life on any path
 	ReasonRestarted   Reason = "restarted"   // the same identity is back in a newer incarnation
@@ -63,7 +63,7 @@ const (
 	EventRemoved                      // Node's incarnation ended
 	EventSelf                         // this node has a (new) incarnation: Node is its own
 	EventReset                        // this node's own incarnation was ended by the others; an EventSelf follows
-	EventHost                         // the host became reachable or lost; Detail says which
+	EventHost                         // the host became reachable or lost; Detail is which
 	EventUpdated                      // Node's addresses or state changed
 	EventLocal                        // no host has answered since this start: Node is this node in its last incarnation, for its own machine alone; an EventSelf or EventReset follows
 )
@@ -92,9 +92,9 @@ const (
 	LinkAlive    Evidence = iota + 1 // the link answered
 	LinkSilent                       // nothing came for the link's bound
 	LinkReset                        // a stateless reset: the process lost its state
-	LinkFenced                       // the peer says that our incarnation, or the incarnation we asked for, is over
+	LinkFenced                       // the peer's answer: our incarnation, or the incarnation we asked for, is over
 	LinkRefused                      // it ended, or could not be dialed, and a redial was refused or failed
-	DeadInGossip                     // gossip says that it is dead; made from a [Gossip] input, never by a link
+	DeadInGossip                     // dead in gossip; made from a [Gossip] input, never by a link
 	EndAnnounced                     // the sender, while alone, announced its end, and the table has it alive; never by a link
 )
 
@@ -102,7 +102,7 @@ const (
 type GossipState uint8
 
 const (
-	GossipUnknown GossipState = iota // nothing was heard, or it was discarded
+	GossipUnknown GossipState = iota // nothing was reported, or it was discarded
 	GossipAlive                      // gossip counts it among its members
 	GossipSuspect                    // gossip suspects it
 	GossipDead                       // gossip has given it up

@@ -26,13 +26,13 @@ func TestEveryIncarnationHasItsWatchers(t *testing.T) {
 			others := append(append([]Node(nil), all[:i+1]...), all[i+2:]...)
 			watched[x.Incarnation] = Watched(x.UUID, others)
 			if len(watched[x.Incarnation]) != min(8, n-1) || watched[x.Incarnation][hostIncarnation] || watched[x.Incarnation][x.Incarnation] {
-				t.Fatalf("%d lives: %v watches %v", n, x.Incarnation, watched[x.Incarnation])
+				t.Fatalf("%d incarnations: %v watches %v", n, x.Incarnation, watched[x.Incarnation])
 			}
 		}
 		for a, list := range watched {
 			for b := range list {
 				if !watched[b][a] {
-					t.Errorf("%d lives: %v watches %v, and is not watched by it", n, a, b)
+					t.Errorf("%d incarnations: %v watches %v, and is not watched by it", n, a, b)
 				}
 			}
 		}
@@ -63,9 +63,9 @@ func TestADoubtIsAReasonToLook(t *testing.T) {
 	far, watcher, stranger := incarnations[5], incarnations[4], incarnations[11]
 	for what, d := range map[string]Doubt{
 		"of one that does not watch it": {By: stranger, Incarnation: far},
-		"of nobody":                     {By: addr.Incarnation{Node: 99, Generation: 1}, Incarnation: far},
+		"of no node":                    {By: addr.Incarnation{Node: 99, Generation: 1}, Incarnation: far},
 		"of itself":                     {By: far, Incarnation: far},
-		"about nobody":                  {By: watcher, Incarnation: addr.Incarnation{Node: 99, Generation: 1}},
+		"about no node":                 {By: watcher, Incarnation: addr.Incarnation{Node: 99, Generation: 1}},
 		"about one that it watches":     {By: incarnations[1], Incarnation: incarnations[0]},
 	} {
 		if out := s.step(d); len(out) != 0 {

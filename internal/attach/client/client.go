@@ -209,7 +209,7 @@ func (c *session) post(q request, slot slots) (uint64, *call, error) {
 
 // abandon ends a connection that has no receiver, without waiting.
 func (c *session) abandon(id uint32) {
-	c.post(request{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseUnheard}}, nil) // fails only when the session ends
+	c.post(request{op: proto.OpAbort, endpoint: id, body: &proto.CauseBody{Cause: proto.CauseNotTaken}}, nil) // fails only when the session ends
 }
 
 // leave gives up w, unless its answer has arrived.

@@ -628,7 +628,7 @@ func TestReadOnlyMappingCannotWrite(t *testing.T) {
 	}
 }
 
-func TestReadinessIsTold(t *testing.T) {
+func TestReadinessIsNotified(t *testing.T) {
 	s := serve(t, nil)
 	ca, cb := s.dial(t), s.dial(t)
 	wait := func(ep attach.Endpoint, ch chan struct{}, want attach.Events) {
@@ -637,7 +637,7 @@ func TestReadinessIsTold(t *testing.T) {
 			select {
 			case <-ch:
 			case <-time.After(limit):
-				t.Fatalf("Ready = %#x and nothing is told, want %#x", ep.Ready(), want)
+				t.Fatalf("Ready = %#x and no notification, want %#x", ep.Ready(), want)
 			}
 		}
 	}
@@ -679,7 +679,7 @@ func TestReadinessIsTold(t *testing.T) {
 	wait(a, ach, attach.PollHup)
 }
 
-func TestEventsAreToldInOrder(t *testing.T) {
+func TestEventsAreDeliveredInOrder(t *testing.T) {
 	s := serve(t, nil)
 	c := s.dial(t)
 	const n = 200

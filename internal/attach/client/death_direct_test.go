@@ -129,9 +129,9 @@ func TestWritersOutliveTheirPeer(t *testing.T) {
 	}
 }
 
-// TestFencesTellOfADeath kills applications during fences towards them: these end with ECONNRESET,
+// TestFencesReportADeath kills applications during fences towards them: these end with ECONNRESET,
 // including those of earlier marks.
-func TestFencesTellOfADeath(t *testing.T) {
+func TestFencesReportADeath(t *testing.T) {
 	s := serve(t, nil)
 	s.node.allowDirect()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)

@@ -121,7 +121,7 @@ func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attac
 	return c, nil
 }
 
-// dialCode names the failure to reach a node: nobody is there, unless the
+// dialCode names the failure to reach a node: there is no listener, unless the
 // kernel says that we may not or ctx has ended.
 func dialCode(ctx context.Context, err error) status.Code {
 	if ctx.Err() != nil {

@@ -125,7 +125,7 @@ type direct struct {
 	peer         []*window      // by offset, not overlapping
 	word         *atomic.Uint64 // the endpoint's epoch; nil before the first window
 	slot         uint32
-	sure         bool   // a window was reported, and lives is valid
+	sure         bool   // a window was reported, and incarnations is valid
 	incarnations uint64 // the epoch at the node's last report of a window
 	clock        uint64 // counts uses
 

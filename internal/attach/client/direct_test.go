@@ -468,9 +468,9 @@ func BenchmarkDirect(b *testing.B) {
 	}
 }
 
-// TestWhoHasNoWindowsCostsNoEpochs: a peer on another node never has a window,
+// TestAnEndWithoutWindowsCostsNoEpochs: a peer on another node never has a window,
 // and the node keeps nothing for having been asked.
-func TestWhoHasNoWindowsCostsNoEpochs(t *testing.T) {
+func TestAnEndWithoutWindowsCostsNoEpochs(t *testing.T) {
 	s := serve(t, nil) // a node without direct access to windows
 	p := &directPair{s: s, ca: s.dial(t), cb: s.dial(t)}
 	p.a, p.b = connect(t, p.ca, p.cb)
@@ -487,7 +487,7 @@ func TestWhoHasNoWindowsCostsNoEpochs(t *testing.T) {
 	}
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
-	if len(s.node.direct.withdrawal) != 0 {
-		t.Error("the node tells of withdrawals")
+	if len(s.node.direct.invalidation) != 0 {
+		t.Error("the node notifies of invalidations")
 	}
 }

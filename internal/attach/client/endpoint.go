@@ -275,7 +275,7 @@ func (e *endpoint) accept(ctx context.Context, op proto.Op) (attach.Endpoint, ad
 	}
 	ep := e.c.endpoint(m.Endpoint)
 	if err := ep.establish(m, f); err != nil {
-		ep.Abort(proto.CauseUnheard)
+		ep.Abort(proto.CauseNotTaken)
 		return nil, addr.Addr{}, err
 	}
 	return ep, m.Remote, nil

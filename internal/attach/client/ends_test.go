@@ -108,7 +108,7 @@ func TestAConnectionThatNobodyTakesIsReset(t *testing.T) {
 	defer cancel()
 	e := a.(*endpoint)
 	e.c.abandon(e.id)
-	if _, err := b.Recv(ctx, make([]byte, 1)); !errors.Is(err, status.Reset) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), proto.CauseUnheard) {
+	if _, err := b.Recv(ctx, make([]byte, 1)); !errors.Is(err, status.Reset) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), proto.CauseNotTaken) {
 		t.Errorf("%v, want a reset", err)
 	}
 }

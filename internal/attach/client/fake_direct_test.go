@@ -8,10 +8,10 @@ import (
 // fakeDirect is the fake node's state for direct access, off unless a test enables it: then
 // transfers of the other tests go through the node.
 type fakeDirect struct {
-	on         bool
-	idle       bool // no operation has ever reached the node
-	calls      int  // transfers, atomics and fences that reached the node
-	withdrawal map[*fakeEndpoint]func()
+	on           bool
+	idle         bool // no operation has ever reached the node
+	calls        int  // transfers, atomics and fences that reached the node
+	invalidation map[*fakeEndpoint]func()
 }
 
 // The node's mu is held over
@@ -23,25 +23,25 @@ func (e *fakeEndpoint) OnInvalidation(fn func()) (stop func(), err error) {
 		return nil, err
 	}
 	d := &e.n.direct
-	if d.withdrawal == nil {
-		d.withdrawal = make(map[*fakeEndpoint]func())
+	if d.invalidation == nil {
+		d.invalidation = make(map[*fakeEndpoint]func())
 	}
-	d.withdrawal[e] = fn
+	d.invalidation[e] = fn
 	return func() {
 		e.n.mu.Lock()
 		defer e.n.mu.Unlock()
-		delete(d.withdrawal, e)
+		delete(d.invalidation, e)
 	}, nil
 }
 
 func (e *fakeEndpoint) FoundWindow(error) {}
 
-// withdrawn notifies the users of the windows of e's peer.
-func (e *fakeEndpoint) withdrawn() {
+// invalidated notifies the users of the windows of e's peer.
+func (e *fakeEndpoint) invalidated() {
 	if e == nil {
 		return
 	}
-	if fn := e.n.direct.withdrawal[e]; fn != nil {
+	if fn := e.n.direct.invalidation[e]; fn != nil {
 		fn()
 	}
 }

@@ -29,7 +29,7 @@ type fakeNode struct {
 	nextW    int
 	ending   bool // shut was called
 	services []attach.Service
-	told     []chan<- struct{} // of changes of them
+	notified []chan<- struct{} // of changes of them
 	direct   fakeDirect
 	events   sync.Mutex // held while watchers are notified: one event at a time
 }
@@ -146,11 +146,11 @@ func (s *fakeSession) Resolve(_ context.Context, service, node string) (found []
 func (s *fakeSession) NotifyServices(ch chan<- struct{}) (stop func()) {
 	s.n.mu.Lock()
 	defer s.n.mu.Unlock()
-	s.n.told = append(s.n.told, ch)
+	s.n.notified = append(s.n.notified, ch)
 	return func() {
 		s.n.mu.Lock()
 		defer s.n.mu.Unlock()
-		s.n.told = slices.DeleteFunc(s.n.told, func(x chan<- struct{}) bool { return x == ch })
+		s.n.notified = slices.DeleteFunc(s.n.notified, func(x chan<- struct{}) bool { return x == ch })
 	}
 }
 
@@ -159,7 +159,7 @@ func (n *fakeNode) serve(list ...attach.Service) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.services = list
-	for _, ch := range n.told {
+	for _, ch := range n.notified {
 		select {
 		case ch <- struct{}{}:
 		default:
@@ -590,7 +590,7 @@ func (e *fakeEndpoint) Unregister(off, n int64) error {
 	if err := e.rma(); err != nil {
 		return err
 	}
-	defer e.peer.withdrawn()
+	defer e.peer.invalidated()
 	e.wins = slices.DeleteFunc(e.wins, func(w fakeWindow) bool {
 		gone := w.off >= off && w.off+w.n <= off+n
 		if gone {
@@ -925,7 +925,7 @@ func (e *fakeEndpoint) end(abort bool, cause string) error {
 	}
 	if e.peer != nil && e.peer.state == connectedState {
 		e.peer.state, e.peer.lost, e.peer.cause = disconnected, abort, cause
-		e.peer.withdrawn()
+		e.peer.invalidated()
 		e.peer.changed()
 	}
 	for _, w := range e.wins {
@@ -948,7 +948,7 @@ func (n *fakeNode) lose() {
 		for e := range s.eps {
 			if e.state == connectedState {
 				e.state, e.lost = disconnected, true
-				e.withdrawn()
+				e.invalidated()
 				e.changed()
 			}
 		}

@@ -201,7 +201,7 @@ func TestFencesEndWithTheConnection(t *testing.T) {
 }
 
 // When the peer takes a window away, the node is asked until another one is known.
-func TestFencesAfterAWithdrawal(t *testing.T) {
+func TestFencesAfterAnInvalidation(t *testing.T) {
 	p := newDirectPair(t, nil)
 	_, other := p.window(t, p.cb, p.b, 1, readWrite)
 	for range fewUses + 1 { // so that the mapping has paid

@@ -132,7 +132,7 @@ func TestAPanicEndsOneSession(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatal("the session goes on")
 			}
-			eventually(t, "the log tells of "+goroutine+", with the stack", func() bool {
+			eventually(t, "the log has "+goroutine+", with the stack", func() bool {
 				return log.has("a mistake in "+call) && log.has("guard_test.go")
 			})
 			check(t, "an endpoint of another application", func() error { _, err := other.Bind(0); return err }(), status.OK)

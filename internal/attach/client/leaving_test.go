@@ -23,9 +23,9 @@ func (s leavingSession) CloseWindows() {
 	<-s.closed
 }
 
-// TestWindowsAreClosedBeforeTheApplicationIsTold ends the server: until the node has
+// TestWindowsAreClosedBeforeTheApplicationIsNotified ends the server: until the node has
 // closed the windows of a session its application is answered as before.
-func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
+func TestWindowsAreClosedBeforeTheApplicationIsNotified(t *testing.T) {
 	leaving := leavingSession{closing: make(chan struct{}), closed: make(chan struct{})}
 	s := serve(t, func(o *server.Options) {
 		begin := o.NewSession
@@ -45,6 +45,6 @@ func TestWindowsAreClosedBeforeTheApplicationIsTold(t *testing.T) {
 	close(leaving.closed)
 	c.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if n, err := c.conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
-		t.Errorf("the application is not told of the end: %d bytes, %v", n, err)
+		t.Errorf("the application is not notified of the end: %d bytes, %v", n, err)
 	}
 }

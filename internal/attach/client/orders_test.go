@@ -19,17 +19,17 @@ var mistakes = []struct{ name, old, new, story, shows string }{
 		"pieces", "reader waits at its doorbell for ever"},
 	{"writer-looks-then-arms", "	sp.out.Arm()\n	if sp.out.Room() || sp.cut.Load() || sp.out.Gone() {\n",
 		"	looked := WRONG && sp.out.Room()\n	sp.out.Arm()\n	if looked || !WRONG && sp.out.Room() || sp.cut.Load() || sp.out.Gone() {\n",
-		"room-told-at-once", "writer waits at its doorbell for ever"},
+		"room-reported-at-once", "writer waits at its doorbell for ever"},
 	{"end-is-looked-at-behind-the-pieces", "	over = sp.ended() // before reading: what was written by then counts\n	n, err = sp.in.Read(p)\n",
 		"	over = !WRONG && sp.ended()\n	n, err = sp.in.Read(p)\n	over = over || WRONG && sp.ended()\n",
 		"end-behind-pieces", "the end comes after"},
 	{"poll-arms-and-does-not-look", "			in = sp.in.Pending()\n", "			in = !WRONG && sp.in.Pending()\n",
-		"poll-for-pieces", "poller waits to be told for ever"},
+		"poll-for-pieces", "poller waits for its notification for ever"},
 	{"poll-arms-and-then-says-so", "			sp.dataWatched.Store(true)\n			sp.in.Arm()\n",
 		"			if WRONG {\n				sp.in.Arm()\n				sp.dataWatched.Store(true)\n			} else {\n				sp.dataWatched.Store(true)\n				sp.in.Arm()\n			}\n",
-		"poll-for-pieces", "poller waits to be told for ever"},
-	{"rings-are-kept-from-who-polls", "		sp.changed()\n", "		if !WRONG {\n			sp.changed()\n		}\n",
-		"poll-for-room", "poller waits to be told for ever"},
+		"poll-for-pieces", "poller waits for its notification for ever"},
+	{"rings-are-kept-from-the-poller", "		sp.changed()\n", "		if !WRONG {\n			sp.changed()\n		}\n",
+		"poll-for-room", "poller waits for its notification for ever"},
 }
 
 // stepped builds this test's program with a search through the possible interleavings of the sides

@@ -40,7 +40,7 @@ func (e *endpoint) Ready() attach.Events {
 	err = e.ask(ctx, proto.OpReady, nil, &m)
 	switch {
 	case canceled(err):
-		return 0 // heard notifies once the node responds again
+		return 0 // the channel notifies once the node responds again
 	case err != nil:
 		return attach.PollErr | attach.PollHup
 	}

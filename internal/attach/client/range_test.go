@@ -119,7 +119,7 @@ func TestRangesOverSeveralWindowsAreCheckedFirst(t *testing.T) {
 	}
 }
 
-// A withdrawal of any window of a range counts.
+// An invalidation of any window of a range counts.
 func TestEveryWindowOfARangeIsOfTheEpoch(t *testing.T) {
 	p := newDirectPair(t, nil)
 	theirs, roff := p.adjacent(t, p.cb, p.b, 1<<20, 1, 1, 1)

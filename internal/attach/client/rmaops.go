@@ -57,17 +57,17 @@ func (q *farRequest) writes(n, roff int64, flags rma.Flags) {
 		q.Flags |= path.RMAOrdered
 	}
 	if flags&rma.Sync != 0 {
-		q.Flags |= path.RMATell
+		q.Flags |= path.RMAWantAnswer
 	}
 }
 
-// do performs q: with RMATell it waits for the result. Without, an error still is q's.
+// do performs q: with RMAWantAnswer it waits for the result. Without, an error still is q's.
 func (p *farPath) do(q *farRequest, v farView) error {
 	number, ticket, err := p.write(q)
 	if err != nil {
 		return p.e.lost(err)
 	}
-	if q.Tells() {
+	if q.WantsAnswer() {
 		a, err := p.await(number, ticket, nil)
 		return codeOr(a, err)
 	}
@@ -76,7 +76,7 @@ func (p *farPath) do(q *farRequest, v farView) error {
 	}
 	about := newFar()
 	defer about.free()
-	about.RMARequest = path.RMARequest{Kind: path.RMANop, Flags: path.RMATell, Offset: q.Number, Length: number - q.Number + 1}
+	about.RMARequest = path.RMARequest{Kind: path.RMANop, Flags: path.RMAWantAnswer, Offset: q.Number, Length: number - q.Number + 1}
 	if number, ticket, err = p.write(about); err != nil {
 		return p.e.lost(err)
 	}
@@ -110,7 +110,7 @@ func (p *farPath) atomic(ctx context.Context, a rma.Atomic) (old uint64, done bo
 	}
 	v.direct.mu.Unlock()
 	r := atomicRequest(a)
-	r.Flags = path.RMATell
+	r.Flags = path.RMAWantAnswer
 	got, err := p.ask(ctx, r)
 	return got.value, true, err
 }

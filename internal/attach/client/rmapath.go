@@ -184,10 +184,10 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	if err := p.broken(); err != nil {
 		return 0, 0, err
 	}
-	tells := q.Tells() || q.behind.Tells()
-	leaves := !tells && p.roomForUnclaimed()
+	answer := q.WantsAnswer() || q.behind.WantsAnswer()
+	leaves := !answer && p.roomForUnclaimed()
 	q.Number = p.issued.Add(1)
-	first := telling(q.RMARequest, leaves && q.behind.Kind == 0)
+	first := answering(q.RMARequest, leaves && q.behind.Kind == 0)
 	b := first.AppendTo(p.buf[:0])
 	rest := q.payload
 	if q.length <= smallPayload {
@@ -211,7 +211,7 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 	}
 	if q.behind.Kind != 0 {
 		q.behind.Number = p.issued.Add(1)
-		behind := telling(q.behind, leaves)
+		behind := answering(q.behind, leaves)
 		b = behind.AppendTo(b)
 	}
 	if err == nil && len(b) > 0 {
@@ -222,7 +222,7 @@ func (p *farPath) write(q *farRequest) (number, ticket uint64, err error) {
 		return 0, 0, p.breaks(err)
 	}
 	number = p.issued.Load()
-	if tells || leaves {
+	if answer || leaves {
 		ticket = p.tickets
 		p.tickets++
 	}
@@ -497,7 +497,7 @@ func (p *farPath) flushed(ctx context.Context, number uint64) error {
 		_, err := p.answer(ctx, o.number, o.ticket)
 		return err
 	}
-	_, err = p.ask(ctx, path.RMARequest{Kind: path.RMANop, Flags: path.RMATell})
+	_, err = p.ask(ctx, path.RMARequest{Kind: path.RMANop, Flags: path.RMAWantAnswer})
 	return err
 }
 

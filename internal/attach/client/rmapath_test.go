@@ -125,15 +125,15 @@ func TestAFarPathBeginsAtOnce(t *testing.T) {
 	select {
 	case <-far.Started():
 	case <-time.After(2 * time.Second):
-		t.Error("the node hears nothing")
+		t.Error("the node receives nothing")
 	}
 }
 
 // A farNode is the other end of a farPath: it counts requests, and answers those that ask
 // for that once a token is in may.
 type farNode struct {
-	may             chan struct{}
-	requests, tells atomic.Int64
+	may               chan struct{}
+	requests, answers atomic.Int64
 }
 
 // newFarNode returns a path and the node that serves it.
@@ -187,10 +187,10 @@ func (n *farNode) serve(far *path.Conn) {
 		if err != nil || r.Kind == path.RMAWrite && fill(make([]byte, r.Length)) != nil {
 			return
 		}
-		if n.requests.Add(1); !r.Tells() {
+		if n.requests.Add(1); !r.WantsAnswer() {
 			continue
 		}
-		n.tells.Add(1)
+		n.answers.Add(1)
 		<-n.may
 		a := path.RMAAnswer{Kind: path.RMADone, Flags: path.RMALast, Number: r.Number}
 		if _, err := far.Write(ctx, a.AppendTo(nil)); err != nil {
@@ -235,13 +235,13 @@ func TestUnclaimedAnswersAreBounded(t *testing.T) {
 	}
 	n.may <- struct{}{}
 	check(t, "flushed", p.flushed(t.Context(), p.last()), status.OK)
-	if r, a := n.requests.Load(), n.tells.Load(); r != 101 || a != maxUnclaimed+1 {
+	if r, a := n.requests.Load(), n.answers.Load(); r != 101 || a != maxUnclaimed+1 {
 		t.Errorf("%d requests with %d answers, want 101 with %d", r, a, maxUnclaimed+1)
 	}
 	n.may <- struct{}{}
 	p.post(t)
 	check(t, "flushed", p.flushed(context.Background(), p.last()), status.OK)
-	if a := n.tells.Load(); a != maxUnclaimed+2 {
+	if a := n.answers.Load(); a != maxUnclaimed+2 {
 		t.Errorf("%d answers, want %d", a, maxUnclaimed+2)
 	}
 }
@@ -257,7 +257,7 @@ func TestAFenceThatIsGivenUpLeavesTheAnswers(t *testing.T) {
 	if err := p.flushed(short, 2); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a fence without an answer: %v", err)
 	}
-	if _, err := p.ask(short, path.RMARequest{Kind: path.RMANop, Flags: path.RMATell}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := p.ask(short, path.RMARequest{Kind: path.RMANop, Flags: path.RMAWantAnswer}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call without an answer: %v", err)
 	}
 	for range 10 {

@@ -38,7 +38,7 @@ func TestServicesComeInPages(t *testing.T) {
 }
 
 // A change of services is a hint to a caller that has asked for it, until it stops.
-func TestChangesOfServicesAreTold(t *testing.T) {
+func TestChangesOfServicesAreReported(t *testing.T) {
 	s := serve(t, nil)
 	c := s.dial(t)
 	changed := make(chan struct{}, 1)
@@ -48,7 +48,7 @@ func TestChangesOfServicesAreTold(t *testing.T) {
 		select {
 		case <-changed:
 		case <-time.After(10 * time.Second):
-			t.Fatalf("change %d is not told", i)
+			t.Fatalf("change %d is not notified", i)
 		}
 	}
 	stop()
@@ -59,7 +59,7 @@ func TestChangesOfServicesAreTold(t *testing.T) {
 	<-again
 	select {
 	case <-changed:
-		t.Error("told after stop")
+		t.Error("notified after stop")
 	default:
 	}
 }

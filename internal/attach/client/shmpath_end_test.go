@@ -115,13 +115,13 @@ func TestPeerThatGivesUpAgainAndAgain(t *testing.T) {
 
 // Poll may wait while other calls run. These consume the rings for which it waits, possibly before
 // it sees them; the changes that they leave are still reported.
-func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
+func TestRingsThatOtherCallsTakeAreNotified(t *testing.T) {
 	s := serve(t, nil)
 	a, b := overShmPath(t, s)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	told := make(chan struct{}, 1)
-	defer b.Notify(told)()
+	notified := make(chan struct{}, 1)
+	defer b.Notify(notified)()
 	e := b.(*endpoint)
 	e.mu.Lock()
 	for _, w := range e.polled.by {
@@ -137,7 +137,7 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 			b.TryRecv(make([]byte, 10))
 		}
 		select {
-		case <-told:
+		case <-notified:
 		default:
 		}
 		if b.Ready()&attach.PollIn != 0 { // arms
@@ -150,9 +150,9 @@ func TestRingsThatOtherCallsTakeAreTold(t *testing.T) {
 			t.Fatalf("%s = %d, %v", name, n, err)
 		}
 		select {
-		case <-told:
+		case <-notified:
 		case <-ctx.Done():
-			t.Fatalf("what %s has left is not told", name)
+			t.Fatalf("what %s has left is not notified", name)
 		}
 		if b.Ready()&attach.PollIn == 0 {
 			t.Errorf("%s has left nothing", name)

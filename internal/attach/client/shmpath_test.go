@@ -249,7 +249,7 @@ func TestReadinessOfAShmPathIsTold(t *testing.T) {
 			select {
 			case <-ch:
 			case <-after:
-				t.Fatalf("Ready = %#x, want %#x of %#x, and nothing is told", ep.Ready(), want, mask)
+				t.Fatalf("Ready = %#x, want %#x of %#x, and no notification", ep.Ready(), want, mask)
 			}
 		}
 	}
@@ -496,7 +496,7 @@ func TestMessagesOfAShmPathAllocateNothing(t *testing.T) {
 	}
 }
 
-func TestEndSaysWhoEndedIt(t *testing.T) {
+func TestEndNamesTheEndThatEndedIt(t *testing.T) {
 	s := serve(t, nil)
 	a, _ := overShmPath(t, s)
 	removed := make(chan struct{})

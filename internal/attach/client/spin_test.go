@@ -72,7 +72,7 @@ func TestLowLatencyYieldsWhenNoAnswerComes(t *testing.T) {
 		saw, turn := busyPoll(c.steps, cmp.Or(c.alone, aloneSteps), func() bool { looks++; return looks == c.answer }, func() bool { return c.end > 0 && looks >= c.end },
 			func() bool { given = append(given, looks); return true })
 		if saw != c.saw || turn != c.turn || looks != c.looks || !slices.Equal(given, c.given) {
-			t.Errorf("%+v: saw %v (in a turn of somebody else: %v) after %d looks, and gave way after %v", c, saw, turn, looks, given)
+			t.Errorf("%+v: saw %v (in a turn of another goroutine: %v) after %d looks, and yielded after %v", c, saw, turn, looks, given)
 		}
 	}
 }

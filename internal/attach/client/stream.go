@@ -28,8 +28,8 @@ func (e *endpoint) Send(ctx context.Context, p []byte) (int, error) {
 		n, err := sp.send(ctx, p)
 		return n, e.broken(err)
 	}
-	if way := e.pathOut(); way != nil {
-		n, err := way.send(ctx, p)
+	if onPath := e.pathOut(); onPath != nil {
+		n, err := onPath.send(ctx, p)
 		return n, e.pathBroken(err)
 	}
 	n, err := e.push(ctx, data, p)
@@ -67,10 +67,10 @@ func (e *endpoint) TrySend(p []byte) (int, error) {
 		n, err := sp.write(p)
 		return n, e.broken(err)
 	}
-	if way := e.pathOut(); way != nil {
-		n, err := way.trySend(p)
+	if onPath := e.pathOut(); onPath != nil {
+		n, err := onPath.trySend(p)
 		if err != nil {
-			e.suspect(way)
+			e.suspect(onPath)
 		}
 		return n, e.broken(err)
 	}
@@ -96,8 +96,8 @@ func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 		if e.shutting() {
 			return 0, status.Reset
 		}
-		if way := e.pathIsOn(); way != nil && ctx.Err() == nil { // ask the socket only once
-			if n, err := way.recv(ctx, p); n > 0 || err != nil {
+		if onPath := e.pathIsOn(); onPath != nil && ctx.Err() == nil { // ask the socket only once
+			if n, err := onPath.recv(ctx, p); n > 0 || err != nil {
 				return n, err
 			}
 		}
@@ -114,15 +114,15 @@ func (e *endpoint) Recv(ctx context.Context, p []byte) (int, error) {
 		if !errors.Is(err, status.Again) {
 			return n, e.received(data, err)
 		}
-		way := e.path.Load()
+		onPath := e.path.Load()
 		switch {
 		case sp != nil:
 			err = sp.awaitData(ctx)
 		case e.pathIsOn() != nil:
-			if n, err = way.recv(ctx, p); n > 0 {
+			if n, err = onPath.recv(ctx, p); n > 0 {
 				return n, nil
 			}
-		case way != nil && way.over.Load():
+		case onPath != nil && onPath.over.Load():
 			err = e.awaitEnd(ctx, data)
 		default:
 			err = data.await(ctx)

@@ -151,7 +151,7 @@ func TestShmPathWithoutHugePagesSaysWhy(t *testing.T) {
 	s := serve(t, func(o *server.Options) { o.Rings, o.HugePages = mebibyte, shm.HugeTry })
 	a, b := overShmPath(t, s)
 	exchange(t, a, b, 100)
-	eventually(t, "both ways are told with the reason", func() bool {
+	eventually(t, "both ways are reported with the reason", func() bool {
 		for _, via := range s.ways() {
 			if via[0] != attach.ViaShmPath || !strings.HasPrefix(via[1], "small pages: this kernel ") {
 				return false
@@ -168,7 +168,7 @@ func TestNoShmPathWithoutHugePagesThatAreRequired(t *testing.T) {
 	for range shmPathAfter[1] + 1 {
 		exchange(t, a, b, 1)
 	}
-	eventually(t, "the reason is told", func() bool {
+	eventually(t, "the reason is reported", func() bool {
 		for _, via := range s.ways() {
 			if via[0] != attach.ViaSocket || !strings.Contains(via[1], "huge pages are required: this kernel ") {
 				return false
@@ -187,7 +187,7 @@ func TestShmPathInHugePages(t *testing.T) {
 	s := serve(t, func(o *server.Options) { o.Rings, o.HugePages = mebibyte, shm.HugeRequire })
 	a, b := overShmPath(t, s)
 	exchange(t, a, b, 1000)
-	eventually(t, "both ways are told", func() bool {
+	eventually(t, "both paths are reported", func() bool {
 		for _, via := range s.ways() {
 			if via != [2]string{attach.ViaShmPath, ""} {
 				return false

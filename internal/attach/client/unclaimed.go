@@ -14,10 +14,10 @@ type unclaimed struct{ number, ticket uint64 }
 // block on a full one.
 const maxUnclaimed = 32
 
-// telling returns r, with a request for an answer if tells.
-func telling(r path.RMARequest, tells bool) path.RMARequest {
-	if tells {
-		r.Flags |= path.RMATell
+// answering returns r, with a request for an answer if answer.
+func answering(r path.RMARequest, answer bool) path.RMARequest {
+	if answer {
+		r.Flags |= path.RMAWantAnswer
 	}
 	return r
 }

@@ -124,7 +124,7 @@ func (d *direct) fits(page *shm.Region, slot uint32, w *window) (bool, error) {
 	if d.peer[i].off == w.off && d.peer[i].end == w.end {
 		return false, nil // a concurrent call was first
 	}
-	return false, fmt.Errorf("node tells of windows that overlap: %w", status.Protocol)
+	return false, fmt.Errorf("node reports windows that overlap: %w", status.Protocol)
 }
 
 // learn decides from the result of a request whether to make further ones. The caller holds mu.

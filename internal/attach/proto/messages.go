@@ -350,7 +350,7 @@ func (m *WindowBody) Check(roff, page int64) error {
 		m.Prot != 0 && (m.MemOff < 0 || m.Size < m.Len || m.MemOff > m.Size-m.Len),
 		m.Prot&^(rma.ProtRead|rma.ProtWrite) != 0,
 		int64(m.Slot) >= page/8:
-		return fmt.Errorf("node tells of a window that cannot be: %+v: %w", *m, status.Protocol)
+		return fmt.Errorf("node reports a window that cannot be: %+v: %w", *m, status.Protocol)
 	}
 	return nil
 }

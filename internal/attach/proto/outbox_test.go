@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestManyAnswersAtOnce queues more answers than Tell's limit for an application that does not read
+// TestManyAnswersAtOnce queues more answers than Notify's limit for an application that does not read
 // yet: no answer is lost, and a notification still has room.
 func TestManyAnswersAtOnce(t *testing.T) {
 	near, far := Pair()
@@ -19,7 +19,7 @@ func TestManyAnswersAtOnce(t *testing.T) {
 		}
 	}
 	if err := o.Notify(Packet{Header: Header{Op: OpState}}, tellings); err != nil {
-		t.Errorf("a telling: %v", err)
+		t.Errorf("a notice: %v", err)
 	}
 	buf := make([]byte, MaxFrame)
 	for i := range uint64(answers + 1) {

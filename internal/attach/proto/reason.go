@@ -15,8 +15,8 @@ var ErrNodeGone = fmt.Errorf("the node is gone: %w", status.NoDevice)
 // knows that side's reason.
 const OtherGaveUp = "the other application cannot use its side"
 
-// CauseUnheard is the cause of a connection that could not be reported to its acceptor.
-const CauseUnheard = "its acceptor could not take it"
+// CauseNotTaken is the cause of a connection that could not be reported to its acceptor.
+const CauseNotTaken = "its acceptor could not take it"
 
 // ReasonOf is an error's text without its status code's text, which adds no information.
 func ReasonOf(err error) string {

@@ -80,7 +80,7 @@ func (e *endpoint) invalidate(slot uint32) {
 		return
 	}
 	stale := proto.Packet{Header: proto.Header{Op: proto.OpStale, Endpoint: e.id}}
-	d.asked = e.s.out.Notify(stale, staleBacklog) != nil // not sent: the next withdrawal sends it
+	d.asked = e.s.out.Notify(stale, staleBacklog) != nil // not sent: the next invalidation sends it
 }
 
 // end releases the slot.
@@ -110,7 +110,7 @@ func doEpochs(_ context.Context, s *session, _ *request) (reply, error) {
 var errNoDirect = fmt.Errorf("direct use of windows is switched off: %w", status.NotSupp)
 
 // doWindow describes the peer's window at an offset and passes its memory. The epoch is read before
-// the lookup of the window: a withdrawal in between makes the answer stale.
+// the lookup of the window: an invalidation in between makes the answer stale.
 func doWindow(_ context.Context, s *session, r *request) (reply, error) {
 	if s.srv.opt.NoDirect {
 		return reply{}, errNoDirect

@@ -345,7 +345,7 @@ func (s *session) forget(e *endpoint) {
 	delete(s.endpoints.all, e.id)
 	s.mu.Unlock()
 	if found {
-		e.startClose(abortedBy(proto.CauseUnheard))
+		e.startClose(abortedBy(proto.CauseNotTaken))
 	}
 }
 

@@ -24,7 +24,7 @@ type mover interface {
 	// peerEnding returns how the peer's bytes ended.
 	peerEnding() proto.Ending
 	// settled returns a channel that is closed when the endpoint is, and one that has a token when
-	// that waits for a peer that does not take the bytes owed to it.
+	// that waits for a peer that does not take the bytes that are for it.
 	settled() (done, stuck <-chan struct{})
 }
 
@@ -58,7 +58,7 @@ func (s *session) nodesEnd(id uint32) attach.NodeEndpoint {
 // process, uses the node's end itself: its close.
 type handedOver struct {
 	ep     attach.NodeEndpoint
-	hup    func()        // tells the application that the connection has ended
+	hup    func()        // notifies the application that the connection has ended
 	closec chan struct{} // closed by close
 	how    finish        // of the endpoint; set before closec is closed
 	done   chan struct{} // closed when the endpoint is

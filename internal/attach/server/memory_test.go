@@ -8,9 +8,9 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// TestNothingIsCopiedToAnApplicationThatIsTold: bytes that a VREADFROM has fetched when the windows
+// TestNothingIsCopiedToAnApplicationThatIsNotified: bytes that a VREADFROM has fetched when the windows
 // are closed stay in the node.
-func TestNothingIsCopiedToAnApplicationThatIsTold(t *testing.T) {
+func TestNothingIsCopiedToAnApplicationThatIsNotified(t *testing.T) {
 	region, err := shm.Create("test", 4096)
 	if err != nil {
 		t.Fatal(err)

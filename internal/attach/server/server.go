@@ -356,7 +356,7 @@ func (s *Server) handshake(conn attach.Packets, c shm.Cred, u *user, quota error
 	sess := newSession(s, conn, node, cred.UID, newSessionAccount(s.opt.Session, u.account))
 	if inProcess != nil {
 		sess.inProcess = true
-		inProcess.Store(sess) // before the application hears of it
+		inProcess.Store(sess) // before the application is notified of it
 	}
 	if err := conn.Send(proto.AppendFrame(nil, answer, w), nil); err != nil {
 		node.Close()

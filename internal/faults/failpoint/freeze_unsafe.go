@@ -17,7 +17,7 @@ const (
 	sigSetSize     = 8
 )
 
-// sleepUnseen sleeps for d in a system call of which the scheduler is not told,
+// sleepUnseen sleeps for d in a system call that the scheduler does not see,
 // so that it does not give this goroutine's processor to another one. All
 // signals are blocked on this thread meanwhile: the one with which the scheduler
 // asks for the processor would end the sleep early. Those for the process reach

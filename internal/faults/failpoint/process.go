@@ -34,7 +34,7 @@ func (*Process) Crash() {
 // container, and needs no SIGCONT.
 //
 // It takes all processors from the scheduler but the one it runs on, and sleeps
-// there without telling the scheduler so.
+// there unseen by the scheduler.
 func (p *Process) Freeze(d time.Duration) error {
 	p.freezing.Lock()
 	defer p.freezing.Unlock()

@@ -48,14 +48,14 @@ const (
 	GrantSent
 	RemovalDecided
 	RemovalPersisted
-	RemovalTold
+	RemovalSent
 	RemovalAcked
-	ResumeHeard
+	ResumeArrived
 	LeaseAsked
 	LeaseGranted
 	LeaseRemembered
 	ResumeSent
-	RemovalHeard
+	RemovalArrived
 	RemovalHandled
 
 	AppAttached
@@ -97,10 +97,10 @@ var table = [stepCount]StepInfo{
 	ConnectConfirmed: {Name: "conn.connect_confirmed", Meaning: "connector: connected, and the confirmation is on its way"},
 	AcceptGranted:    {Name: "conn.accept_granted", Meaning: "acceptor: the grant is written, the requester has not confirmed it", Fails: "the grant is taken back"},
 	AcceptConfirmed:  {Name: "conn.accept_confirmed", Meaning: "acceptor: the requester has confirmed, Accept has not returned", Fails: "the grant is taken back"},
-	CloseSent:        {Name: "conn.close_sent", Meaning: "who closes: Close is on its way, the peer has not answered"},
+	CloseSent:        {Name: "conn.close_sent", Meaning: "closing end: Close is on its way, the peer has not answered"},
 	CloseAnswered:    {Name: "conn.close_answered", Meaning: "the other end: the answer to Close is on its way"},
 
-	WindowAnnounced: {Name: "window.announced", Meaning: "peer: a new window was heard of, the answer is not written", Fails: cutsConn},
+	WindowAnnounced: {Name: "window.announced", Meaning: "peer: a new window was announced, the answer is not written", Fails: cutsConn},
 	WindowKnown:     {Name: "window.known", Meaning: "owner: the peer knows the window, Register has not returned", Fails: cutsConn},
 	WindowWithdrawn: {Name: "window.withdrawn", Meaning: "peer: a window is withdrawn, the answer is not written", Fails: cutsConn},
 	WindowReleased:  {Name: "window.released", Meaning: "owner: the peer has let go of the window, it is not removed yet", Fails: cutsConn},
@@ -128,14 +128,14 @@ var table = [stepCount]StepInfo{
 	GrantSent:        {Name: "host.grant_sent", Meaning: "host: the lease is on its way to its node"},
 	RemovalDecided:   {Name: "host.removal_decided", Meaning: "host: a removal is decided, it is not on disk"},
 	RemovalPersisted: {Name: "host.removal_persisted", Meaning: "host: the removal is on disk, and not sent to any member"},
-	RemovalTold:      {Name: "host.removal_told", Meaning: "host: the removal is on its way to one of the others"},
+	RemovalSent:      {Name: "host.removal_sent", Meaning: "host: the removal is on its way to one of the others"},
 	RemovalAcked:     {Name: "host.removal_acked", Meaning: "host: a node's acknowledgement has arrived and is not counted"},
-	ResumeHeard:      {Name: "host.resume_heard", Meaning: "host: a node asks to go on with its incarnation, it is not answered"},
+	ResumeArrived:    {Name: "host.resume_arrived", Meaning: "host: a node asks to go on with its incarnation, it is not answered"},
 	LeaseAsked:       {Name: "member.lease_asked", Meaning: "node: the request for an ID is on its way"},
 	LeaseGranted:     {Name: "member.lease_granted", Meaning: "node: an incarnation is granted, it is not on disk here"},
 	LeaseRemembered:  {Name: "member.lease_remembered", Meaning: "node: the incarnation is on disk here, and not yet known to its applications"},
 	ResumeSent:       {Name: "member.resume_sent", Meaning: "node: the request to go on with its incarnation is on its way"},
-	RemovalHeard:     {Name: "member.removal_heard", Meaning: "node: a removal is known, its handlers have not begun"},
+	RemovalArrived:   {Name: "member.removal_arrived", Meaning: "node: a removal is known, its handlers have not begun"},
 	RemovalHandled:   {Name: "member.removal_handled", Meaning: "node: the handlers of a removal have returned, the host does not know"},
 
 	AppAttached: {Name: "app.attached", Meaning: "an application has its session, and no answer yet", Fails: "the application is refused"},

@@ -69,7 +69,7 @@ func TestConformance(t *testing.T) {
 		"delay":             {{On: faults.Link, Delay: 2 * ms, At: faults.AtFrom}},
 		"delay at both":     {{On: faults.All, Delay: ms, Jitter: 2 * ms}},
 		"delay at receiver": {{On: faults.All, Delay: ms, Jitter: 2 * ms, At: faults.AtTo}},
-		"lanes":             {{On: faults.Messages, Delay: ms}, {On: faults.RMA, Jitter: ms}},
+		"streams":           {{On: faults.Messages, Delay: ms}, {On: faults.RMA, Jitter: ms}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T) transporttest.Pair {

@@ -142,7 +142,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.in.setDeadline(t) }
 // SetWriteDeadline is that of net.Conn.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.out.setDeadline(t) }
 
-// Close ends the connection. Written bytes go on, and the peer hears of the end, only when the
+// Close ends the connection. Written bytes go on, and the peer learns of the end, only when the
 // rules let it pass; that is not waited for.
 func (c *Conn) Close() error {
 	if c.closed.Swap(true) {

@@ -40,7 +40,7 @@ func openSockets(t testing.TB) *sockets {
 	return s
 }
 
-// names tells a layer where nodes 1 and 2 are in a netsim network.
+// names gives a layer where nodes 1 and 2 are in a netsim network.
 func names(l *Layer) {
 	for i, node := range []addr.UUID{idA.Node, idB.Node} {
 		l.plane.Names.SetPlace(node, fmt.Sprintf("10.0.0.%d:7000", i+1))

@@ -12,7 +12,7 @@ import (
 )
 
 // A session is one under the rules. Where they are enforced on packets below,
-// it only makes its streams; else it is the link that is cut: its end is told to
+// it only makes its streams; else it is the link that is cut: its end is reported to
 // the other side, and seen on this one, when the rules let it pass.
 type session struct {
 	transport.Session // below
@@ -240,16 +240,16 @@ func (s *session) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	return transport.Await(ctx, s, s.inbox, "receive datagram")
 }
 
-// Heard implements transport.Session. While there are rules on the traffic above the provider,
+// Arrived implements transport.Session. While there are rules on the traffic above the provider,
 // bytes that came below them may not be seen here.
-func (s *session) Heard() uint64 {
+func (s *session) Arrived() uint64 {
 	if !s.provider.below && !s.peer.idle() {
 		return 0
 	}
-	return s.Session.Heard()
+	return s.Session.Arrived()
 }
 
-// Close implements transport.Session. The peer hears of it as late as of a datagram, and across a
+// Close implements transport.Session. The peer learns of it as late as of a datagram, and across a
 // cut when that ends.
 func (s *session) Close(code uint64, reason string) error {
 	if s.Err() != nil {
@@ -263,7 +263,7 @@ func (s *session) Close(code uint64, reason string) error {
 	return s.Session.Close(code, reason)
 }
 
-// linger closes the session below after wait, and when the rules let the peer hear of it.
+// linger closes the session below after wait, and when the rules let the peer learn of it.
 func (s *session) linger(wait time.Duration, code uint64, reason string) {
 	sleep(s.Session.Done(), s.layer.ctx.Done(), time.Now().Add(wait))
 	s.layer.awaitOpen(&s.peer, s.Session.Done())

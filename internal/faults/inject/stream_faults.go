@@ -120,7 +120,7 @@ func (l *recvStream) Read(p []byte) (int, error) {
 // SetReadDeadline implements transport.RecvStream.
 func (l *recvStream) SetReadDeadline(t time.Time) error { return l.in.setDeadline(t) }
 
-// pass calls f, which tells the peer something, when the rules let that pass. It
+// pass calls f, which sends the peer something, when the rules let that pass. It
 // does not wait. The end of the session says it too.
 func (s *session) pass(f func()) {
 	later := func() {

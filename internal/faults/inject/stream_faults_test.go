@@ -140,7 +140,7 @@ func TestStreamsBeginInOrder(t *testing.T) {
 
 // TestMessagesAndRMAAreToldApart has rules for one of them act on streams of all
 // kinds, from both ends.
-func TestMessagesAndRMAAreToldApart(t *testing.T) {
+func TestMessagesAndRMAAreDistinguished(t *testing.T) {
 	kinds := []struct {
 		name  string
 		first wire.Type
@@ -298,7 +298,7 @@ func stops(until time.Duration) streamEffect {
 	}
 }
 
-// resets expects that both ends of the streams are told that they have ended.
+// resets expects that both ends of the streams are notified that they have ended.
 func resets(t *testing.T, streams []pipeline, counts func() faults.Counters, meanwhile func()) {
 	for i, stream := range streams {
 		if _, err := stream.out.Write([]byte{1}); !errors.Is(err, transport.ErrStreamCanceled) {
@@ -525,7 +525,7 @@ func TestCloseEndsDialsAcrossACut(t *testing.T) {
 	})
 }
 
-// TestCloseOfALinkAcrossACut ends one side during a cut: the other one hears of
+// TestCloseOfALinkAcrossACut ends one side during a cut: the other one learns of
 // it when the cut ends, and calls here fail at once.
 func TestCloseOfALinkAcrossACut(t *testing.T) {
 	for end := range 2 { // has the rule

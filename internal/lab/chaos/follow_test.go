@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/test/bubble"
 )
 
-// TestAViewHasAllNodesOfTheBeginning tells a follower of nodes that come slowly one
+// TestAViewHasAllNodesOfTheBeginning notifies a follower of nodes that come slowly one
 // after the other: they are written as one view, at the end of them or before the first
 // change.
 func TestAViewHasAllNodesOfTheBeginning(t *testing.T) {

@@ -64,7 +64,7 @@ func (g *group) check(s *scenario.Schedule) error {
 			err = os.Remove(probe)
 		}
 		if err != nil {
-			return &Refusal{text: fmt.Sprintf("%s: this machine lets nobody make control groups in %s", a.What(), dir), err: err}
+			return &Refusal{text: fmt.Sprintf("%s: this machine lets no user make control groups in %s", a.What(), dir), err: err}
 		}
 	}
 	return nil

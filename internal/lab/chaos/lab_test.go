@@ -304,14 +304,14 @@ func TestARunOfAFailedLabIsMadeOnceMore(t *testing.T) {
 	defer l.Close()
 	job := Job{Named: Named{Scenario: decode(t, killed)}, Seed: 1}
 	for _, jobs := range [][]Job{{job}, {job, job}, {job, job, job, job, job}} {
-		tried, told := 0, 0
+		tried, reported := 0, 0
 		opts := &Options{Exe: filepath.Join(t.TempDir(), "nothing"), Say: func(line string) {
 			if strings.Contains(line, "once more, alone") {
 				tried++
 			}
 		}}
 		RunAll(t.Context(), l, jobs, opts, func(_ Job, out *Outcome) {
-			told++
+			reported++
 			if out.Verdict() != report.Harness {
 				t.Errorf("%v: %v", out.Verdict(), out.Problems())
 			}
@@ -320,8 +320,8 @@ func TestARunOfAFailedLabIsMadeOnceMore(t *testing.T) {
 		if len(jobs) == 1 {
 			want = 0
 		}
-		if told != len(jobs) || tried != want {
-			t.Errorf("of %d jobs %d are told and %d made again, want %d", len(jobs), told, tried, want)
+		if reported != len(jobs) || tried != want {
+			t.Errorf("of %d jobs %d are reported and %d made again, want %d", len(jobs), reported, tried, want)
 		}
 	}
 	nothingLeft(t)

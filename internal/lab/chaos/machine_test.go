@@ -7,7 +7,7 @@ import (
 )
 
 // TestALocalLabTakesPortsThatAreFree has another cluster of the machine listen at every
-// address, as fabricd does unless it is told otherwise.
+// address, as fabricd does unless it is configured otherwise.
 func TestALocalLabTakesPortsThatAreFree(t *testing.T) {
 	m := newMachine(fabricdExe, ownName(0), nil, 0)
 	taken := m.place(0)

@@ -136,7 +136,7 @@ func (p *process) terminate(ctx context.Context, limit time.Duration) error {
 }
 
 // askEvery is how often a process is asked to end. The first process of a
-// container does not hear it while it begins: the kernel drops signals that such
+// container does not receive it while it begins: the kernel drops signals that such
 // a process has no handler for.
 const askEvery = time.Second
 

@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/scenario"
 )
 
-// TestARunWhoseLabStoodStillIsInDoubt has an observer hear late of a loss, in a run
+// TestARunWhoseLabStoodStillIsInDoubt has an observer notified late of a loss, in a run
 // that is judged as one of processes. A stall of the lab at that time, as long as the
 // delay, explains it: the verdict is that nothing can be said.
 func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
@@ -27,7 +27,7 @@ func TestARunWhoseLabStoodStillIsInDoubt(t *testing.T) {
 	const slack = 500 * time.Millisecond
 	for _, tt := range []struct {
 		name        string
-		late, still time.Duration // beyond the bound; before the observer hears
+		late, still time.Duration // beyond the bound; before the observer is notified
 		at          time.Duration // when the lab went on, from the bound on
 		want        report.Verdict
 	}{

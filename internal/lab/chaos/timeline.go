@@ -104,7 +104,7 @@ func (c *cluster) act(ctx context.Context, a scenario.Action, began time.Duratio
 			return
 		}
 	} else {
-		c.say("%8v  %s %s", (since - began).Round(time.Millisecond), a.What(), c.whom(a))
+		c.say("%8v  %s %s", (since - began).Round(time.Millisecond), a.What(), c.touched(a))
 	}
 	if _, instant := e.(done); !instant {
 		end := c.schedule.Scenario.Duration
@@ -130,7 +130,7 @@ func (c *cluster) act(ctx context.Context, a scenario.Action, began time.Duratio
 		c.log.Put(end)
 		c.disturbed()
 		if _, instant := e.(done); !instant {
-			c.say("%8v  %s %s is over: %s", (c.clock.Now() - began).Round(time.Millisecond), a.What(), c.whom(a), proof)
+			c.say("%8v  %s %s is over: %s", (c.clock.Now() - began).Round(time.Millisecond), a.What(), c.touched(a), proof)
 		}
 	}
 }
@@ -164,8 +164,8 @@ func (c *cluster) last(ctx context.Context, e effect, until time.Time) {
 	}
 }
 
-// whom names the nodes and links that an action touches.
-func (c *cluster) whom(a scenario.Action) string {
+// touched names the nodes and links that an action touches.
+func (c *cluster) touched(a scenario.Action) string {
 	t, begin := a.Touches(), c.schedule.Begin(c.lab)
 	words := []string{}
 	if nodes := slices.Concat(t.Nodes, t.Apps); len(nodes) > 0 {

@@ -66,7 +66,7 @@ func (m *agreement) finish() {
 	}
 }
 
-// same holds one source to the map that everybody must have.
+// same holds one source to the map that all nodes must have.
 func (m *agreement) same(s *session, want map[addr.NodeID]addr.Generation, end int64) {
 	own := m.w.current(s.source.Node, end)
 	heal := end - m.w.within(m.w.bound.Heal)
@@ -85,7 +85,7 @@ func (m *agreement) same(s *session, want map[addr.NodeID]addr.Generation, end i
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.live)) {
 		if want[id] == 0 && id != own.incarnation.Node {
-			m.fail(end, proof, "%s after the last fault, %s knows %s, which nobody has", after, s.source, addr.Incarnation{Node: id, Generation: s.live[id]})
+			m.fail(end, proof, "%s after the last fault, %s knows %s, which no node has", after, s.source, addr.Incarnation{Node: id, Generation: s.live[id]})
 		}
 	}
 }

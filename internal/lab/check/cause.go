@@ -2,7 +2,7 @@ package check
 
 import "github.com/fabricd/fabricd/internal/lab/history"
 
-// cause (bars B3 and B4): no incarnation is removed without a reason: its process has ended, or a fault
+// cause (criteria B3 and B4): no incarnation is removed without a reason: its process has ended, or a fault
 // that may remove it has touched it, the observer, or the links between it and the observer or the
 // host. A fault that by a promise must stay invisible (loss, delay, short pauses) is no reason.
 //

@@ -86,7 +86,7 @@ func TestViolationsShowTheirProof(t *testing.T) {
 	r := check.Run(records, nil)
 	j, _ := r.Invariant("events")
 	if j.Verdict != check.Violated || j.Count != 1 || len(j.Violations[0].Proof) < 2 || len(j.Violations[0].Lines) != len(j.Violations[0].Proof) {
-		t.Fatalf("an event that was told twice: %+v", j)
+		t.Fatalf("an event that was delivered twice: %+v", j)
 	}
 	if !strings.Contains(j.Violations[0].What, "notified twice") || !strings.Contains(j.Violations[0].Lines[2], `"removed"`) {
 		t.Errorf("%+v", j.Violations[0])

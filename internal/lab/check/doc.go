@@ -22,6 +22,6 @@
 // expectations of traffic and latency for that, and of a standstill of the lab itself
 // [Result.Doubt].
 //
-// Promises that no history shows are checked elsewhere: I11 (the fate of mappings of a lost node)
+// Promises that no history shows are checked elsewhere: I11 (what becomes of mappings of a lost node)
 // is in the conformance suite.
 package check

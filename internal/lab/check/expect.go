@@ -333,10 +333,10 @@ func (x *expecter) mesh(e *scenario.ExpectMesh) {
 	}
 	at, whole := meshSince(x.w, ids, base)
 	if !whole {
-		x.fail(base, nil, "not everybody knows everybody at the end, %s later", time.Duration(x.w.finish()-base))
+		x.fail(base, nil, "not every node knows every other at the end, %s later", time.Duration(x.w.finish()-base))
 		return
 	}
-	x.inTime(base, limit, at, nil, "everybody knows everybody after %s, want %s", time.Duration(at-base), time.Duration(limit-base))
+	x.inTime(base, limit, at, nil, "every node knows every other after %s, want %s", time.Duration(at-base), time.Duration(limit-base))
 }
 
 func (x *expecter) connects(e *scenario.ExpectConnects) {

@@ -106,9 +106,9 @@ func TestOthersAreThoseThatNoFaultTouches(t *testing.T) {
 	}
 }
 
-// TestStartThatIsToldLate: a lab may write that a daemon was started only when it
-// serves; the others have heard of it by then.
-func TestStartThatIsToldLate(t *testing.T) {
+// TestStartThatIsReportedLate: a lab may write that a daemon was started only when it
+// serves; the others know it by then.
+func TestStartThatIsReportedLate(t *testing.T) {
 	e := newEdit(oneLoss())
 	i := find(e, -1, func(_ rec, p *history.Process) bool { return p.Did == history.DidStart })
 	j := find(e, -1, isAdded)
@@ -121,8 +121,8 @@ func TestStartThatIsToldLate(t *testing.T) {
 	}
 }
 
-// TestALossBeforeTheFirstLook: an application that attaches again is told of losses from then on,
-// and asks for the nodes a moment later: it may hear of the end of an incarnation that it never saw. After
+// TestALossBeforeTheFirstLook: an application that attaches again is notified of losses from then on,
+// and asks for the nodes a moment later: it may be notified of the end of an incarnation that it never saw. After
 // its look it may not.
 func TestALossBeforeTheFirstLook(t *testing.T) {
 	for _, looked := range []bool{false, true} {
@@ -152,9 +152,9 @@ func TestALossBeforeTheFirstLook(t *testing.T) {
 	}
 }
 
-// TestWhoComesLaterIsNotLate: a node that comes back is told of those that have been
+// TestANodeThatComesLaterIsNotLate: a node that comes back is notified of those that have been
 // there for long, which says nothing of how fast news travels.
-func TestWhoComesLaterIsNotLate(t *testing.T) {
+func TestANodeThatComesLaterIsNotLate(t *testing.T) {
 	m := newModel(1, 4)
 	m.connect(m.nodes[0], m.nodes[1])
 	for i, n := range []int{3, 2, 3} {

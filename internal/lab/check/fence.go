@@ -54,7 +54,7 @@ func (m *fence) seen(i int, r *history.Record, b *history.SignalSeen) {
 	proof := []int{asked, indexOf(before), i}
 	switch {
 	case asked < 0:
-		m.fail(r.At, proof, "connection %d: the %s sees the signal %d, which nobody has asked for", b.Conn, b.Side, b.Value)
+		m.fail(r.At, proof, "connection %d: the %s sees the signal %d, which was not asked for", b.Conn, b.Side, b.Value)
 	case b.Missing != nil:
 		m.fail(r.At, proof, "connection %d: the %s sees the signal %d early: operation %d is not in the window", b.Conn, b.Side, b.Value, *b.Missing)
 	case b.Value <= before.v:

@@ -24,10 +24,10 @@ func (m *fencing) see(i int, r *history.Record) {
 	}
 	x := m.w.windows.get(b.ID)
 	if x == nil {
-		m.fail(r.At, []int{i}, "a scan of window %d, which nobody registered", b.ID)
+		m.fail(r.At, []int{i}, "a scan of window %d, which was not registered", b.ID)
 		return
 	}
-	m.unless(b.Unknown == 0, r.At, []int{i}, "%d words of window %d have no tag that anybody wrote", b.Unknown, b.ID)
+	m.unless(b.Unknown == 0, r.At, []int{i}, "%d words of window %d have no tag that was written", b.Unknown, b.ID)
 	for _, writer := range b.Writers {
 		m.writer(i, r, x, writer)
 	}

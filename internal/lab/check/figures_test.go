@@ -98,25 +98,25 @@ func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
 			t.Errorf("%s: time to removed is %+v, want 2 of %v after the stop", lab, got, time.Duration(after))
 		}
 		if e := r.Expectations[0]; e.Verdict != want {
-			t.Errorf("%s: told %v after the fault within 2s and slack of %v: %s, want %s", lab, time.Duration(after), lab.Slack().Time, e.Verdict, want)
+			t.Errorf("%s: notified %v after the fault within 2s and slack of %v: %s, want %s", lab, time.Duration(after), lab.Slack().Time, e.Verdict, want)
 		}
 	}
 }
 
 // TestWhoIsCutOffTogetherIsToldLater: two nodes that a partition leaves together do not miss each
 // other while it lasts. Notices after its end are no time of detection; those across it are.
-func TestWhoIsCutOffTogetherIsToldLater(t *testing.T) {
+func TestNodesCutOffTogetherAreNotifiedLater(t *testing.T) {
 	m := newModel(1, 4)
 	m.now = max(m.now, sec)
 	cut := m.now
 	m.put(history.Lab, &history.Fault{ID: 1, What: "partition", Ways: []history.Way{{From: []int{0, 1}, To: []int{2, 3}}}, Since: cut, Harm: history.HarmRemove})
-	told := func(observer, lost int, at int64) {
+	notified := func(observer, lost int, at int64) {
 		m.now = cut + at
 		m.put(m.app(m.nodes[observer]), &history.Event{What: history.EventRemoved, Observer: m.nodes[observer].incarnation, Subject: m.nodes[lost].incarnation, Reason: "silent"})
 	}
-	told(0, 3, 2*sec)
-	told(1, 3, 2*sec)
-	told(2, 3, 8*sec)
+	notified(0, 3, 2*sec)
+	notified(1, 3, 2*sec)
+	notified(2, 3, 8*sec)
 	m.put(history.Lab, &history.FaultEnd{ID: 1, Fired: 1})
 	m.put(history.Lab, &history.End{Complete: true})
 	s := modelScenario(4, "")

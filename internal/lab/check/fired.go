@@ -21,7 +21,7 @@ func (m *fired) finish() {
 		case m.w.faultOf[f.ID] != f:
 			m.fail(f.begin, proof, "fault %d (%s) has begun twice", f.ID, f.What)
 		case f.closing == nil:
-			m.fail(f.begin, proof, "fault %d (%s) has no end record: nobody knows whether it did anything", f.ID, f.What)
+			m.fail(f.begin, proof, "fault %d (%s) has no end record: whether it did anything is not known", f.ID, f.What)
 		case f.closing.Err != "":
 			m.fail(f.begin, proof, "fault %d (%s): %s", f.ID, f.What, f.closing.Err)
 		case f.idle():

@@ -227,10 +227,10 @@ func TestModelsOfTablesFindFaults(t *testing.T) {
 		}
 	}
 	for name, ops := range map[string][]porcupine.Operation{
-		"an ID changes hands":            {{Output: grant{addr.UUID{1}, 1}, Call: 1, Return: 2}, {Output: grant{addr.UUID{2}, 2}, Call: 3, Return: 4}},
-		"a generation is used again":     {{Output: grant{addr.UUID{1}, 1}, Call: 1, Return: 2}, {Output: grant{addr.UUID{1}, 1}, Call: 3, Return: 4}},
-		"a generation goes back":         {{Output: grant{addr.UUID{1}, 5}, Call: 1, Return: 2}, {Output: grant{addr.UUID{1}, 4}, Call: 3, Return: 4}},
-		"two at once, told in any order": {{Output: grant{addr.UUID{1}, 1}, Call: 1, Return: 9}, {Output: grant{addr.UUID{2}, 1}, Call: 2, Return: 8}},
+		"an ID changes hands":                {{Output: grant{addr.UUID{1}, 1}, Call: 1, Return: 2}, {Output: grant{addr.UUID{2}, 2}, Call: 3, Return: 4}},
+		"a generation is used again":         {{Output: grant{addr.UUID{1}, 1}, Call: 1, Return: 2}, {Output: grant{addr.UUID{1}, 1}, Call: 3, Return: 4}},
+		"a generation goes back":             {{Output: grant{addr.UUID{1}, 5}, Call: 1, Return: 2}, {Output: grant{addr.UUID{1}, 4}, Call: 3, Return: 4}},
+		"two at once, reported in any order": {{Output: grant{addr.UUID{1}, 1}, Call: 1, Return: 9}, {Output: grant{addr.UUID{2}, 1}, Call: 2, Return: 8}},
 	} {
 		if porcupine.CheckOperations(leaseTable, ops) {
 			t.Errorf("%s: fine", name)

@@ -37,7 +37,7 @@ func (w *world) losses(node int, s *session) []loss {
 				continue
 			}
 			x := w.lossOfIncarnation(l, a, end, own)
-			// An observer that attached later, or was new to everybody then, knew
+			// An observer that attached later, or was new to all then, knew
 			// nothing of the incarnation.
 			if a.since <= x.since && x.since < a.cleared {
 				all = append(all, x)

@@ -41,7 +41,7 @@ func (m *model) isolate(meanwhile func()) {
 	m.rejoin(alone)
 }
 
-// removed tells an observer that another node was removed.
+// removed notifies an observer that another node was removed.
 func (m *model) removed(observer, of *modelNode) {
 	m.put(m.app(observer), &history.Event{What: history.EventRemoved, Observer: observer.incarnation, Subject: of.incarnation, UUID: of.uuid, Reason: "silent"})
 	delete(observer.knows, of.node)
@@ -70,16 +70,16 @@ func TestALossIsOfItsObserver(t *testing.T) {
 		{"the others are late", false, func(e *edit) { lateOf(e, 3, history.EventRemoved, 2*sec) }, `removed: {node: 2, within: 1s}`, check.Violated},
 		{"the one that was cut off is late", false, func(e *edit) { lateOf(e, 1, history.EventRemoved, 2*sec) }, `removed: {node: 2, within: 1s}`, check.Violated},
 		{"it is late where it is named", false, func(e *edit) { lateOf(e, 1, history.EventRemoved, 2*sec) }, `removed: {node: 2, at: [1], within: 2s}`, check.Violated},
-		{"who is named is told of what it lost", false, nil, `removed: {node: [0, 3], at: [1], times: 1, within: 3s}`, check.Held},
+		{"a node that is named is notified of what it lost", false, nil, `removed: {node: [0, 3], at: [1], times: 1, within: 3s}`, check.Held},
 		{"nobody else lost them", false, nil, `removed: {node: [0, 3]}`, check.NotExercised},
 		{"who was cut off is lost", false, nil, `removed: {node: 1, times: 1, within: 3s}`, check.Held},
 		{"who was cut off is lost late", false, nil, `removed: {node: 1, within: 2s}`, check.Violated},
-		{"lives that were lost to the cluster", false, nil, `removals: {min: 2, max: 2}`, check.Held},
+		{"incarnations that were lost to the cluster", false, nil, `removals: {min: 2, max: 2}`, check.Held},
 		{"errors of a caller that was cut off", false, nil, `errors: {to: 2, within: 1s}`, check.Held},
 		{"errors of a caller that is named", false, nil, `errors: {to: 2, from: [1], within: 1s}`, check.Violated},
 		{"a loss meanwhile", true, nil, `removed: {node: 2, times: 1, within: 1s}`, check.Held},
 		{"a start meanwhile", true, nil, `added: {node: 2, times: 1, within: 1s}`, check.Held},
-		{"a start that another one hears of late", true, func(e *edit) { lateOf(e, 3, history.EventAdded, 2*sec) }, `added: {node: 2, within: 1s}`, check.Violated},
+		{"a start that another one learns late", true, func(e *edit) { lateOf(e, 3, history.EventAdded, 2*sec) }, `added: {node: 2, within: 1s}`, check.Violated},
 	} {
 		m := newModel(1, 4)
 		m.connect(m.nodes[1], m.nodes[2])
@@ -107,10 +107,10 @@ func TestALossIsOfItsObserver(t *testing.T) {
 	}
 }
 
-// TestACallOutlivesWhatItsNodeWasToldBefore: a node that was cut off accepts a connection
+// TestACallOutlivesWhatItsNodeLearnedBefore: a node that was cut off accepts a connection
 // of one that it gave up then, before it is notified that the other one is there. A call that
 // waits there is not late.
-func TestACallOutlivesWhatItsNodeWasToldBefore(t *testing.T) {
+func TestACallOutlivesWhatItsNodeLearnedBefore(t *testing.T) {
 	m := newModel(1, 4)
 	m.connect(m.nodes[0], m.nodes[3])
 	m.isolate(func() {})

@@ -43,7 +43,7 @@ type modelConn struct {
 	cl, sl         addr.Incarnation
 	sent, received int64
 	offered        int64
-	owed           int64 // when something was sent last
+	sentAt         int64 // when something was sent last
 	op, fenced     uint64
 	signalled      []uint64
 	window         uint64
@@ -88,7 +88,7 @@ func (m *model) start(n *modelNode) {
 	m.rejoin(n)
 }
 
-// rejoin gives a node its next incarnation, which is told to everybody.
+// rejoin gives a node its next incarnation, which is reported to all.
 func (m *model) rejoin(n *modelNode) {
 	n.incarnation = addr.Incarnation{Node: addr.NodeID(n.node), Generation: n.incarnation.Generation + 1}
 	n.alive = true
@@ -189,7 +189,7 @@ func (m *model) send(c *modelConn, n int64) {
 	c.offered += n
 	m.put(m.app(c.client), &history.Sent{ConnEnd: c.end(history.Client), Range: history.Range{From: c.sent, To: c.sent + n}})
 	c.sent += n
-	c.owed = m.now
+	c.sentAt = m.now
 }
 
 // receive lets the server receive n bytes.
@@ -201,7 +201,7 @@ func (m *model) receive(c *modelConn, n int64) {
 // deliver lets everything arrive that was sent longer ago than some time.
 func (m *model) deliver(ago int64) {
 	for _, c := range m.conns {
-		if c.open && c.received < c.sent && m.now-c.owed >= ago {
+		if c.open && c.received < c.sent && m.now-c.sentAt >= ago {
 			m.receive(c, c.sent-c.received)
 		}
 	}
@@ -234,7 +234,7 @@ func (m *model) unwindow(c *modelConn) {
 	c.open = false
 }
 
-// die ends a node and tells its survivors.
+// die ends a node and notifies its survivors.
 func (m *model) die(n *modelNode) {
 	m.fault++
 	fault := &history.Fault{ID: m.fault, Step: m.fault - 1, What: "node kill", Nodes: []int{n.node}, Harm: history.HarmRemove}

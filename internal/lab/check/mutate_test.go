@@ -26,7 +26,7 @@ func is[B history.Body](e *edit, i int) bool {
 	return ok
 }
 
-// isEvent fits events that tell one thing.
+// isEvent fits events of one kind.
 func isEvent(what history.EventKind) func(e *edit, i int) bool {
 	return func(e *edit, i int) bool {
 		b, ok := e.records[i].Body.(*event)
@@ -49,16 +49,16 @@ func drop(e *edit, i int)  { e.drop(i) }
 func twice(e *edit, i int) { e.twice(i) }
 
 // renewed: the observer gets a new incarnation of its own, and so a new view, before
-// anything more is told of the node.
+// anything more is reported of the node.
 func renewed(e *edit, i int) bool {
-	told, source := body[*event](e, i), e.records[i].Source
+	notified, source := body[*event](e, i), e.records[i].Source
 	for _, r := range e.records[i+1:] {
 		b, ok := r.Body.(*event)
 		switch {
 		case !ok || r.Source != source:
 		case b.What == history.EventSelf:
 			return true
-		case b.Subject.Node == told.Subject.Node:
+		case b.Subject.Node == notified.Subject.Node:
 			return false
 		}
 	}
@@ -148,7 +148,7 @@ var mutations = []mutation{
 	{"of another connection", bytes2[*received], nil, func(e *edit, i int) { body[*received](e, i).Conn ^= 1 << 40 }},
 
 	{"a fence that lies", is[*history.Checked], nil, func(e *edit, i int) { b := body[*history.Checked](e, i); b.Missing = &b.Upto }},
-	{"told too much", is[*history.Checked], nil, func(e *edit, i int) { body[*history.Checked](e, i).Upto++ }},
+	{"reported too much", is[*history.Checked], nil, func(e *edit, i int) { body[*history.Checked](e, i).Upto++ }},
 	{"a fence ahead", func(e *edit, i int) bool {
 		b, ok := e.records[i].Body.(*history.Fenced)
 		return ok && b.Status == ""

@@ -37,19 +37,19 @@ func lastOp(e *edit, b *history.RMADone) bool {
 	return find(e, 0, func(_ rec, c *history.RMADone) bool { return c.ConnEnd == b.ConnEnd && c.Op == b.Op+1 }) < 0
 }
 
-// removedAt fits the event that tells a source of an end.
+// removedAt fits the event that notifies a source of an end.
 func removedAt(s history.Source, l addr.Incarnation) func(rec, *event) bool {
 	return func(r rec, b *event) bool { return b.What == history.EventRemoved && r.Source == s && b.Subject == l }
 }
 
-// survivorCall fits the end of a call whose caller is told of the loss later.
+// survivorCall fits the end of a call whose caller is notified of the loss later.
 func survivorCall(e *edit) func(rec, *ret) bool {
 	return func(r rec, b *ret) bool {
 		return lostCall(r, b) && find(e, 0, removedAt(r.Source, b.Peer)) >= 0
 	}
 }
 
-// survivorReset fits the end of a connection at the side that is told of the loss later.
+// survivorReset fits the end of a connection at the side that is notified of the loss later.
 func survivorReset(e *edit) func(rec, *closed) bool {
 	return func(r rec, b *closed) bool {
 		i := find(e, 0, func(x rec, o *history.Opened) bool { return o.ConnEnd == b.ConnEnd })

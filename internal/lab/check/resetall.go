@@ -80,7 +80,7 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event, n *observer
 		n.known[b.Subject] = true
 	case history.EventRemoved:
 		// A removal may have been under way when the node got the incarnation that it has: an
-		// application sees that for itself, and may hear only then of an end before. It has not met
+		// application sees that for itself, and may be notified only then of an end before. It has not met
 		// the removed node in its new incarnation.
 		if n.renewed > 0 && r.Source.Role == history.RoleApp && !n.known[b.Subject] && r.At <= n.renewed+m.w.within(endTime) {
 			return
@@ -91,8 +91,8 @@ func (m *resetAll) event(i int, r *history.Record, b *history.Event, n *observer
 			n.removed[b.Subject] = now
 		}
 	case history.EventReset, history.EventSelf:
-		// Its own connections have all ended, and to its next incarnation everybody is
-		// new, also whom it gave up while it was cut off.
+		// Its own connections have all ended, and to its next incarnation every node is
+		// new, also the nodes that it gave up while it was cut off.
 		if b.What == history.EventReset || n.self != b.Subject {
 			clear(n.removed)
 			clear(n.known)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestAListenerOutlivesTheIncarnationOfItsNode: to the next incarnation of a node all others are new, and a
-// connection that its listener accepts may be the first that an application hears of it.
+// connection that its listener accepts may be the first that an application sees of it.
 func TestAListenerOutlivesTheIncarnationOfItsNode(t *testing.T) {
 	base := correct(11, 4, 600)
 	for name, later := range map[string]bool{"the same incarnation": false, "the next incarnation": true} {
@@ -23,7 +23,7 @@ func TestAListenerOutlivesTheIncarnationOfItsNode(t *testing.T) {
 		e.insert(i, e.records[i].Source, &history.Opened{ConnEnd: history.ConnEnd{Conn: 9, Side: history.Server}, Local: local, Remote: b.Subject})
 		j, _ := check.Run(e.done(), nil).Invariant("reset-all")
 		if broken := j.Verdict == check.Violated; broken == later {
-			t.Errorf("a connection of %s to whom it was told is gone: %s, %v", name, j.Verdict, j.Violations)
+			t.Errorf("a connection of %s to a node that was reported as gone: %s, %v", name, j.Verdict, j.Violations)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestARemovalOfTheIncarnationBeforeIsOver(t *testing.T) {
 		"not met":        {},
 		"met":            {met: true, resetAll: true, events: true},
 		"a second later": {after: time.Second, resetAll: true},
-		"told twice":     {twice: true, events: true},
+		"notified twice": {twice: true, events: true},
 	} {
 		e := newEdit(base)
 		i := find(e, 0, isRemoved)

@@ -45,7 +45,7 @@ var invariants = []invariant{
 		func(g judge) machine { return &cause{g} }},
 	{"one-holder", "I6", "no node ID is held by two live generations",
 		func(g judge) machine { return &holder{g, map[addr.NodeID][]claim{}} }},
-	{"agreement", "I6", "everybody has the same map of IDs once it is quiet",
+	{"agreement", "I6", "all nodes have the same map of IDs once it is quiet",
 		func(g judge) machine { return &agreement{g, map[addr.Incarnation]stamped[addr.UUID]{}} }},
 	{"fencing", "I7", "nothing of another generation, connection or window lands in a window, and nothing after its end",
 		func(g judge) machine { return &fencing{g, map[uint64]stamped[uint64]{}} }},

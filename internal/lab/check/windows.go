@@ -5,7 +5,7 @@ import "github.com/fabricd/fabricd/internal/lab/history"
 // windows (I10): an operation that begins after its window is gone does not
 // succeed, and every window that an operation names was registered before. That
 // holds where the other end can know: not for a window that went with a
-// connection that was cut off, whose other end may not have heard of it.
+// connection that was cut off, whose other end may not know it yet.
 //
 // It needs window, unwindow, rma and rma_done records.
 type windows struct {

@@ -394,7 +394,7 @@ func (w *world) view(i int, r *history.Record, b *history.View) {
 // learn returns the record of a known incarnation, a new one if there is none.
 func (s *session) learn(l addr.Incarnation, at int64, index int) *knownPeer {
 	a := s.known[l]
-	if a == nil || a.cleared != never { // to a new incarnation of the source everybody is new
+	if a == nil || a.cleared != never { // to a new incarnation of the source every node is new
 		if a != nil {
 			s.past[l] = append(s.past[l], a)
 		}

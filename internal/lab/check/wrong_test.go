@@ -39,7 +39,7 @@ var wrongs = []struct {
 	{"whole", "no begin", func(e *edit) { e.drop(0) }},
 	{"whole", "no end", func(e *edit) { e.drop(len(e.records) - 1) }},
 	{"whole", "cut short", func(e *edit) { body[*history.End](e, len(e.records)-1).Complete = false }},
-	{"whole", "tells before it is anybody", func(e *edit) { e.drop(find(e, 1, isSelf)) }},
+	{"whole", "events before its incarnation", func(e *edit) { e.drop(find(e, 1, isSelf)) }},
 
 	{"fired", "never did anything", func(e *edit) { body[*history.FaultEnd](e, find[*history.FaultEnd](e, 0, nil)).Fired = 0 }},
 	{"fired", "was never taken back", func(e *edit) { e.drop(find[*history.FaultEnd](e, 0, nil)) }},
@@ -117,8 +117,8 @@ var wrongs = []struct {
 		e.insert(i, e.records[i].Source, &ret{Call: history.Call{ID: 1 << 40, Name: "register", Began: e.records[i].At - 6*sec}})
 	}},
 
-	{"events", "removed is told twice", func(e *edit) { e.twice(find(e, 0, isRemoved)) }},
-	{"events", "added is told twice", func(e *edit) { e.twice(find(e, 0, isAdded)) }},
+	{"events", "removed is delivered twice", func(e *edit) { e.twice(find(e, 0, isRemoved)) }},
+	{"events", "added is delivered twice", func(e *edit) { e.twice(find(e, 0, isAdded)) }},
 	{"events", "removed of nobody", func(e *edit) { b := body[*event](e, find(e, 0, isRemoved)); b.Subject.Generation += 7 }},
 	{"events", "the next generation before the end of the last", func(e *edit) {
 		i := find(e, 0, removedThenAdded(e))
@@ -141,7 +141,7 @@ var wrongs = []struct {
 		i := find(e, 2, func(r rec, b *event) bool { return isRemoved(r, b) && r.Source.Node < 2 })
 		e.move(i, e.records[i].At+4*sec)
 	}},
-	{"notified", "one survivor is told of another one", func(e *edit) { body[*event](e, find(e, 1, isRemoved)).Subject.Node += 100 }},
+	{"notified", "one survivor is notified of another one", func(e *edit) { body[*event](e, find(e, 1, isRemoved)).Subject.Node += 100 }},
 
 	{"cause", "a healthy node is removed", func(e *edit) {
 		i := find(e, 0, isAdded)
@@ -208,7 +208,7 @@ var wrongs = []struct {
 	{"fence", "a fence beyond what has begun", func(e *edit) {
 		body[*history.Fenced](e, find(e, 0, func(_ rec, b *history.Fenced) bool { return b.Status == "" })).Upto += 100
 	}},
-	{"fence", "told without a fence", func(e *edit) { body[*history.Checked](e, find[*history.Checked](e, 0, nil)).Upto += 100 }},
+	{"fence", "reported without a fence", func(e *edit) { body[*history.Checked](e, find[*history.Checked](e, 0, nil)).Upto += 100 }},
 	{"fence", "an early signal", func(e *edit) {
 		b := body[*history.SignalSeen](e, find[*history.SignalSeen](e, 0, nil))
 		b.Missing = ptr(b.Value)

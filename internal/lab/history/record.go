@@ -130,7 +130,7 @@ const (
 	HarmNone Harm = "none"
 	// HarmReset: connections that it touches may be reset, no node is removed.
 	HarmReset Harm = "reset"
-	// HarmRemove: lives that it touches may be removed.
+	// HarmRemove: incarnations that it touches may be removed.
 	HarmRemove Harm = "remove"
 )
 

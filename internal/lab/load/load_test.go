@@ -53,9 +53,9 @@ func TestVisibleFindsWhatIsMissing(t *testing.T) {
 			}
 		}
 		written(last)
-		told := rapid.Uint64Range(0, last).Draw(t, "told")
-		if missing, ok := g.visible(window, binary.LittleEndian.Uint64, end, 0, told); !ok {
-			t.Fatalf("of %d operations, %d is missing up to %d", last, missing, told)
+		reported := rapid.Uint64Range(0, last).Draw(t, "reported")
+		if missing, ok := g.visible(window, binary.LittleEndian.Uint64, end, 0, reported); !ok {
+			t.Fatalf("of %d operations, %d is missing up to %d", last, missing, reported)
 		}
 		n := rapid.Uint64Range(1, last).Draw(t, "lost")
 		op := g.operation(end, n)
@@ -273,7 +273,7 @@ func TestAShortConnection(t *testing.T) {
 			}
 		}
 		if sent == 0 || sent != received || sent != int64(w.sent)-helloSize-answerSize {
-			t.Errorf("%d bytes are told to be sent and %d received, of %d", sent, received, w.sent)
+			t.Errorf("%d bytes are reported as sent and %d received, of %d", sent, received, w.sent)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/check"
 )
 
-// A Saved is a run as its report.json tells it.
+// A Saved is a run as its report.json has it.
 type Saved struct {
 	dir string
 	document

@@ -37,7 +37,7 @@ func TestCurvesAreByTheScenariosClock(t *testing.T) {
 	}
 }
 
-// TestAnOrderlyEndIsNoError: neither the reset that tells an end of the peer's close, nor
+// TestAnOrderlyEndIsNoError: neither the reset that reports an end of the peer's close, nor
 // a call that the application gives up.
 func TestAnOrderlyEndIsNoError(t *testing.T) {
 	l := &log{}
@@ -115,7 +115,7 @@ func TestTwoRunsAreCompared(t *testing.T) {
 		}
 	}
 	if same := compared(t, a, sample()); strings.Contains(same, "seed 8") || !strings.Contains(same, "Verdicts<small>") {
-		t.Error("runs of one seed are not told apart by their directories")
+		t.Error("runs of one seed are not distinguished by their directories")
 	}
 }
 

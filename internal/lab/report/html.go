@@ -122,7 +122,7 @@ func command(r *check.Result) string {
 
 func (p *page) legend(s *scene) {
 	p.f("<p class=\"mute\">A bar is an incarnation of the node, with its ID and generation; hatched: the node is stopped; a stroke: its process ends. " +
-		"Its application hears: ▲ a node was added, ▼ removed, ✕ its own incarnation was removed. Dashed frames are faults.")
+		"Events of its application: ▲ a node was added, ▼ removed, ✕ its own incarnation was removed. Dashed frames are faults.")
 	if len(s.streams) > maxStreams {
 		p.f(" %d of %d nodes are shown.", maxStreams, len(s.streams))
 	}

@@ -16,7 +16,7 @@ type lostBy struct {
 	fault    string
 	paused   string // its name in containers, if that is another
 	scenario string
-	silent   bool // nothing tells of it but silence
+	silent   bool // there is no evidence of it but silence
 }
 
 // lostBys are the faults of which a suite's page shows the times, in this order.

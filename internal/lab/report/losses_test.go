@@ -20,7 +20,7 @@ func TestLossesAreHeldToTheirTargets(t *testing.T) {
 	entry := func(name string, d scenario.Detection, lab scenario.Lab, p99, most int64) Entry {
 		e := Entry{Scenario: name, Lab: lab, Detection: d, Nodes: 5, Runs: 1, Green: 1, Figures: []check.Figure{
 			{Name: scenario.TimeToError, Of: "node", Count: 3, Min: ms, P50: ms, P99: 2 * ms, Max: 3 * ms},
-			{Name: scenario.TimeToRemoved}, // of a run in which no node was told
+			{Name: scenario.TimeToRemoved}, // of a run in which no node was notified
 		}}
 		if most > 0 {
 			e.Figures = append(e.Figures, check.Figure{Name: scenario.TimeToRemoved, Of: "node", Count: 4, Min: ms, P50: 2 * ms, P99: p99, Max: most})

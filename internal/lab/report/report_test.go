@@ -172,7 +172,7 @@ func sampleSuite() *Suite {
 	}}
 }
 
-func TestRunIsToldInFull(t *testing.T) {
+func TestRunIsReportedInFull(t *testing.T) {
 	r := sample()
 	text := string(page2(t, r))
 	for _, want := range []string{
@@ -192,7 +192,7 @@ func TestRunIsToldInFull(t *testing.T) {
 	}
 	r.Problem = "docker is not there"
 	if r.Verdict() != Harness || !strings.Contains(string(page2(t, r)), "docker is not there") {
-		t.Error("the lab's problem is not told")
+		t.Error("the lab's problem is not reported")
 	}
 }
 
@@ -290,7 +290,7 @@ func wellFormed(text []byte) error {
 	}
 }
 
-// TestPicturesAreXML takes the pictures of a page out of it, as a reader may who wants to keep one:
+// TestPicturesAreXML takes the pictures of a page out of it, as a reader does to keep one:
 // they are XML by themselves, which HTML does not ask for.
 func TestPicturesAreXML(t *testing.T) {
 	for name, run := range map[string]*Run{"run": sample(), "large": large()} {

@@ -118,7 +118,7 @@ func (l *stream) process(at int64, p *history.Process) {
 	}
 }
 
-// event marks the events of an application; daemons tell the same.
+// event marks the events of an application; daemons report the same.
 func (s *scene) event(r *history.Record, b *history.Event) {
 	l := s.stream(r.Source.Node)
 	if b.What == history.EventSelf {

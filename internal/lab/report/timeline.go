@@ -114,7 +114,7 @@ func (t *timeline) stream(l *stream) {
 	t.marks(l, y)
 }
 
-// marks draws events; those too near to be told apart are one mark.
+// marks draws events; those too near to be distinguished are one mark.
 func (t *timeline) marks(l *stream, y float64) {
 	type last struct {
 		x     float64

@@ -327,7 +327,7 @@ func (c *checker) partition(at string, p *Partition) {
 	case others > 1:
 		c.bad(at+".groups", SetOthers, "is there twice")
 	case others == 1 && taken >= c.s.Cluster.Nodes:
-		c.bad(at+".groups", SetOthers, "the other groups leave nobody")
+		c.bad(at+".groups", SetOthers, "the other groups leave no slot")
 	}
 }
 

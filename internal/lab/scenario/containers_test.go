@@ -23,7 +23,7 @@ var outsideContainers = []struct {
 		[]string{"fence-cut", "flood", "pair-evicted", "split-one-way", "split-one-way-fast", "star-only", "window-races"}},
 	{"the lab has nothing to do it with: it forges no ICMP and sends no garbage on a network of Docker's, and starts no second host and changes no bit in a container's place",
 		[]string{"icmp-forged", "icmp-unreachable", "state-damaged", "strangers", "two-hosts"}},
-	{"the packets of paths are told from others in namespaces alone, where the lab makes the network; and what becomes of applications and descriptors there is the same in `local`",
+	{"the packets of paths are distinguished from others in namespaces alone, where the lab makes the network; and what becomes of applications and descriptors there is the same in `local`",
 		[]string{"app-killed-going-over", "app-stopped-going-over", "path-cut", "path-cut-briefly", "path-cut-one-way", "path-cut-rma", "path-mtu-black-hole", "path-reset",
 			"paths-opened-and-closed", "paths-without-descriptors"}},
 	{"what is measured is a whole machine that is busy, and one lab is enough for it; cpu-busy and cpu-starved run there",

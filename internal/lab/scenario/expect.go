@@ -23,7 +23,7 @@ type ExpectRemoved struct {
 	At     NodeSet    `yaml:"at" may:"others" doc:"observers; if it is left out all nodes that run, are not cut off, and are not in node"`
 	Times  int        `yaml:"times" range:"0..1000000" doc:"how often each observer is notified, for each of the nodes, in the whole run; not counted if it is left out"`
 	Within Duration   `yaml:"within" doc:"of the fault that ended the incarnation, and the lab's slack: see What times count from"`
-	P99    Duration   `yaml:"p99" doc:"of the fault, 99 times of 100, over all observers and lives; the lab's slack is not added"`
+	P99    Duration   `yaml:"p99" doc:"of the fault, 99 times of 100, over all observers and incarnations; the lab's slack is not added"`
 	Reason ReasonName `yaml:"reason" doc:"what the event says: left, crashed, silent, restarted, partitioned"`
 }
 

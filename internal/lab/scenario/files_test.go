@@ -117,7 +117,7 @@ func readme(t *testing.T) []byte {
 func TestReadmeHasTheReference(t *testing.T) {
 	text := string(readme(t))
 	for name, want := range map[string]string{
-		"keys": scenario.Reference(), "rows": rowTable(t), "bars": bars.write(t), "pains": pains.write(t), "containers": containerTable(t),
+		"keys": scenario.Reference(), "rows": rowTable(t), "criteria": criteria.write(t), "known-issues": issues.write(t), "containers": containerTable(t),
 	} {
 		begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
 		i, j := strings.Index(text, begin), strings.Index(text, end)

@@ -73,7 +73,7 @@ type Selection struct {
 // A Workload is the load of the applications from the moment when the cluster is
 // complete until the end. Everything is per pair and direction and second.
 type Workload struct {
-	Pairs    Pairs     `yaml:"pairs" doc:"who talks to whom; none if it is left out"`
+	Pairs    Pairs     `yaml:"pairs" doc:"which slots talk to which; none if it is left out"`
 	Messages *Messages `yaml:"messages" doc:"a stream of bytes, each a function of its position"`
 	RMA      *RMA      `yaml:"rma" doc:"one-sided operations, every word tagged with its writer"`
 	Connects int       `yaml:"connects" range:"0..10000" doc:"short connections a second: connect, exchange, close"`

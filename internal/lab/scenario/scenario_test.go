@@ -254,7 +254,7 @@ func TestEveryRefusalNamesPlaceFieldAndWhatIsAllowed(t *testing.T) {
 		{small(`{at: 1s, partition: {groups: [[0, 1]]}}`, ""), "want at least two groups"},
 		{small(`{at: 1s, partition: {groups: [[0, 1], [1, 2]]}}`, ""), `f:9:43: timeline[0].partition.groups[1]: "[1, 2]": node 1 is or may be in group 0 too`},
 		{small(`{at: 1s, partition: {groups: [[0, 1], $v]}}`, ""), "is or may be in group 0 too"},
-		{small(`{at: 1s, partition: {groups: [[0, 1, 2], others]}}`, ""), "leave nobody"},
+		{small(`{at: 1s, partition: {groups: [[0, 1, 2], others]}}`, ""), "leave no slot"},
 		{small(`{at: 1s, partition: {groups: [others, others]}}`, ""), "is there twice"},
 		{small(`{at: 1s, partition: {groups: [[0, others], [1]]}}`, ""), "says nothing here"},
 		{small(`{at: 1s, app: {node: 1, do: slow}}`, ""), "slow needs it"},

@@ -30,9 +30,9 @@ type agent struct {
 	peers    map[verdict.SessionID]controlEnd
 	lastID   verdict.SessionID
 
-	lines  *verdict.Lines[line]
-	rumour map[verdict.Start]verdict.GossipState // the last rumour of gossip about each start
-	banned map[addr.UUID]bool                    // at the host: nodes that it does not admit
+	lines        *verdict.Lines[line]
+	gossipStates map[verdict.Start]verdict.GossipState // the last state that gossip reported about each start
+	banned       map[addr.UUID]bool                    // at the host: nodes that it does not admit
 
 	pace     verdict.Pace
 	timer    int // counts the settings of the timer: an old one does nothing
@@ -65,7 +65,7 @@ func newAgent(p *proc) *agent {
 	w, d := p.w, &p.at.disk
 	a := &agent{w: w, p: p, at: p.at,
 		sessions: make(map[verdict.SessionID]*tcpEnd), peers: make(map[verdict.SessionID]controlEnd),
-		rumour: make(map[verdict.Start]verdict.GossipState), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
+		gossipStates: make(map[verdict.Start]verdict.GossipState), banned: make(map[addr.UUID]bool), over: make(map[addr.NodeID]addr.Generation)}
 	a.self = controlEnd{uuid: d.uuid, epoch: d.epochs}
 	self := verdict.Identity{UUID: d.uuid, Epoch: d.epochs,
 		Claims: must(verdict.NewClaims(fmt.Sprintf("node%d", p.at.index), []string{p.at.address()}, []string{"quic"}))}
@@ -279,7 +279,7 @@ func (a *agent) emit(e verdict.Event) {
 	switch e.Kind {
 	case verdict.EventRemoved:
 		a.over[e.Node.Incarnation.Node] = max(a.over[e.Node.Incarnation.Node], e.Node.Incarnation.Generation)
-		if !a.p.step(failpoint.RemovalHeard) {
+		if !a.p.step(failpoint.RemovalArrived) {
 			return
 		}
 		if l := a.lines.Find(verdict.Start{UUID: e.Node.UUID, Epoch: e.Node.Epoch}); l != nil && l.up != nil {

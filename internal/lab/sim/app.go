@@ -127,7 +127,7 @@ func (a *app) view() {
 		v := &history.View{Observer: a.incarnation, Live: []history.Member{{Incarnation: a.incarnation, UUID: n.self.UUID}}}
 		for _, id := range sortedKeys(n.peers) {
 			p := n.peers[id]
-			v.Live = append(v.Live, history.Member{Incarnation: p.party.Incarnation, UUID: p.party.UUID})
+			v.Live = append(v.Live, history.Member{Incarnation: p.identity.Incarnation, UUID: p.identity.UUID})
 		}
 		a.put(v)
 	})

@@ -158,7 +158,7 @@ func (a *agent) heardAtHost(m verdict.Message) bool {
 	case verdict.Ack:
 		return a.p.step(failpoint.RemovalAcked)
 	case verdict.Resume:
-		return a.p.step(failpoint.ResumeHeard)
+		return a.p.step(failpoint.ResumeArrived)
 	}
 	return true
 }
@@ -188,7 +188,7 @@ func (a *agent) send(x verdict.Send, fromHost bool) {
 	case verdict.Grant:
 		a.p.step(failpoint.GrantSent)
 	case verdict.RemovedIncarnation:
-		a.p.step(failpoint.RemovalTold)
+		a.p.step(failpoint.RemovalSent)
 	case verdict.Join:
 		a.p.step(failpoint.LeaseAsked)
 	case verdict.Resume:

@@ -66,9 +66,9 @@ func (n *node) dial(p *peerState, round int) {
 		switch status.Of(err) {
 		case status.Version:
 		case status.Reset:
-			n.report(p.party.Incarnation, verdict.LinkFenced)
+			n.report(p.identity.Incarnation, verdict.LinkFenced)
 		default:
-			n.report(p.party.Incarnation, verdict.LinkRefused)
+			n.report(p.identity.Incarnation, verdict.LinkRefused)
 		}
 	})
 }
@@ -79,7 +79,7 @@ func (n *node) dialOnce(p *peerState, done func(error)) {
 		done(nil)
 		return
 	}
-	peer, self, begun := p.party, n.self, n.w.now
+	peer, self, begun := p.identity, n.self, n.w.now
 	n.w.dialQUIC(n.p, p.at, dialTimeout, func(e *quicEnd) {
 		if e == nil {
 			done(fmt.Errorf("%w: no answer", status.TimedOut))
@@ -104,8 +104,8 @@ func (n *node) dialOnce(p *peerState, done func(error)) {
 // adopt makes l the link to p, unless there is one or p is over.
 func (n *node) adopt(p *peerState, l *link) error {
 	switch {
-	case n.peers[p.party.Incarnation.Node] != p:
-		return fmt.Errorf("%w: incarnation %v is over", status.Reset, p.party.Incarnation)
+	case n.peers[p.identity.Incarnation.Node] != p:
+		return fmt.Errorf("%w: incarnation %v is over", status.Reset, p.identity.Incarnation)
 	case n.self.Incarnation != l.self:
 		return fmt.Errorf("%w: this is not %v any more", status.NoDevice, l.self)
 	case p.link != nil:
@@ -121,7 +121,7 @@ func (n *node) adopt(p *peerState, l *link) error {
 }
 
 // sayHello opens the control stream to a dialed peer and waits for its answer.
-func (n *node) sayHello(e *quicEnd, self, peer core.Party, limit time.Duration, done func(*stream, *frames, error)) {
+func (n *node) sayHello(e *quicEnd, self, peer core.LinkEnd, limit time.Duration, done func(*stream, *frames, error)) {
 	proof := e.proof()
 	if proof.UUID != peer.UUID {
 		done(nil, nil, fmt.Errorf("%w: another node is there", status.Access))
@@ -204,9 +204,9 @@ func (n *node) welcome(e *quicEnd) {
 // be on its way.
 func (n *node) meet(e *quicEnd, hello wire.Hello, until time.Duration, done func(*peerState, error)) {
 	p := n.peers[hello.From.Node]
-	known := core.Party{Cluster: n.self.Cluster}
+	known := core.LinkEnd{Cluster: n.self.Cluster}
 	if p != nil {
-		known = p.party
+		known = p.identity
 	}
 	err := core.CheckHello(hello, n.self, known, e.proof())
 	switch {
@@ -224,7 +224,7 @@ func (n *node) meet(e *quicEnd, hello wire.Hello, until time.Duration, done func
 // duplicate decides between the session that p dialed and one of ours.
 func (n *node) duplicate(p *peerState) error {
 	old := p.link
-	if core.RefusesDialed(n.self.UUID, p.party.UUID, old != nil, old != nil && old.dialed, p.dialing) {
+	if core.RefusesDialed(n.self.UUID, p.identity.UUID, old != nil, old != nil && old.dialed, p.dialing) {
 		return fmt.Errorf("%w: the session dialed by node %d stays", status.IsConn, n.self.Incarnation.Node)
 	}
 	p.welcoming++
@@ -244,9 +244,9 @@ func (n *node) answerHello(e *quicEnd, p *peerState, hello wire.Hello, r *frames
 	if e.over {
 		return
 	}
-	l := newLink(n, n.self.Incarnation, p.party, e, begun)
+	l := newLink(n, n.self.Incarnation, p.identity, e, begun)
 	ctrl := e.open()
-	answer := core.NewAnswer(hello, n.self, p.party)
+	answer := core.NewAnswer(hello, n.self, p.identity)
 	ctrl.write(answer.AppendTo(nil))
 	if !n.p.step(failpoint.HelloAnswered) {
 		return

@@ -53,7 +53,7 @@
 //     and signatures;
 //   - TCP goes on without acknowledgements: where one direction is cut, bytes sent the
 //     other way arrive, for as long as their sender lives, and an unreachable node is
-//     heard until it gives up; kernels stop it after a round trip or two;
+//     received until it gives up; kernels stop it after a round trip or two;
 //   - the loss of a node is handled in one moment, so that nothing runs between
 //     the end of its operations and the event;
 //   - applications are attached by function calls; their sockets, memory maps

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/fabricd/fabricd/membership/verdict"
 
-// sendDoubt notifies all other nodes that this one hears nothing of an incarnation that it watches.
+// sendDoubt notifies all other nodes that this one receives nothing from an incarnation that it watches.
 func (a *agent) sendDoubt(n verdict.Node) {
 	in := verdict.Doubt{By: a.member.Self().Incarnation, Incarnation: n.Incarnation}
 	for _, m := range a.w.machines {

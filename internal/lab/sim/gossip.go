@@ -8,19 +8,19 @@ import (
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
-// A gossip is the source of rumours: memberlist's reports to each node about each other
+// A gossip is the source of gossip reports: memberlist's reports to each node about each other
 // one, with the delays that were measured of it (reliability.md 1.2), and with the
 // false ones that follow the return of a node that was away. It carries no bytes; only
 // reachability matters.
 type gossip struct {
 	w      *world
 	rng    *rand.Rand
-	quiet  bool // rumours about a change are being worked out
+	quiet  bool // reports about a change are being worked out
 	delay  [2]time.Duration
 	direct [][]bool // whether two machines gossip with each other; nil: all do
 }
 
-// deathDelay is how late a true rumour of a death is, first and last.
+// deathDelay is how late a true report of a death is, first and last.
 func deathDelay(t verdict.Timing) [2]time.Duration {
 	switch {
 	case t.Silence <= 1200*time.Millisecond:
@@ -35,9 +35,9 @@ func deathDelay(t verdict.Timing) [2]time.Duration {
 type knownPeer struct {
 	subject *proc
 	reached bool // gossip gets from one to the other
-	changes int  // of reached: a rumour that is on its way may be out of date
+	changes int  // of reached: a report that is on its way may be out of date
 	since   time.Duration
-	rumour  verdict.GossipState
+	state   verdict.GossipState
 }
 
 func newGossip(w *world) *gossip {
@@ -67,15 +67,15 @@ func (g *gossip) look() {
 			continue
 		}
 		for _, o := range g.w.machines {
-			if o != m && o.proc != nil && p.heard[o.proc] == nil {
+			if o != m && o.proc != nil && p.peers[o.proc] == nil {
 				p.meet(o.proc)
 			}
 		}
 		kept := p.known[:0]
 		for _, a := range p.known {
 			g.compare(p, a, once)
-			if a.subject.dead && a.rumour == verdict.GossipDead {
-				delete(p.heard, a.subject)
+			if a.subject.dead && a.state == verdict.GossipDead {
+				delete(p.peers, a.subject)
 				continue
 			}
 			kept = append(kept, a)
@@ -111,11 +111,11 @@ func (g *gossip) draw() {
 func (m *machine) gossips() bool { return m.proc != nil && !m.proc.paused }
 
 func (p *proc) meet(o *proc) {
-	if p.heard == nil {
-		p.heard = make(map[*proc]*knownPeer)
+	if p.peers == nil {
+		p.peers = make(map[*proc]*knownPeer)
 	}
 	a := &knownPeer{subject: o}
-	p.heard[o] = a
+	p.peers[o] = a
 	p.known = append(p.known, a)
 }
 
@@ -128,33 +128,33 @@ func (g *gossip) compare(p *proc, a *knownPeer, once time.Duration) {
 	a.reached, a.since = reached, g.w.now
 	a.changes++
 	if reached {
-		g.rumour(p, a, between(g.rng, 50*time.Millisecond, 300*time.Millisecond), verdict.GossipAlive, true)
+		g.report(p, a, between(g.rng, 50*time.Millisecond, 300*time.Millisecond), verdict.GossipAlive, true)
 		if a.changes > 1 && away > 2*time.Second && g.rng.IntN(4) == 0 {
 			g.stir(a.subject)
 		}
 		return
 	}
 	late := once + between(g.rng, 0, 150*time.Millisecond)
-	g.rumour(p, a, late*2/3, verdict.GossipSuspect, true)
-	g.rumour(p, a, late, verdict.GossipDead, true)
+	g.report(p, a, late*2/3, verdict.GossipSuspect, true)
+	g.report(p, a, late, verdict.GossipDead, true)
 }
 
-// rumour reports r to p in d, unless the reach has changed by then, or p has heard it. One
+// report sends r to p in d, unless the reach has changed by then, or p has it already. One
 // that is not true is not noted.
-func (g *gossip) rumour(p *proc, a *knownPeer, d time.Duration, r verdict.GossipState, so bool) {
+func (g *gossip) report(p *proc, a *knownPeer, d time.Duration, r verdict.GossipState, so bool) {
 	n := a.changes
 	g.w.after(d, func() {
-		if a.changes != n || so && a.rumour == r {
+		if a.changes != n || so && a.state == r {
 			return
 		}
 		if so {
-			a.rumour = r
+			a.state = r
 		}
-		p.soon(func() { p.agent.hear(a.subject, r) })
+		p.soon(func() { p.agent.takeGossip(a.subject, r) })
 	})
 }
 
-// stir spreads the false rumours that a node brings back that was away for
+// stir spreads the false reports that a node brings back that was away for
 // more than two seconds: for a while some believe healthy nodes to be dead.
 func (g *gossip) stir(back *proc) {
 	for _, m := range g.w.machines {
@@ -163,11 +163,11 @@ func (g *gossip) stir(back *proc) {
 			continue
 		}
 		for _, a := range p.known {
-			if a.subject == back || !a.reached || a.rumour != verdict.GossipAlive || g.rng.IntN(3) != 0 {
+			if a.subject == back || !a.reached || a.state != verdict.GossipAlive || g.rng.IntN(3) != 0 {
 				continue
 			}
-			g.rumour(p, a, between(g.rng, 0, 500*time.Millisecond), verdict.GossipDead, false)
-			g.rumour(p, a, between(g.rng, 800*time.Millisecond, 2500*time.Millisecond), verdict.GossipAlive, false)
+			g.report(p, a, between(g.rng, 0, 500*time.Millisecond), verdict.GossipDead, false)
+			g.report(p, a, between(g.rng, 800*time.Millisecond, 2500*time.Millisecond), verdict.GossipAlive, false)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func (g *gossip) reaches(p, o *proc) bool {
 	if p.dead || o.dead || o.paused || o.at.proc != o {
 		return false
 	}
-	if g.direct == nil || p.paused { // it hears the others once it continues
+	if g.direct == nil || p.paused { // it receives from the others once it continues
 		return true
 	}
 	a, b := g.direct[p.at.index], g.direct[o.at.index]
@@ -203,18 +203,18 @@ func (g *gossip) hop(a, b *machine) bool {
 	return open(a.index, b.index) && open(b.index, a.index)
 }
 
-// hear takes a rumour about a process.
-func (a *agent) hear(o *proc, r verdict.GossipState) {
+// takeGossip takes a report about a process.
+func (a *agent) takeGossip(o *proc, r verdict.GossipState) {
 	k := verdict.Start{UUID: o.agent.self.uuid, Epoch: o.agent.self.epoch}
-	a.rumour[k] = r
+	a.gossipStates[k] = r
 	if n, ok := a.lines.Living(k); ok {
 		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, State: r})
 	}
 }
 
-// feedGossip feeds the member the rumour about an incarnation, if there is one.
+// feedGossip feeds the member the gossip state of an incarnation, if there is one.
 func (a *agent) feedGossip(n verdict.Node) {
-	if r, ok := a.rumour[verdict.Start{UUID: n.UUID, Epoch: n.Epoch}]; ok {
+	if r, ok := a.gossipStates[verdict.Start{UUID: n.UUID, Epoch: n.Epoch}]; ok {
 		a.feedMember(verdict.Gossip{Incarnation: n.Incarnation, State: r})
 	}
 }
@@ -224,7 +224,7 @@ func (a *agent) gossipTo(o *proc, arrived func()) {
 	a.w.net.path(a.at.index, o.at.index, faults.Gossip, faults.Packets).carry(packetLen, func() { o.soon(arrived) })
 }
 
-// sendLossReport sends the report that this node does not hear the host, in one packet.
+// sendLossReport sends the report that nothing of the host arrives at this node, in one packet.
 func (a *agent) sendLossReport(x verdict.SendLossReport) {
 	incarnation := a.member.Self().Incarnation
 	for _, m := range a.w.machines {

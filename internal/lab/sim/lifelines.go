@@ -45,7 +45,7 @@ func (a *agent) ReportLink(x verdict.Link) { a.feedMember(x) }
 func (a *agent) DialLine(l *line, n verdict.Node) {
 	self := a.member.Self().Incarnation
 	a.reach(n.Contact(), a.w.timing.Silence, func(up *tcpEnd, met verdict.DialResult) {
-		raise, tell := a.lines.Dialed(l, up != nil, self != a.member.Self().Incarnation, a.w.time())
+		raise, report := a.lines.Dialed(l, up != nil, self != a.member.Self().Incarnation, a.w.time())
 		if raise {
 			had := l.up
 			a.raise(l, up, true, n.Incarnation)
@@ -55,7 +55,7 @@ func (a *agent) DialLine(l *line, n verdict.Node) {
 		} else {
 			a.release(up)
 		}
-		if tell {
+		if report {
 			a.lines.Met(l, n, met, a.w.time())
 		}
 	})

@@ -17,7 +17,7 @@ import (
 type link struct {
 	n      *node
 	self   addr.Incarnation
-	peer   core.Party
+	peer   core.LinkEnd
 	sess   *quicEnd
 	dialed bool
 	down   bool
@@ -32,7 +32,7 @@ type link struct {
 	onDown        waiters
 }
 
-func newLink(n *node, self addr.Incarnation, peer core.Party, e *quicEnd, begun time.Duration) *link {
+func newLink(n *node, self addr.Incarnation, peer core.LinkEnd, e *quicEnd, begun time.Duration) *link {
 	return &link{n: n, self: self, peer: peer, sess: e, conns: make(map[wire.ConnID]*conn), pings: make(map[uint64]func()),
 		keepalive: core.Keepalive{Liveness: core.NewLiveness(n.times, begun, n.w.now), Self: self, Peer: peer.Incarnation}}
 }
@@ -182,7 +182,7 @@ func (l *link) readControl(r *frames) {
 			return
 		}
 		if err == nil {
-			l.keepalive.Hear(l.n.w.now)
+			l.keepalive.Received(l.n.w.now)
 			err = l.onControl(h, body)
 		}
 		if err != nil {
@@ -206,14 +206,14 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 		if x.Reply != nil {
 			l.say(x.Reply)
 		}
-		l.heard(x)
+		l.received(x)
 		return err
 	}
 	return fmt.Errorf("%w: %v on the control stream", status.Protocol, h.Type)
 }
 
-// heard performs the effects of a frame of the peer, but for the reply.
-func (l *link) heard(x core.Heard) {
+// received performs the effects of a frame of the peer, but for the reply.
+func (l *link) received(x core.FrameEffect) {
 	if x.Report {
 		l.n.report(l.peer.Incarnation, verdict.LinkAlive)
 	}
@@ -264,7 +264,7 @@ func (l *link) onDatagram(p []byte) {
 	if x.Reply != nil {
 		l.sess.send(x.Reply)
 	}
-	l.heard(x)
+	l.received(x)
 }
 
 // fresh reports whether both incarnations were confirmed freshly, so that an

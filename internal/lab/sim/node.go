@@ -27,7 +27,7 @@ type node struct {
 	w *world
 	p *proc
 
-	self      core.Party // Incarnation.Generation 0 while it has none
+	self      core.LinkEnd // Incarnation.Generation 0 while it has none
 	times     core.KeepaliveTimes
 	ports     *portmap.Table
 	listeners map[addr.Port]*endpoint
@@ -40,7 +40,7 @@ type node struct {
 
 // A peerState is the node's state of one live peer.
 type peerState struct {
-	party     core.Party
+	identity  core.LinkEnd
 	at        *machine
 	link      *link
 	dialing   bool
@@ -53,7 +53,7 @@ type peerState struct {
 func newNode(p *proc) *node {
 	t := p.w.timing
 	n := &node{w: p.w, p: p,
-		self:      core.Party{Cluster: p.w.cluster, UUID: p.at.disk.uuid, Epoch: p.epoch},
+		self:      core.LinkEnd{Cluster: p.w.cluster, UUID: p.at.disk.uuid, Epoch: p.epoch},
 		times:     core.KeepaliveTimes{Heartbeat: min(t.Heartbeat, 2*fenceTime/5), Fence: fenceTime, Silence: t.Silence, Dead: t.Silence + t.Check},
 		ports:     portmap.New(),
 		listeners: make(map[addr.Port]*endpoint),
@@ -89,7 +89,7 @@ func (n *node) membership(e verdict.Event) bool {
 	case verdict.EventAdded:
 		n.up(e)
 	case verdict.EventUpdated:
-		if p := n.peers[incarnation.Node]; p != nil && p.party.Incarnation == incarnation {
+		if p := n.peers[incarnation.Node]; p != nil && p.identity.Incarnation == incarnation {
 			p.at = n.w.machineAt(e.Node.Addresses())
 		}
 	case verdict.EventRemoved:
@@ -124,7 +124,7 @@ func (n *node) setSelf(e verdict.Event) {
 func (n *node) up(e verdict.Event) {
 	v := e.Node
 	n.peers[v.Incarnation.Node] = &peerState{at: n.w.machineAt(v.Addresses()),
-		party: core.Party{Cluster: n.self.Cluster, Incarnation: v.Incarnation, UUID: v.UUID, Epoch: v.Epoch}}
+		identity: core.LinkEnd{Cluster: n.self.Cluster, Incarnation: v.Incarnation, UUID: v.UUID, Epoch: v.Epoch}}
 	n.changes.wake(n.p)
 	n.publish(e)
 }
@@ -135,7 +135,7 @@ func (n *node) up(e verdict.Event) {
 func (n *node) lost(e verdict.Event) {
 	incarnation := e.Node.Incarnation
 	p := n.peers[incarnation.Node]
-	if p == nil || p.party.Incarnation != incarnation || !n.p.step(failpoint.LostBeforeFence) {
+	if p == nil || p.identity.Incarnation != incarnation || !n.p.step(failpoint.LostBeforeFence) {
 		return
 	}
 	delete(n.peers, incarnation.Node)

@@ -32,8 +32,8 @@ type proc struct {
 	onKill           func() // the kernel's reports of its death to others
 
 	// The reports of gossip to it about the others.
-	heard map[*proc]*knownPeer
-	known []*knownPeer // of heard, in order
+	peers map[*proc]*knownPeer
+	known []*knownPeer // of peers, in order
 }
 
 func newProc(w *world, at *machine, name string) *proc {

@@ -103,7 +103,7 @@ func TestTailFindsAWayThatIsOpenAgain(t *testing.T) {
 	}
 }
 
-// TestEndIsRepeated loses the packet that tells of a session's end.
+// TestEndIsRepeated loses the packet that reports a session's end.
 func TestEndIsRepeated(t *testing.T) {
 	w, a, b, cut := twoEnds(t)
 	var ends []transport.CloseError

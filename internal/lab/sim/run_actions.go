@@ -124,7 +124,7 @@ func (r *runner) flap(x *rule) {
 // network returns the directed links that an action on networks cuts.
 func (r *runner) network(a *action, n *scenario.Network) []history.Way {
 	if n.Do != scenario.Disconnect {
-		a.fired, a.proof = 1, "what the kernel is told by ICMP changes nothing of a session"
+		a.fired, a.proof = 1, "what ICMP reports to the kernel changes nothing of a session"
 		a.undo = []func(){func() {}}
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 // Shrink returns the shortest scenario that it finds whose resolved schedule still
 // fails. It leaves out actions, half of them first and single ones in the end, then
 // parts of the workload, and then makes the rest shorter. It calls fails at most most
-// times. The result has nothing random left but the fate of packets; the seed of s
+// times. The result has nothing random left but the decisions about packets; the seed of s
 // repeats it.
 func Shrink(s *scenario.Schedule, fails func(*scenario.Schedule) bool, most int) *scenario.Scenario {
 	k := &shrinker{seed: s.Seed, fails: fails, left: most, best: s.Fixed(nil)}

@@ -201,7 +201,7 @@ func (w *world) whole() bool {
 			return false
 		}
 		for _, id := range sortedKeys(m.proc.node.peers) {
-			if !incarnations[m.proc.node.peers[id].party.Incarnation] {
+			if !incarnations[m.proc.node.peers[id].identity.Incarnation] {
 				return false
 			}
 		}

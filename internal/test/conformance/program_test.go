@@ -71,7 +71,7 @@ func newProgram(rng *rand.Rand, n int, of []programStep) []step {
 	return program
 }
 
-// A programState is the state of an endpoint, as the results so far tell it.
+// A programState is the state of an endpoint, as the results so far show it.
 type programState string
 
 const (
@@ -192,7 +192,7 @@ func outcome(err error) string {
 	return s
 }
 
-// await waits until poll tells events at e.
+// await waits until poll reports events at e.
 func (r *programRun) await(e *programEnd, events fabric.Events) {
 	items := []fabric.PollItem{{Endpoint: e.ep, Events: events}}
 	_, err := r.apps[e.side].Poll(r.ctx, items)

@@ -111,7 +111,7 @@ func TestRMAGoesToThePeersNode(t *testing.T) {
 }
 
 // TestNoWriteFailsLate: writes that do not wait, while the peer opens and closes their
-// window, either fail in their call or have happened: no fence tells of one.
+// window, either fail in their call or have happened: no fence covers one.
 func TestNoWriteFailsLate(t *testing.T) {
 	p := newFarPair(t, 4096)
 	a, b := p.ends[0], p.ends[1]

@@ -15,21 +15,21 @@ import (
 // serviceName is one that no other row serves.
 func serviceName() string { return fmt.Sprintf("s-%016x", rand.Uint64()) }
 
-// serves listens on app for a name, and waits until the near node has heard of it.
+// serves listens on app for a name, and waits until the near node knows it.
 func (c *check) serves(app *fabric.Node, name string) *fabric.Listener {
 	c.Helper()
-	heard := c.heard(fabric.ServiceAdded, name, app.ID())
+	notified := c.notified(fabric.ServiceAdded, name, app.ID())
 	l, err := app.Listen(0, fabric.Service(name))
 	if err != nil {
 		c.Fatalf("listen as %s: %v", name, err)
 	}
 	c.Cleanup(func() { l.Close() })
-	heard()
+	notified()
 	return l
 }
 
-// heard begins to watch the near node for an event. await waits for it.
-func (c *check) heard(kind fabric.ServiceEventKind, name string, node fabric.NodeID) (await func()) {
+// notified begins to watch the near node for an event. await waits for it.
+func (c *check) notified(kind fabric.ServiceEventKind, name string, node fabric.NodeID) (await func()) {
 	c.Helper()
 	got := make(chan struct{}, 1)
 	cancel := c.near.OnService(func(ev fabric.ServiceEvent) {
@@ -110,7 +110,7 @@ var serviceRows = []row{
 	{call: "service", name: "the listener closes=the name is gone, and free", check: func(c *check) {
 		name := serviceName()
 		l := c.serves(c.far, name)
-		gone := c.heard(fabric.ServiceRemoved, name, c.far.ID())
+		gone := c.notified(fabric.ServiceRemoved, name, c.far.ID())
 		c.must(l.Close())
 		gone()
 		c.want(errOf(c.near.Dial(c.ctx, name)), syscall.ENODEV)
@@ -120,7 +120,7 @@ var serviceRows = []row{
 		name := serviceName()
 		app := c.site.App(int(c.far.ID()), false)
 		c.serves(app, name)
-		gone := c.heard(fabric.ServiceRemoved, name, c.far.ID())
+		gone := c.notified(fabric.ServiceRemoved, name, c.far.ID())
 		c.must(app.Close())
 		gone()
 	}},

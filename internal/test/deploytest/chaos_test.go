@@ -79,7 +79,7 @@ func TestChaosRunsInContainers(t *testing.T) {
 		}
 		began := time.Now()
 		err := r.end()
-		t.Logf("it ended %v after it was told to", time.Since(began).Round(time.Millisecond))
+		t.Logf("it ended %v after it was asked to", time.Since(began).Round(time.Millisecond))
 		ended, ok := errors.AsType[*exec.ExitError](err)
 		if !ok || ended.ExitCode() != 2 || r.stdout.String() != "" {
 			t.Errorf("%v, printed %q; want exit code 2 and no verdict", err, &r.stdout)

@@ -420,7 +420,7 @@ func killedApplications(t *testing.T, p *project) {
 	}
 }
 
-// killedNode kills the keeper's node and starts it again: the visitor hears of
+// killedNode kills the keeper's node and starts it again: the visitor is notified of
 // both, and goes on.
 func killedNode(t *testing.T, p *project) {
 	visitor, node := p.container("visitor"), p.container("node1")
@@ -439,13 +439,13 @@ func killedNode(t *testing.T, p *project) {
 }
 
 // stoppedNode stops the keeper's node as an operator does: it leaves, which the
-// others hear at once.
+// others are notified at once.
 func stoppedNode(t *testing.T, p *project) {
 	visitor, node := p.container("visitor"), p.container("node1")
 	at := len(logs(t, visitor))
 	dockers := stop(t, p.container("keeper")) // which ends at once: the rest is Docker's
 	took := stop(t, node)
-	t.Logf("a node was told to end and had left after %v, of which %v are Docker's", took.Round(time.Millisecond), dockers.Round(time.Millisecond))
+	t.Logf("a node was asked to end and had left after %v, of which %v are Docker's", took.Round(time.Millisecond), dockers.Round(time.Millisecond))
 	if took > 2*time.Second+dockers {
 		t.Errorf("it took %v, want 2s at most beside the %v of Docker", took, dockers)
 	}
@@ -483,7 +483,7 @@ func stop(t *testing.T, container string) time.Duration {
 		}
 	}
 	if killed == 0 || died == 0 {
-		t.Fatalf("Docker tells of no signal or no end:\n%s", out)
+		t.Fatalf("Docker reports no signal or no end:\n%s", out)
 	}
 	return time.Duration(died - killed)
 }

@@ -46,7 +46,7 @@ func TestImages(t *testing.T) {
 			t.Errorf("%s has %d bytes, want %d at most", name, image.Size, maxImage)
 		}
 		if user, _, _ := strings.Cut(image.Config.User, ":"); user == "" || user == "0" || user == "root" {
-			t.Errorf("%s runs as %q, want a user who is not root", name, image.Config.User)
+			t.Errorf("%s runs as %q, want a user other than root", name, image.Config.User)
 		}
 		for _, label := range []string{"title", "description", "source", "licenses", "version"} {
 			if image.Config.Labels["org.opencontainers.image."+label] == "" {
@@ -61,7 +61,7 @@ func TestImages(t *testing.T) {
 	}
 	for _, port := range []string{"7700/tcp", "7700/udp", "7701/tcp", "7701/udp"} {
 		if _, ok := c.ExposedPorts[port]; !ok {
-			t.Errorf("fabricd's image does not tell of port %s", port)
+			t.Errorf("fabricd's image does not expose port %s", port)
 		}
 	}
 }
@@ -150,9 +150,9 @@ func copyOut(t *testing.T, image, from, to string) {
 	docker(t, "cp", id+":/"+from, to)
 }
 
-// TestBinariesTellWhatTheyAreMadeOf is for those who make lists of software:
+// TestBinariesNameWhatTheyAreMadeOf is for lists of software:
 // the modules with their versions are in the binaries, and cgo is not.
-func TestBinariesTellWhatTheyAreMadeOf(t *testing.T) {
+func TestBinariesNameWhatTheyAreMadeOf(t *testing.T) {
 	if withoutDocker(t) {
 		return
 	}

@@ -83,7 +83,7 @@ func TestFiguresAreThoseOfTheLastRun(t *testing.T) {
 	}
 }
 
-// composePage does what compose.md tells its readers to do, between its first
+// composePage does the steps of compose.md, between its first
 // command, which start has run, and its last, which the end of the test runs.
 func composePage(t *testing.T, p *project) {
 	all := commands(t, "docs/compose.md", "docker-compose")

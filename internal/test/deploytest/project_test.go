@@ -143,7 +143,7 @@ type containerInfo struct {
 	}
 }
 
-// nodes asks a container's fabricd who is there, as "ID name address".
+// nodes asks a container's fabricd which nodes are there, as "ID name address".
 func nodes(t *testing.T, container string) map[string]nodeInfo {
 	t.Helper()
 	var answer struct{ Nodes []nodeInfo }

@@ -40,7 +40,7 @@ func TestConfigurationsAreFabricds(t *testing.T) {
 		for {
 			var m manifest
 			if docs.Decode(&m) != nil {
-				break // deploy/check tells of mistakes
+				break // deploy/check reports mistakes
 			}
 			if m.Kind == "ConfigMap" {
 				if err := os.WriteFile(file, []byte(m.Data["fabricd.yaml"]), 0o600); err != nil {

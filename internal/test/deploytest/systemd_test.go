@@ -50,7 +50,7 @@ func TestUnitSaysWhatItMust(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
 	}
-	// Their reasons are in the unit: users are told apart, and memory is looked at.
+	// Their reasons are in the unit: users are distinguished, and memory is looked at.
 	for _, key := range []string{"PrivateUsers", "ProcSubset"} {
 		if service[key] != nil {
 			t.Errorf("%s is %q, want it not set", key, service[key])
@@ -114,11 +114,11 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 		t.Errorf("systemd rates the unit %s of 10, want %v at most", rated[1], maxExposure)
 	}
 	if page := readFile(t, "docs/systemd.md"); !strings.Contains(page, "rates that "+rated[1]+" of 10") {
-		t.Errorf("README.md does not tell that systemd rates the unit %s of 10", rated[1])
+		t.Errorf("README.md does not have that systemd rates the unit %s of 10", rated[1])
 	}
 }
 
-// TestSystemdPage does what the page tells its readers to do, below a folder
+// TestSystemdPage does the steps of the page, below a folder
 // that stands for the machine's root, with a fabricd and as a user that are
 // there.
 func TestSystemdPage(t *testing.T) {

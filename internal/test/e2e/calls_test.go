@@ -139,7 +139,7 @@ func (d *doomed) callsFrom(l *lab, n *node) []*call {
 			return err
 		}, syscall.ENODEV),
 		start("poll", func(ctx context.Context) error { return pollHup(ctx, m.app, ep) }, reset),
-		start("send to one who reads nothing", untilItFails(func(ctx context.Context) error {
+		start("send to a peer that reads nothing", untilItFails(func(ctx context.Context) error {
 			_, err := m.full.Send(ctx, make([]byte, windowSize))
 			return err
 		}), reset),

@@ -112,7 +112,7 @@ func TestOnlyTheApplicationsCloseIsAnEnd(t *testing.T) {
 				if _, err := io.ReadFull(d.conn, got); err != nil || !bytes.Equal(got, pattern('e', sourceSize)) {
 					t.Fatalf("to %s: %v", to.name, err)
 				}
-				d.app.hear(t, stepLimit, "sent")
+				d.app.expect(t, stepLimit, "sent")
 				c.end(t, nodes[1], d.app)
 				n, err := d.conn.Read(got)
 				if n != 0 || !errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), c.cause) {

@@ -115,7 +115,7 @@ func (k loss) lose(l *lab, host, victim, other *node) {
 	for _, block := range here.later {
 		own = append(own, block())
 	}
-	time.Sleep(50 * time.Millisecond) // nothing tells that a call blocks
+	time.Sleep(50 * time.Millisecond) // there is no sign that a call blocks
 	for _, c := range append(calls, own...) {
 		c.blocked(t)
 	}
@@ -142,7 +142,7 @@ func (k loss) lose(l *lab, host, victim, other *node) {
 	}
 	t.Logf("%s: %d calls to it ended, the last one %s; %d of its own, the last one %s", k.name, len(calls), slowest, len(own), slowestOwn)
 	switch {
-	case k.removes: // of which it hears only now
+	case k.removes: // which it learns only now
 		next := fabric.Incarnation{Node: old.Node, Generation: old.Generation + 1}
 		watcher.added(stepLimit, next)
 		victim.becomes(next)

@@ -117,7 +117,7 @@ func TestOneWayCutResetsThePairOnBothSides(t *testing.T) {
 			t.Errorf("the other end: %v, want ECONNRESET", err)
 		}
 	case <-time.After(stepLimit):
-		t.Error("the other end heard nothing")
+		t.Error("the other end received nothing")
 	}
 	t.Logf("the sender saw ECONNRESET after %v, both ends after %v", near.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 
@@ -185,10 +185,10 @@ func (n *node) returns(old fabric.Incarnation, watchers []*watcher) {
 	}
 }
 
-// TestPartitionOfOneDirectionRemovesWhoHearsNothing cuts the packets from all others to a
+// TestPartitionOfOneDirectionRemovesTheNodeThatReceivesNothing cuts the packets from all others to a
 // member, by asking that member alone. Its own packets still pass, but it gives up
 // itself, and is removed for it.
-func TestPartitionOfOneDirectionRemovesWhoHearsNothing(t *testing.T) {
+func TestPartitionOfOneDirectionRemovesTheNodeThatReceivesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.breakable(2)
@@ -208,7 +208,7 @@ func TestPartitionOfOneDirectionRemovesWhoHearsNothing(t *testing.T) {
 	}
 	began := time.Now()
 	if err := pair.trip(); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("round trip of a node that hears nothing: %v, want ECONNRESET", err)
+		t.Errorf("round trip of a node that receives nothing: %v, want ECONNRESET", err)
 	}
 	for _, w := range watchers {
 		ev := w.removed(10*time.Second, old)
@@ -309,7 +309,7 @@ func TestEachFaultOfPacketsIsListed(t *testing.T) {
 	watch := host.watch()
 	e := l.pair(host, member)
 	for _, plane := range []string{"link", "all"} {
-		for kind, deeds := range map[string]func(faults.Counters) uint64{
+		for kind, effects := range map[string]func(faults.Counters) uint64{
 			"drop":      func(c faults.Counters) uint64 { return c.Dropped },
 			"duplicate": func(c faults.Counters) uint64 { return c.Duplicated },
 			"reorder":   func(c faults.Counters) uint64 { return c.Reordered },
@@ -318,10 +318,10 @@ func TestEachFaultOfPacketsIsListed(t *testing.T) {
 			name := plane + "-" + kind
 			host.faults("add", "--plane", plane, "--to", member.id(), "--"+kind, "20%", "--name", name)
 			// Over TCP only heartbeats can come twice, and few of them pass in a round.
-			for began, rounds := time.Now(), 0; rounds < 3 || deeds(host.counts(name)) == 0 && time.Since(began) < stepLimit; rounds++ {
+			for began, rounds := time.Now(), 0; rounds < 3 || effects(host.counts(name)) == 0 && time.Since(began) < stepLimit; rounds++ {
 				e.exact(t, 32<<10)
 			}
-			if c := host.counts(name); deeds(c) == 0 || deeds(c) != c.Fired() || deeds(c) >= c.Seen {
+			if c := host.counts(name); effects(c) == 0 || effects(c) != c.Fired() || effects(c) >= c.Seen {
 				t.Errorf("%s: %+v, want some of its own and nothing else", name, c)
 			}
 			host.faults("clear", "--name", name)

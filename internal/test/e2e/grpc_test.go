@@ -105,7 +105,7 @@ func TestGRPCInterop(t *testing.T) {
 		l.serveGRPC(nodes[1])
 		client := l.application("grpc-client", "grpc-client", nodes[0].socket())
 		for _, c := range interopCases {
-			client.hear(l.t, time.Minute, c.name)
+			client.expect(l.t, time.Minute, c.name)
 		}
 		if code := client.exit(l.t, stepLimit); code != roleDone {
 			l.t.Errorf("exit code %d", code)

@@ -49,7 +49,7 @@ func (l *lab) waiting(n *node) *application {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	app.hear(t, stepLimit, "accepted")
+	app.expect(t, stepLimit, "accepted")
 	app.say(t, "read")
 	for range 100 { // enough for a shared-memory path
 		if _, err := conn.Write(pattern('i', 64)); err != nil {

@@ -239,7 +239,7 @@ func (l *lab) anchor(n *node) {
 	})
 }
 
-// greet lives a victim's incarnation, undisturbed, from n to m's anchor.
+// greet runs a victim, undisturbed, from n to m's anchor.
 func (l *lab) greet(n, m *node) {
 	l.t.Helper()
 	v := &incarnation{ctx: within(l.t, stepLimit), socket: n.socket(), anchor: m.at(anchorPort)}

@@ -81,7 +81,7 @@ func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 	for _, block := range v.later {
 		calls = append(calls, block())
 	}
-	time.Sleep(50 * time.Millisecond) // nothing tells that a call blocks
+	time.Sleep(50 * time.Millisecond) // there is no sign that a call blocks
 	for _, c := range calls {
 		c.blocked(t)
 	}
@@ -91,15 +91,15 @@ func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 	for _, c := range calls {
 		slowest[c.name] = max(slowest[c.name], c.check(t, killed, promptly))
 	}
-	var told []time.Duration
+	var reported []time.Duration
 	for _, w := range watchers {
 		ev := w.removed(promptly, old)
-		told = append(told, ev.at.Sub(killed).Round(10*time.Microsecond))
+		reported = append(reported, ev.at.Sub(killed).Round(10*time.Microsecond))
 		if ev.Reason != "crashed" {
 			t.Errorf("%s: reason %q, want crashed", w.name, ev.Reason)
 		}
 	}
-	t.Logf("%s killed: NODE_REMOVED after %v; calls returned after at most %v", victim.name, told, slowest)
+	t.Logf("%s killed: NODE_REMOVED after %v; calls returned after at most %v", victim.name, reported, slowest)
 	v.check(t)
 	for _, s := range survivors {
 		_, err := s.attach().DialAddr(within(t, stepLimit), victim.at(v.port))
@@ -109,7 +109,7 @@ func (l *lab) loseAndReturn(victim *node, survivors []*node) {
 	}
 
 	victim.start()
-	next := victim.incarnation() // a host's is above its age, and so are lives that it grants then
+	next := victim.incarnation() // a host's is above its age, and so are incarnations that it grants then
 	if next.Node != old.Node || next.Generation <= old.Generation {
 		t.Errorf("%s is %v again, want an incarnation after %v", victim.name, next, old)
 	}

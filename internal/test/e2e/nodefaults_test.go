@@ -412,7 +412,7 @@ func (l *lab) fillsUp(nodes []*node, reason string) (waits *node) {
 	t.Helper()
 	host, member := nodes[0], nodes[1]
 	pair := l.pair(member, host)
-	eventually(t, 3*time.Second, "the host's health tells", func() error {
+	eventually(t, 3*time.Second, "the host's health reports it", func() error {
 		h, err := host.admin.Health(within(t, time.Second))
 		if err == nil && (h.Healthy || !strings.Contains(h.Detail, reason)) {
 			err = fmt.Errorf("%+v", h)

@@ -61,7 +61,7 @@ func torrent(args []string) error {
 	}
 	wg.Wait()
 	fmt.Println("ended")
-	select {} // its node may be told that it is alive
+	select {} // its node may learn that it is alive
 }
 
 // A mouth is an application's end of a connection that it reads at its own pace. One

@@ -57,7 +57,7 @@ func TestPollSeesALossBehindBytes(t *testing.T) {
 		items := []fabric.PollItem{{Endpoint: in.Endpoint()}}
 		_, err := app.Poll(ctx, items)
 		if err == nil && items[0].Revents != fabric.PollHup {
-			t.Errorf("poll tells %#x, want PollHup", items[0].Revents)
+			t.Errorf("poll returns %#x, want PollHup", items[0].Revents)
 		}
 		polled <- err
 	}()

@@ -279,9 +279,9 @@ func (a *application) say(t testing.TB, line string) {
 	}
 }
 
-// hear waits for the application's next line, which must begin with word, and
+// expect waits for the application's next line, which must begin with word, and
 // returns the rest of it.
-func (a *application) hear(t testing.TB, limit time.Duration, word string) string {
+func (a *application) expect(t testing.TB, limit time.Duration, word string) string {
 	t.Helper()
 	select {
 	case line, ok := <-a.lines:
@@ -299,7 +299,7 @@ func (a *application) hear(t testing.TB, limit time.Duration, word string) strin
 // port waits until the application listens, and returns where.
 func (a *application) port(t testing.TB) fabric.Port {
 	t.Helper()
-	port, err := strconv.ParseUint(a.hear(t, stepLimit, "listening"), 10, 16)
+	port, err := strconv.ParseUint(a.expect(t, stepLimit, "listening"), 10, 16)
 	if err != nil {
 		t.Fatal(err)
 	}

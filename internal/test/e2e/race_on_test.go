@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceEnabled tells that applications are slow: they are this binary.
+// raceEnabled reports that applications are slow: they are this binary.
 const raceEnabled = true

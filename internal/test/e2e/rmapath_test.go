@@ -13,7 +13,7 @@ import (
 )
 
 // TestRMAGoesPastTheOwnNode: two daemons with paths, an application on each. Operations go
-// straight to the peer's node, which the own one tells; when that is killed, they end.
+// straight to the peer's node, which the own one names; when that is killed, they end.
 func TestRMAGoesPastTheOwnNode(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 16

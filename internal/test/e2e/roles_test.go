@@ -53,7 +53,7 @@ const (
 	wordOffset = windowSize - 8 // of the word that signals are stored in
 )
 
-// pattern returns n bytes that tell where they belong.
+// pattern returns n bytes that show where they belong.
 func pattern(tag byte, n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
@@ -62,7 +62,7 @@ func pattern(tag byte, n int) []byte {
 	return p
 }
 
-// openWindow registers new memory and tells the peer its offset.
+// openWindow registers new memory and sends the peer its offset.
 func openWindow(ctx context.Context, n *fabric.Node, ep *fabric.Endpoint) (*fabric.Memory, int64, error) {
 	mem, err := n.Alloc(windowSize)
 	if err != nil {
@@ -79,7 +79,7 @@ func openWindow(ctx context.Context, n *fabric.Node, ep *fabric.Endpoint) (*fabr
 	return mem, off, nil
 }
 
-// peerWindow receives the offset that openWindow told.
+// peerWindow receives the offset that openWindow sent.
 func peerWindow(ctx context.Context, ep *fabric.Endpoint) (int64, error) {
 	var b [8]byte
 	_, err := ep.Recv(ctx, b[:])
@@ -122,7 +122,7 @@ func target(args []string) error {
 }
 
 // sink is an application that accepts one connection and reads it to its end
-// when it is told to.
+// when it is asked to.
 func sink(args []string) error {
 	ctx := context.Background()
 	n, err := fabric.Attach(ctx, args[0])

@@ -65,7 +65,7 @@ func TestSharedMemoryThatCannotBe(t *testing.T) {
 				n.logs("provider cannot be used; applications of this node talk through it")
 				// The available memory of a group is never the same twice: only the limit is.
 				why := "no memory for shared-memory paths could be made when the node started: "
-				l.talk(n, n).tells("messages  shared-memory path", 0, "messages  socket: "+why, 2, says, 2)
+				l.talk(n, n).shows("messages  shared-memory path", 0, "messages  socket: "+why, 2, says, 2)
 				if text, err := l.fabricd("status", "--admin", n.adminSocket()); err != nil || !strings.Contains(text, "none: "+why) || !strings.Contains(text, says) {
 					t.Errorf("status says %v\n%s", err, text)
 				}
@@ -107,12 +107,12 @@ func TestNoShmPathWithoutDescriptors(t *testing.T) {
 			const why = "may have 12 descriptors"
 			n.logs("no shared-memory path: messages go through the node")
 			n.logs(why)
-			talk.tells("messages  socket: ", 2, why, 2) // operators ask with the node's own
+			talk.shows("messages  socket: ", 2, why, 2) // operators ask with the node's own
 			for _, app := range apps {
 				app.Close()
 			}
 			talk.exchange(t, 300) // the next request comes with the 256th message
-			talk.tells("messages  shared-memory path", 2, why, 0)
+			talk.shows("messages  shared-memory path", 2, why, 0)
 		})
 	}
 }

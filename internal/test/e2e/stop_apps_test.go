@@ -40,7 +40,7 @@ func (l *lab) writeToStopped(n, m *node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app.hear(t, stepLimit, "ready")
+	app.expect(t, stepLimit, "ready")
 	app.stop(t)
 
 	began := time.Now()
@@ -74,7 +74,7 @@ func (l *lab) writeToStopped(n, m *node) {
 
 	app.cont(t)
 	app.say(t, "check")
-	app.hear(t, stepLimit, "holds 0xfeee")
+	app.expect(t, stepLimit, "holds 0xfeee")
 }
 
 // TestStoppedReceiverBlocksOnlyItsOwnConnection fills the connection to an
@@ -89,7 +89,7 @@ func TestStoppedReceiverBlocksOnlyItsOwnConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app.hear(t, stepLimit, "accepted")
+	app.expect(t, stepLimit, "accepted")
 	echo := l.pair(nodes[0], nodes[1])
 	free := echo.pace(t, 300)
 	app.stop(t)
@@ -114,7 +114,7 @@ func TestStoppedReceiverBlocksOnlyItsOwnConnection(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}
-	if got, want := app.hear(t, stepLimit, "received"), fmt.Sprintf("%d %d", sent, sum); got != want {
+	if got, want := app.expect(t, stepLimit, "received"), fmt.Sprintf("%d %d", sent, sum); got != want {
 		t.Errorf("the application received (bytes, sum) %s, want %s", got, want)
 	}
 }

@@ -17,7 +17,7 @@ func TestWhyNamesTheWay(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	nodes := l.cluster(1)
-	l.talk(nodes[0], nodes[0], nodes[1]).tells("messages  shared-memory path\n", 2, "messages  path", 1, "rma       node: ", 3)
+	l.talk(nodes[0], nodes[0], nodes[1]).shows("messages  shared-memory path\n", 2, "messages  path", 1, "rma       node: ", 3)
 	if _, err := l.fabricd("why", "5:999", "--admin", nodes[0].adminSocket()); err == nil || !strings.Contains(err.Error(), "no connection at 5:999") {
 		t.Errorf("a connection that is not there: %v", err)
 	}
@@ -36,8 +36,8 @@ func TestPathsLeftOut(t *testing.T) {
 	off.start()
 	few.start()
 	l.agree(nodes[0], off, few)
-	l.talk(off, nodes[0]).tells("messages  socket: paths are off by the setting paths\n", 1)
-	l.talk(few, nodes[0], nodes[0]).tells("messages  path", 1, "messages  socket: user 0 may have 1 paths (max-paths)\n", 1)
+	l.talk(off, nodes[0]).shows("messages  socket: paths are off by the setting paths\n", 1)
+	l.talk(few, nodes[0], nodes[0]).shows("messages  path", 1, "messages  socket: user 0 may have 1 paths (max-paths)\n", 1)
 }
 
 // TestPathsRunOut: a node that may have fewer paths than connections serves the others over
@@ -76,7 +76,7 @@ func TestSharedMemoryLeftOut(t *testing.T) {
 	l := newLab(t)
 	host := l.host("--providers", "^shm")
 	const why = "shared memory is left out by the setting providers"
-	l.talk(host, host).tells("messages  shared-memory path", 0, "messages  socket: "+why+"\n", 2)
+	l.talk(host, host).shows("messages  shared-memory path", 0, "messages  socket: "+why+"\n", 2)
 	if text, err := l.fabricd("status", "--admin", host.adminSocket()); err != nil || !strings.Contains(text, "none: "+why) {
 		t.Errorf("status says %v\n%s", err, text)
 	}
@@ -131,10 +131,10 @@ func (c *conversation) once() error {
 	return nil
 }
 
-// tells goes on until `fabricd why` contains each text as often as it is to.
-func (c *conversation) tells(textsAndCounts ...any) {
+// shows goes on until `fabricd why` contains each text as often as it is to.
+func (c *conversation) shows(textsAndCounts ...any) {
 	c.l.t.Helper()
-	eventually(c.l.t, stepLimit, "fabricd why tells the ways", func() error {
+	eventually(c.l.t, stepLimit, "fabricd why shows the paths", func() error {
 		if err := c.once(); err != nil {
 			return err
 		}

@@ -196,9 +196,9 @@ func (n *node) tapped(p *tap) {
 	p.serve(n.l.t, n.l.ip, n.gossip)
 }
 
-// TestTheWireTellsNothing looks at all bytes between three nodes, from the
+// TestTheWireRevealsNothing looks at all bytes between three nodes, from the
 // first join to the last leave, for sent bytes and for identities.
-func TestTheWireTellsNothing(t *testing.T) {
+func TestTheWireRevealsNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	p := l.tap()

@@ -80,8 +80,8 @@ func (c *child) end() {
 // say gives the child a line.
 func (c *child) say(line string) { _, _ = io.WriteString(c.in, line+"\n") }
 
-// hear returns the rest of the child's next line that begins with word.
-func (c *child) hear(word string) (string, error) {
+// expect returns the rest of the child's next line that begins with word.
+func (c *child) expect(word string) (string, error) {
 	if err := c.out.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}
@@ -266,7 +266,7 @@ func attackWindow(a *arena) error {
 	if err != nil {
 		return err
 	}
-	port, err := owner.hear("listening")
+	port, err := owner.expect("listening")
 	if err != nil {
 		return err
 	}
@@ -274,27 +274,27 @@ func attackWindow(a *arena) error {
 	if err != nil {
 		return err
 	}
-	mapped, err := peer.hear("mapped")
+	mapped, err := peer.expect("mapped")
 	if err == nil {
-		_, err = peer.hear("written")
+		_, err = peer.expect("written")
 	}
 	if err != nil {
 		return err
 	}
 	owner.say("")
-	beside, err := owner.hear("changed")
+	beside, err := owner.expect("changed")
 	if err == nil {
-		_, err = owner.hear("closed")
+		_, err = owner.expect("closed")
 	}
 	if err != nil {
 		return err
 	}
 	peer.say("")
-	if _, err := peer.hear("written"); err != nil {
+	if _, err := peer.expect("written"); err != nil {
 		return err
 	}
 	owner.say("")
-	after, err := owner.hear("changed")
+	after, err := owner.expect("changed")
 	if err != nil {
 		return err
 	}
@@ -361,7 +361,7 @@ func attackDescriptors(a *arena) error {
 	if err != nil {
 		return err
 	}
-	held, err := c.hear("held")
+	held, err := c.expect("held")
 	if err != nil {
 		return err
 	}
@@ -404,7 +404,7 @@ func attackReadOnlyWindow(a *arena) error {
 	if err != nil {
 		return err
 	}
-	window, err := owner.hear("window ")
+	window, err := owner.expect("window ")
 	if err != nil {
 		return err
 	}
@@ -414,7 +414,7 @@ func attackReadOnlyWindow(a *arena) error {
 	}
 	var through []string
 	for {
-		line, err := reader.hear("")
+		line, err := reader.expect("")
 		if err != nil {
 			return err
 		}

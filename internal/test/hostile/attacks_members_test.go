@@ -124,9 +124,9 @@ func (a *arena) claimAgain(b *badMember, what string, addresses []string) error 
 // accuse is how long two members try to have a third one removed.
 const accuse = 30 * time.Second
 
-// attackEndTold: F2. Messages that make sense only after an outage of the host, and
+// attackEndReported: F2. Messages that make sense only after an outage of the host, and
 // every other kind of evidence, from two members, remove no node.
-func attackEndTold(a *arena) error {
+func attackEndReported(a *arena) error {
 	var accusers [2]*badSession
 	for i := range accusers {
 		_, s, err := a.bad(fmt.Sprintf("accuser-%d", i+1))
@@ -159,7 +159,7 @@ func attackEndTold(a *arena) error {
 	}
 	a.note("%s keeps %v for %v and %d rounds of accusations; the accusers were ended for it and came back %d times", victim.name, incarnation, accuse, said, back)
 	if back < 4 {
-		return fmt.Errorf("the accusers came back %d times: they were not heard", back)
+		return fmt.Errorf("the accusers came back %d times: they were not believed", back)
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func attackReflection(a *arena) error {
 			errs = append(errs, fmt.Errorf("%s: %d connections to made-up members, want %d at most", when, dials, most))
 		}
 	}
-	// A few members that are hearsay are probed, which each node does in turn.
+	// A few members that are unproven are probed, which each node does in turn.
 	judge("with the host", 8)
 	host := a.f.host()
 	a.w.excuse(host, true)

@@ -57,7 +57,7 @@ func (a *arena) holds(name string) (*holdings, error) {
 	if h.lifeline, err = b.lifeline(to); err != nil {
 		return nil, fmt.Errorf("a lifeline of %s: %w", name, err)
 	}
-	err = eventually(patience, func() (err error) { // to may not have heard of the member yet
+	err = eventually(patience, func() (err error) { // to may not know the member yet
 		h.link, err = b.link(to, b.hello(to.incarnation(), b.term), nil)
 		return err
 	})

@@ -51,7 +51,7 @@ type badMember struct {
 	incarnation addr.Incarnation // the zero Incarnation before it has one, and when that is over
 	lease       []byte
 	term        uint64 // of the host
-	version     uint64 // of the table that it has heard
+	version     uint64 // of the table that it has seen
 	links       *quic.Provider
 	control     *control.Server
 	open        []*control.Session
@@ -213,7 +213,7 @@ func (b *badMember) session() (*badSession, error) {
 		return nil, err
 	}
 	x := &badSession{b: b, s: s, answers: make(chan any, 64), down: make(chan struct{})}
-	s.Start(x.hear, func(_ verdict.DownCause, err error) {
+	s.Start(x.receive, func(_ verdict.DownCause, err error) {
 		x.why = err
 		close(x.down)
 	})
@@ -249,9 +249,9 @@ func (x *badSession) ping() {
 	}
 }
 
-// hear answers the host's messages as an honest node does, unless the member
+// receive answers the host's messages as an honest node does, unless the member
 // is set to do otherwise.
-func (x *badSession) hear(m any) {
+func (x *badSession) receive(m any) {
 	switch m := m.(type) {
 	case verdict.Check:
 		if m.Incarnation == x.b.self() {
@@ -261,11 +261,11 @@ func (x *badSession) hear(m any) {
 			x.lie(m)
 		}
 	case verdict.Table:
-		x.heard(m.Version)
+		x.saw(m.Version)
 	case verdict.Delta:
-		x.heard(m.Version)
+		x.saw(m.Version)
 	case verdict.RemovedIncarnation:
-		x.heard(m.Version)
+		x.saw(m.Version)
 		x.b.mu.Lock()
 		if m.Incarnation == x.b.incarnation {
 			x.b.incarnation, x.b.lease = addr.Incarnation{}, nil
@@ -301,8 +301,8 @@ func (x *badSession) lie(m verdict.Check) {
 	}
 }
 
-// heard takes note of how new the host's table is.
-func (x *badSession) heard(version uint64) {
+// saw takes note of how new the host's table is.
+func (x *badSession) saw(version uint64) {
 	x.b.mu.Lock()
 	defer x.b.mu.Unlock()
 	x.b.version = max(x.b.version, version)
@@ -429,7 +429,7 @@ func (b *badMember) welcome(s transport.Session) {
 	}
 	answer := b.hello(theirs.From, theirs.Term)
 	answer.Answer, answer.VersionMin = true, answer.VersionMax
-	_, _ = out.Write(b.withLease(answer, nil)) // that the peer has gone, the next read tells
+	_, _ = out.Write(b.withLease(answer, nil)) // that the peer has gone, the next read reports
 	b.keep(s, in, out)
 }
 

@@ -23,7 +23,7 @@ type attack struct {
 // attacks are all of them, in the order in which `make attack` runs them.
 var attacks = []attack{
 	{"F1", "JOIN and RESUME with addresses and names that are none", attackClaims, false},
-	{"F2", "two members say again and again that a healthy node's end was told", attackEndTold, true},
+	{"F2", "two members report again and again that a healthy node has ended", attackEndReported, true},
 	{"F3", "a token takes over a node's identity: UUID, lease, RESUME, HELLO", attackIdentity, false},
 	{"F6", "300 identities of one token in a few seconds; sessions that never JOIN", attackSybils, false},
 	{"F7", "two members say that a stopped node is reached", attackHidden, false},

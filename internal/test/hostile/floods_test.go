@@ -77,7 +77,7 @@ func TestReadsThatAreNeverTaken(t *testing.T) {
 		for op := uint64(1); op <= 1024+64; op++ { // some are on their way
 			batch = append(batch, frames(wire.Read{Op: op, Length: rma.PageSize})...)
 		}
-		c.tell(batch)
+		c.sendOp(batch)
 		c.wantReset()
 	})
 	r.talk(a, b)
@@ -169,7 +169,7 @@ func TestCreditWithoutEnd(t *testing.T) {
 	r := newRig(t)
 	a, b := r.friends()
 	c := r.link().connect(math.MaxUint64)
-	c.tell(frames(wire.Credit{Limit: 1}, wire.Credit{}, wire.Credit{Limit: math.MaxUint64}))
+	c.sendOp(frames(wire.Credit{Limit: 1}, wire.Credit{}, wire.Credit{Limit: math.MaxUint64}))
 	grows(t, 6<<20, func() {
 		p := make([]byte, 64<<10)
 		for range 1000 {
@@ -185,8 +185,8 @@ func TestCreditWithoutEnd(t *testing.T) {
 func TestLoweredCreditTakesNothingBack(t *testing.T) {
 	r := newRig(t)
 	c := r.link().connect(100)
-	c.tell(frames(wire.Credit{Limit: 10}, wire.Credit{}))
-	c.tell(frames(wire.Mark{Request: 1})) // its answer comes behind the credit
+	c.sendOp(frames(wire.Credit{Limit: 10}, wire.Credit{}))
+	c.sendOp(frames(wire.Mark{Request: 1})) // its answer comes behind the credit
 	for {
 		h, _, err := c.in.Next()
 		if err != nil {
@@ -341,7 +341,7 @@ func TestDatagramFlood(t *testing.T) {
 			}
 		}
 	})
-	c.tell(frames(wire.Mark{Request: 1}))
+	c.sendOp(frames(wire.Mark{Request: 1}))
 	if h, _, err := c.in.Next(); err != nil || h.Type != wire.TypeMarked {
 		t.Errorf("behind the flood the link answers with %v, %v", h.Type, err)
 	}
@@ -354,8 +354,8 @@ func TestHalfAFrameHoldsUpNobody(t *testing.T) {
 	r := newRig(t)
 	l := r.link()
 	stuck, good := l.connect(1<<20), l.connect(1<<20)
-	stuck.tell(append(frames(wire.Write{Op: 1, Length: wire.MaxPayload, Last: true}), 1, 2, 3))
-	good.tell(frames(wire.Mark{Request: 1}))
+	stuck.sendOp(append(frames(wire.Write{Op: 1, Length: wire.MaxPayload, Last: true}), 1, 2, 3))
+	good.sendOp(frames(wire.Mark{Request: 1}))
 	if h, _, err := good.in.Next(); err != nil || h.Type != wire.TypeMarked {
 		t.Errorf("the other connection answers with %v, %v", h.Type, err)
 	}
@@ -421,7 +421,7 @@ func TestRandomBytesInsideALink(t *testing.T) {
 	for range 60 {
 		c := r.link().connect(1 << 20)
 		for range 4 {
-			c.tell(noise())
+			c.sendOp(noise())
 		}
 		c.ops.Close()
 	}

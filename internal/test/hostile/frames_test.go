@@ -91,14 +91,14 @@ func TestFramesThatBreakTheRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := l.on(t).connect(1 << 20)
-			c.tell(bytes)
+			c.sendOp(bytes)
 			c.wantReset()
 			c.victim.Close()
 		})
 	}
 	t.Run("stream ends inside a payload", func(t *testing.T) {
 		c := l.on(t).connect(1 << 20)
-		c.tell(append(frames(wire.Write{Op: 1, Length: wire.MaxPayload, Last: true}), make([]byte, 100)...))
+		c.sendOp(append(frames(wire.Write{Op: 1, Length: wire.MaxPayload, Last: true}), make([]byte, 100)...))
 		c.ops.Close()
 		c.wantReset()
 		c.victim.Close()
@@ -245,7 +245,7 @@ func TestOperationsReachOnlyTheirOwnWindows(t *testing.T) {
 	}
 	for i, x := range attacks {
 		t.Run(x.name, func(t *testing.T) {
-			c.tell(x.send)
+			c.sendOp(x.send)
 			h, body, err := c.in.Next()
 			if err != nil || h.Type != wire.TypeFail {
 				t.Fatalf("answered with %v, %v", h.Type, err)
@@ -281,7 +281,7 @@ func (c *badConn) register(off int64, prot rma.Prot) []byte {
 			break
 		}
 	}
-	c.tell(frames(wire.Registered{Offset: uint64(off)}))
+	c.sendOp(frames(wire.Registered{Offset: uint64(off)}))
 	return <-made
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // TestGossipMakesNoHost has a member, which needs the gossip key, gossip that it
-// is a host of a later term that serves. Gossip is rumour: the node with the host
+// is a host of a later term that serves. Gossip proves nothing: the node with the host
 // certificate stays the host.
 func TestGossipMakesNoHost(t *testing.T) {
 	c := newCluster(t)

@@ -177,7 +177,7 @@ func (w *witness) reset(from, to *machine, err error) {
 	}
 }
 
-// removed takes note of an honest incarnation that at was told the end of.
+// removed takes note of an honest incarnation whose end at was notified of.
 func (w *witness) removed(at *machine, incarnation addr.Incarnation, why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -168,15 +168,15 @@ func TestControlMessagesThatAreNotOurs(t *testing.T) {
 			}
 			r.say(verdict.Ping{Incarnation: incarnation, Nonce: 1, Version: math.MaxUint64})
 		}
-		r.say(verdict.Leave{Incarnation: self}) // behind which all the others have been heard
+		r.say(verdict.Leave{Incarnation: self}) // behind which all the others have arrived
 		for {
 			kind, body := r.until(frameRemoved, frameClose)
 			if kind != frameRemoved {
 				t.Fatalf("frame %d %q instead of our own end", kind, body)
 			}
-			if told := (addr.Incarnation{Node: addr.NodeID(binary.BigEndian.Uint16(body[16:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[18:]))}); told == self {
+			if reported := (addr.Incarnation{Node: addr.NodeID(binary.BigEndian.Uint16(body[16:])), Generation: addr.Generation(binary.BigEndian.Uint32(body[18:]))}); reported == self {
 				break
-			} else if told == victim {
+			} else if reported == victim {
 				t.Error("the word of one member removed another")
 			}
 		}
@@ -185,7 +185,7 @@ func TestControlMessagesThatAreNotOurs(t *testing.T) {
 	c.alive(one, c.start(c.node("two")))
 }
 
-// TestLeasesThatAreNot resumes lives that the host never granted.
+// TestLeasesThatAreNot resumes incarnations that the host never granted.
 func TestLeasesThatAreNot(t *testing.T) {
 	c := newCluster(t)
 	one := c.start(c.node("one"))

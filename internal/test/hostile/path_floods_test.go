@@ -84,10 +84,10 @@ func TestFloodOfPaths(t *testing.T) {
 			grows(t, 8<<20, func() {
 				for i := range 40 * len(conns) {
 					c := conns[i%len(conns)]
-					c.tell(pathFrames[(i/len(conns)+i)%len(pathFrames)])
+					c.sendOp(pathFrames[(i/len(conns)+i)%len(pathFrames)])
 				}
 				for _, c := range conns {
-					c.tell(pathFrames[2])
+					c.sendOp(pathFrames[2])
 				}
 				r.talk(a, b)
 			})
@@ -129,7 +129,7 @@ func TestStolenTokensOfRMAPaths(t *testing.T) {
 	for range rigPaths + 8 {
 		c := l.connect(1 << 20)
 		conns = append(conns, c)
-		c.tell(frames(wire.RMAPath{Token: [16]byte{1}, Key: [32]byte{2}}))
+		c.sendOp(frames(wire.RMAPath{Token: [16]byte{1}, Key: [32]byte{2}}))
 		h, body, err := c.in.Next()
 		for err == nil && h.Type == wire.TypeCredit {
 			h, body, err = c.in.Next()
@@ -158,7 +158,7 @@ func TestStolenTokensOfRMAPaths(t *testing.T) {
 		}
 	}
 	for i, c := range conns { // the reason for the missing path is known, and the link carries the messages
-		c.tell(frames(wire.Mark{Request: 1}))
+		c.sendOp(frames(wire.Mark{Request: 1}))
 		var all []wire.Type
 		for !slices.Contains(all, wire.TypeMarked) {
 			h, _, err := c.in.Next()

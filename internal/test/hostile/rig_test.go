@@ -450,15 +450,15 @@ func (l *badLink) connect(limit uint64) *badConn {
 		l.r.t.Fatalf("the answer to a connect is %v, %v", h.Type, err)
 	}
 	c.in, c.peer, c.limit = in, f.Conn, f.Limit
-	c.tell(wire.Credit{Limit: limit}.AppendTo(nil))
+	c.sendOp(wire.Credit{Limit: limit}.AppendTo(nil))
 	if c.victim = <-accepted; c.victim == nil {
 		l.r.t.FailNow()
 	}
 	return c
 }
 
-// tell writes to the operations stream.
-func (c *badConn) tell(p []byte) { c.write(c.ops, p) }
+// sendOp writes to the operations stream.
+func (c *badConn) sendOp(p []byte) { c.write(c.ops, p) }
 
 // messages opens a message stream.
 func (c *badConn) messages() transport.SendStream {

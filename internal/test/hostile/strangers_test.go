@@ -238,7 +238,7 @@ func TestCertificatesOfStrangers(t *testing.T) {
 					continue // which asks for no certificate
 				}
 				r, err := dialRaw(t, c.data(), config)
-				if err == nil { // a TLS 1.3 client hears of a refusal when it reads
+				if err == nil { // a TLS 1.3 client learns of a refusal when it reads
 					r.say(control.Hello{VersionMin: control.VersionMin, VersionMax: control.VersionMax, Cluster: c.id, From: control.End{UUID: me.Node, Epoch: 1}})
 					if kind, _ := r.until(frameWelcome, frameRefuse); (kind == frameWelcome) != (s == good) {
 						t.Errorf("%s answers with frame %d", proto, kind)
@@ -482,7 +482,7 @@ func TestFakeHostLearnsNothing(t *testing.T) {
 		t.Fatal("the node never came")
 	}
 	if plain.Len() > 0 {
-		t.Errorf("the fake host was told %d bytes", plain.Len())
+		t.Errorf("the fake host was sent %d bytes", plain.Len())
 	}
 	for _, secret := range secretsOf(c.token) {
 		if bytes.Contains(wire.Bytes(), secret) || bytes.Contains([]byte(c.logs.String()), secret) {

@@ -22,7 +22,7 @@ const (
 	maxSegment = 1460
 )
 
-// A link draws the fates of packets and segments from one host to another. It is
+// A link draws the decisions of packets and segments from one host to another. It is
 // guarded by the network's lock.
 type link struct {
 	rng  *rand.Rand
@@ -35,8 +35,8 @@ func newLink(seed uint64, p pair) *link {
 	return &link{rng: rand.New(rand.NewPCG(seed, h.Sum64()))}
 }
 
-// A fate is the outcome of sending one packet: the delays of its copies.
-type fate struct {
+// A decision is the outcome of sending one packet: the delays of its copies.
+type decision struct {
 	copies    [2]time.Duration
 	n         int // 0: lost
 	reordered bool
@@ -44,9 +44,9 @@ type fate struct {
 	bit       uint32 // the changed bit, modulo the number of bits
 }
 
-// packet draws the fate of one packet under r.
-func (l *link) packet(r Rules) fate {
-	var f fate
+// packet draws the decision of one packet under r.
+func (l *link) packet(r Rules) decision {
+	var f decision
 	if l.happens(r.Loss) {
 		return f
 	}
@@ -67,8 +67,8 @@ func (l *link) packet(r Rules) fate {
 	return f
 }
 
-// spoil changes the bit of p that the fate names.
-func (f fate) spoil(p []byte) {
+// spoil changes the bit of p that the decision names.
+func (f decision) spoil(p []byte) {
 	if f.corrupted && len(p) > 0 {
 		bit := int(f.bit) % (8 * len(p))
 		p[bit/8] ^= 1 << (bit % 8)

@@ -111,7 +111,7 @@ func (c *PacketConn) WriteTo(p []byte, address net.Addr) (int, error) {
 	return len(p), nil
 }
 
-// send draws the fate of p and puts its copies into the inbox of the
+// send draws the decision of p and puts its copies into the inbox of the
 // receiver.
 func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
 	n := c.net
@@ -152,8 +152,8 @@ func (c *PacketConn) send(p []byte, to netip.AddrPort, now time.Time) error {
 	return nil
 }
 
-// count adds the fate of one packet.
-func (k *Counters) count(f fate) {
+// count adds the decision of one packet.
+func (k *Counters) count(f decision) {
 	if f.n == 0 {
 		k.Lost++
 	}

@@ -83,7 +83,7 @@ func TestAScreenReaderFindsThePage(t *testing.T) {
 	var live string
 	b.run(`return document.getElementById("announce").getAttribute("aria-live")`, &live)
 	if live != "polite" {
-		t.Errorf("findings are told %q", live)
+		t.Errorf("findings are shown as %q", live)
 	}
 }
 

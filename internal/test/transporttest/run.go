@@ -66,7 +66,7 @@ var cases = []struct {
 	{"dial ends with its context", testDialContext},
 	{"accept ends with its context", testAcceptContext},
 	{"a closed provider refuses", testClosedProvider},
-	{"closing a provider tells its peers", testProviderCloseReachesPeers},
+	{"closing a provider notifies its peers", testProviderCloseReachesPeers},
 	{"64 simultaneous dials succeed", testDialStorm},
 
 	{"a stream keeps the order of its bytes", testStreamOrder},
@@ -93,7 +93,7 @@ var cases = []struct {
 	{"datagrams are bounded in size", testDatagramSize},
 	{"datagrams neither block nor pile up", testDatagramFlood},
 
-	{"close tells code and reason", testCloseReason},
+	{"close sends code and reason", testCloseReason},
 	{"the first close decides", testFirstCloseDecides},
 	{"a long reason is cut", testLongReason},
 	{"close wakes every call on both sides", testCloseWakes},

@@ -84,7 +84,7 @@ func (h *Hub) dial(p *Provider, address string) (*session, error) {
 	case p.closed:
 		return nil, transport.ErrClosed
 	case target == nil:
-		return nil, fmt.Errorf("nobody accepts there: %w", ErrRefused)
+		return nil, fmt.Errorf("no node accepts there: %w", ErrRefused)
 	case len(target.backlog) == acceptBacklog:
 		return nil, fmt.Errorf("too many wait for accept: %w", ErrRefused)
 	}

@@ -57,7 +57,7 @@ func (s *session) SendDatagram(p []byte) error {
 }
 
 // Heard implements transport.Session: datagrams wait behind nothing.
-func (s *session) Heard() uint64 { return 0 }
+func (s *session) Arrived() uint64 { return 0 }
 
 // Traffic implements transport.Session: there is no network.
 func (s *session) Traffic() transport.Traffic { return transport.Traffic{} }

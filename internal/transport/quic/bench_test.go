@@ -88,7 +88,7 @@ func rawOver(b *testing.B, dress func(net.PacketConn) net.PacketConn) (here, the
 }
 
 // contestants are the compared implementations.
-var contestants = map[string]func(*testing.B) (here, there io.ReadWriter){"raw": raw, "lane": layered}
+var contestants = map[string]func(*testing.B) (here, there io.ReadWriter){"raw": raw, "stream": layered}
 
 func BenchmarkPingPong(b *testing.B) {
 	for name, open := range contestants {

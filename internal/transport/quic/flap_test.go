@@ -26,8 +26,8 @@ type busySession struct {
 	pours atomic.Bool
 	all   sync.WaitGroup
 	stop  context.CancelFunc
-	mu    sync.Mutex // guards heard
-	heard [2]time.Time
+	mu    sync.Mutex // guards last
+	last  [2]time.Time
 }
 
 const beat = 50 * time.Millisecond
@@ -44,7 +44,7 @@ func newBusySession(t *testing.T, a, b transport.Session) *busySession {
 		s.all.Go(func() { s.write(ctx, stream) })
 		s.all.Go(func() { s.read(ctx, s.ends[1-i]) })
 		s.all.Go(func() { s.beat(ctx, s.ends[i]) })
-		s.all.Go(func() { s.hear(ctx, i) })
+		s.all.Go(func() { s.receive(ctx, i) })
 	}
 	return s
 }
@@ -79,13 +79,13 @@ func (s *busySession) beat(ctx context.Context, end transport.Session) {
 	}
 }
 
-func (s *busySession) hear(ctx context.Context, i int) {
+func (s *busySession) receive(ctx context.Context, i int) {
 	for {
 		if _, err := s.ends[i].ReceiveDatagram(ctx); err != nil {
 			return
 		}
 		s.mu.Lock()
-		s.heard[i] = time.Now()
+		s.last[i] = time.Now()
 		s.mu.Unlock()
 	}
 }
@@ -106,11 +106,11 @@ func (s *busySession) cutFor(d time.Duration, cut, undo func()) {
 	undo()
 }
 
-// silence returns how long the end that waits longest has heard nothing.
+// silence returns how long the end that waits longest has received nothing.
 func (s *busySession) silence() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(time.Since(s.heard[0]), time.Since(s.heard[1]))
+	return max(time.Since(s.last[0]), time.Since(s.last[1]))
 }
 
 func (s *busySession) close() {
@@ -120,9 +120,9 @@ func (s *busySession) close() {
 	s.all.Wait()
 }
 
-// heardBy bounds the silence after the path opens, for any length of the cut: patience, a round
+// resumesBy bounds the silence after the path opens, for any length of the cut: patience, a round
 // trip, the peer's delay, and the next heartbeat.
-const heardBy = maxPatience + 25*time.Millisecond + beat + 10*time.Millisecond
+const resumesBy = maxPatience + 25*time.Millisecond + beat + 10*time.Millisecond
 
 // TestAnOpenWayIsFoundAtOnce: after a cut of any length both ends receive from each other as soon
 // as the path is open. quic-go alone takes up to as long again, since it waits twice as long after
@@ -151,9 +151,9 @@ func cutOnce(t *testing.T, cut time.Duration, ways [][2]string) {
 		}
 	}
 	s.cutFor(cut, set(netsim.Rules{Cut: true}), set(openWay))
-	time.Sleep(heardBy)
-	if d := s.silence(); d > heardBy {
-		t.Errorf("silence of %v, %v after the way was open", d, heardBy)
+	time.Sleep(resumesBy)
+	if d := s.silence(); d > resumesBy {
+		t.Errorf("silence of %v, %v after the way was open", d, resumesBy)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestAWayThatComesAndGoesIsUsed(t *testing.T) {
 				}
 			}
 			// Packets resent late in one gap may meet the next.
-			if bound := 2*pace + pace + heardBy; longest > bound {
+			if bound := 2*pace + pace + resumesBy; longest > bound {
 				t.Errorf("seed %d: silence of %v, want %v at most", seed, longest, bound)
 			}
 		})
@@ -218,7 +218,7 @@ func TestALostEndIsSentAgain(t *testing.T) {
 			t.Errorf("session ended with %v, want the peer's word", sa.Err())
 		}
 		if d := time.Since(began); d > 50*time.Millisecond {
-			t.Errorf("the peer heard of the end after %v", d)
+			t.Errorf("the peer learned of the end after %v", d)
 		}
 	})
 }

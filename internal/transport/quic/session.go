@@ -122,8 +122,8 @@ func (s *session) waitError(ctx context.Context, what string, err error) error {
 	return closeError(err)
 }
 
-// Heard implements transport.Session: datagrams overtake the bytes of streams.
-func (s *session) Heard() uint64 { return 0 }
+// Arrived implements transport.Session: datagrams overtake the bytes of streams.
+func (s *session) Arrived() uint64 { return 0 }
 
 // Peer, LocalAddr, RemoteAddr and Done implement transport.Session.
 func (s *session) Peer() transport.Identity { return s.peer }

@@ -51,10 +51,10 @@ type session struct {
 	over   bool
 	work   sync.WaitGroup
 
-	mu     sync.Mutex // guards the fields below
-	err    *transport.CloseError
-	out    outgoing
-	places streamPlaces
+	mu    sync.Mutex // guards the fields below
+	err   *transport.CloseError
+	out   outgoing
+	quota streamQuota
 }
 
 // outgoing are datagrams queued for writing.
@@ -63,8 +63,8 @@ type outgoing struct {
 	count  int
 }
 
-// streamPlaces bound the streams that are open at once, each way.
-type streamPlaces struct {
+// streamQuota bound the streams that are open at once, each way.
+type streamQuota struct {
 	over     uint64        // streams of the peer that have ended
 	reported uint64        // the part of over that was reported to the peer
 	opened   uint64        // streams opened by this side
@@ -77,8 +77,8 @@ type streamPlaces struct {
 func newSession(ctx context.Context, p *Provider, raw *meteredConn, inner net.Conn, dialed bool, streams uint32) (*session, error) {
 	s := &session{
 		p: p, local: raw.LocalAddr().String(), remote: raw.RemoteAddr().String(),
-		places: streamPlaces{atPeer: uint64(streams), most: uint64(streams), free: make(chan struct{})},
-		wake:   make(chan struct{}, 1),
+		quota: streamQuota{atPeer: uint64(streams), most: uint64(streams), free: make(chan struct{})},
+		wake:  make(chan struct{}, 1),
 	}
 	s.Init(s)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -161,9 +161,9 @@ func (s *session) takeControl(rest []byte) []byte {
 	defer s.mu.Unlock()
 	rest = append(rest, s.out.frames...)
 	s.out.frames, s.out.count = s.out.frames[:0], 0
-	if s.places.over > s.places.reported {
-		s.places.reported = s.places.over
-		rest = appendFrame(rest, typeOver, number(s.places.over))
+	if s.quota.over > s.quota.reported {
+		s.quota.reported = s.quota.over
+		rest = appendFrame(rest, typeOver, number(s.quota.over))
 	}
 	return rest
 }
@@ -268,12 +268,12 @@ func (s *session) readControl() {
 func (s *session) peerEnded(count uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if count > s.places.opened || count+s.places.atPeer < s.places.most {
-		return violation("%d of %d streams are over", count, s.places.opened)
+	if count > s.quota.opened || count+s.quota.atPeer < s.quota.most {
+		return violation("%d of %d streams are over", count, s.quota.opened)
 	}
-	s.places.most = count + s.places.atPeer
-	close(s.places.free)
-	s.places.free = make(chan struct{})
+	s.quota.most = count + s.quota.atPeer
+	close(s.quota.free)
+	s.quota.free = make(chan struct{})
 	return nil
 }
 
@@ -283,7 +283,7 @@ func (s *session) streamOver(id uint32) {
 		return
 	}
 	s.mu.Lock()
-	s.places.over++
+	s.quota.over++
 	s.mu.Unlock()
 	wait.Notify(s.wake)
 }
@@ -298,7 +298,7 @@ func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) 
 		return newSendStream(s, stream), nil
 	}
 	s.mu.Lock()
-	s.places.opened--
+	s.quota.opened--
 	s.mu.Unlock()
 	if ctx.Err() != nil && !s.mux.IsClosed() {
 		return nil, fmt.Errorf("open stream: %w", ctx.Err())
@@ -313,9 +313,9 @@ func (s *session) OpenStream(ctx context.Context) (transport.SendStream, error) 
 func (s *session) place(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		free, has := s.places.free, s.places.opened < s.places.most
+		free, has := s.quota.free, s.quota.opened < s.quota.most
 		if has {
-			s.places.opened++
+			s.quota.opened++
 		}
 		s.mu.Unlock()
 		if err := s.Err(); err != nil {
@@ -355,7 +355,7 @@ func (s *session) SendDatagram(p []byte) error {
 }
 
 // Heard implements transport.Session: datagrams queue behind all incoming bytes.
-func (s *session) Heard() uint64 { return s.conn.raw.received.Load() }
+func (s *session) Arrived() uint64 { return s.conn.raw.received.Load() }
 
 // Traffic implements transport.Session.
 func (s *session) Traffic() transport.Traffic {

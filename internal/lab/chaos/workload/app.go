@@ -32,7 +32,7 @@ type App struct {
 	calls        *calls
 	endedWindows *endedWindows
 	nonces       atomic.Uint64                                   // counts the nonces given out
-	incarnations func(context.Context) ([]history.Member, error) // the node's live lives
+	incarnations func(context.Context) ([]history.Member, error) // the node's live incarnations
 	busy         atomic.Int32                                    // goroutines that begin calls
 	slow         atomic.Int64                                    // messages per second that are received on each connection; 0: all
 	anew         chan struct{}                                   // holds a token when the session is to end and another to begin

@@ -9,7 +9,7 @@
 //
 //	make mutants
 //
-// Most are caught by the simulation: [Simulation] runs its hunt, which tells the
+// Most are caught by the simulation: [Simulation] runs its hunt, which reports the
 // scenario that found it. Those in the shells of engine and membership, which
 // the simulation does not run, and those that only a dishonest peer would meet
 // are caught by the tests of their packages.

@@ -66,7 +66,7 @@ var All = []Mutant{
 		Old: "	c.failed = code\n	c.endThrough(c.ops.Begun(), code)\n", New: "	c.failed = code\n",
 	},
 	{
-		Name: "requests-forgotten", What: "who asked the peer for something is not notified that it is lost",
+		Name: "requests-forgotten", What: "a caller that asked the peer for something is not notified that it is lost",
 		File: "internal/core/conn.go", By: Simulation, Hint: "requests-under-way",
 		Old: "		c.wake(waiter, code)\n", New: "		_ = waiter\n",
 	},
@@ -125,7 +125,7 @@ var All = []Mutant{
 	{
 		Name: "standstill-counts", What: "a standstill of one's own counts as silence of the peer",
 		File: "internal/core/link.go", By: "./internal/core",
-		Old: "		p.heard = min(p.heard+late, now)\n", New: "",
+		Old: "		p.lastArrival = min(p.lastArrival+late, now)\n", New: "",
 	},
 	{
 		Name: "credit-leaks", What: "an eighth of what is read is never granted again",
@@ -193,22 +193,22 @@ var All = []Mutant{
 		Old: "	if n.waiting == nil {\n		until = later(until,", New: "	if false {\n		until = later(until,",
 	},
 	{
-		Name: "words-any-time", What: "a member is removed by what others say of a time in which there was a host",
+		Name: "reports-any-time", What: "a member is removed by reports about a time in which there was a host",
 		File: "membership/verdict/host_dispute.go", By: "./membership/verdict", Run: "^TestNobodyIsRemovedByFew$",
 		Old: "	return now.Before(o.until) && o.known[about] && o.known[by]\n", New: "	return true\n",
 	},
 	{
-		Name: "liars-believed", What: "two members remove another one by what they say",
+		Name: "liars-believed", What: "two members remove another one by their reports",
 		File: "membership/verdict/host_dispute.go", By: "./membership/verdict", Run: "^TestNobodyIsRemovedByFew$",
 		Old: "	return count > maxLiars && (2*count", New: "	return count > 0 && (2*count",
 	},
 	{
-		Name: "outage-goes-on", What: "words of an outage end also the incarnation that the host takes after it",
+		Name: "outage-goes-on", What: "reports of an outage end also the incarnation that the host takes after it",
 		File: "membership/verdict/host_join.go", By: "./membership/verdict", Run: "^TestAnOutageEndsTheHostsIncarnationOnce$",
 		Old: "	h.outage.stalled = false ", New: "	",
 	},
 	{
-		Name: "rumour-removes", What: "without a host a rumour alone removes a node",
+		Name: "gossip-removes", What: "without a host gossip alone removes a node",
 		File: "membership/verdict/member_judge.go", By: "./membership/verdict",
 		Old: "	if p.deadByTwo() || (p.failed", New: "	if p.bad() != 0 || (p.failed",
 	},
@@ -218,9 +218,9 @@ var All = []Mutant{
 		Old: "	return e.Node.State == Alive && l != m.self && l.Generation <= m.over[l.Node]\n", New: "	_ = l\n	return false\n",
 	},
 	{
-		Name: "check-not-ended", What: "a word of a node that is being checked does not save it",
+		Name: "check-not-ended", What: "a message of a node that is being checked does not save it",
 		File: "membership/verdict/host_judge.go", By: "./membership/verdict",
-		Old: "		case now.Sub(n.heard) < h.t.Silence && !n.check.unheard:\n", New: "		case false:\n",
+		Old: "		case now.Sub(n.lastSeen) < h.t.Silence && !n.check.losesAll:\n", New: "		case false:\n",
 	},
 	{
 		Name: "id-reused-early", What: "an ID is granted to another node while it is in quarantine",
@@ -233,9 +233,9 @@ var All = []Mutant{
 		Old: "	known := n != nil && n.node.Incarnation == m.Incarnation && n.node.UUID", New: "	known := n != nil && n.node.UUID",
 	},
 	{
-		Name: "loss-report-is-ignored", What: "a node that says that it does not hear the host is not looked at",
+		Name: "loss-report-is-ignored", What: "a node that reports that nothing of the host arrives is not looked at",
 		File: "membership/verdict/host_judge.go", By: "./membership/verdict",
-		Old: "		h.hears(now, from, m.Evidence)\n", New: "",
+		Old: "		h.takeHostReport(now, from, m.Evidence)\n", New: "",
 	},
 	{
 		Name: "any-incarnation", What: "a process that answers is a sign of each of its incarnations",

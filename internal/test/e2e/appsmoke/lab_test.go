@@ -114,7 +114,7 @@ func (l *lab) must(argv ...string) {
 }
 
 // cut takes the clients' interface down for d: their fabricd's sends fail, the other
-// one hears nothing.
+// one receives nothing.
 func (l *lab) cut(d time.Duration) error {
 	if err := quiet("ip", "-n", l.clients.ns, "link", "set", "eth0", "down"); err != nil {
 		return err

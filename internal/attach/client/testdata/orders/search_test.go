@@ -62,7 +62,7 @@ type rings struct {
 	edge  bool // there are more than its watcher has been notified of
 }
 
-func (r *rings) heard() bool { return r.n > 0 || r.ended }
+func (r *rings) ready() bool { return r.n > 0 || r.ended }
 
 // A flag is a bit that goroutines of one process share.
 type flag struct {
@@ -162,7 +162,7 @@ func (o *order) doorbell(what string, b *shm.Doorbell) {
 	r := o.doorbells[b]
 	var ready func() bool
 	if what == "waits at" {
-		ready = r.heard
+		ready = r.ready
 	}
 	o.step(ready, what+" its doorbell", 0, func() uint64 {
 		peer := o.doorbells[r.peer]

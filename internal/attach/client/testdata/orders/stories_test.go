@@ -31,13 +31,13 @@ var stories = []story{
 	{"pieces", 25, nil, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 0, 1, 1, 1), reads(o, far, 3, 64)}
 	}},
-	{"room-told-at-once", 0, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
+	{"room-reported-at-once", 0, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 4, 1, 1), reads(o, far, 6, 64)}
 	}},
 	{"room-for-one", 25, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 4, 1), reads(o, far, 5, 1)}
 	}},
-	{"room-told-late", ring.MaxRelease, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
+	{"room-reported-late", ring.MaxRelease, []int{1, 1, 1, 1}, false, func(o *order, near, far *shmPath) []*side {
 		return []*side{writes(o, near, 4, 1, 1), reads(o, far, 6, 2)}
 	}},
 	{"room-for-long-pieces", ring.MaxRelease, []int{1024, 1024, 1024}, false, func(o *order, near, far *shmPath) []*side {
@@ -209,10 +209,10 @@ func (o *order) read(sp *shmPath, p []byte) (n int, over bool, err error) {
 }
 
 // polls polls, beside the calls of the same process at sp, until it has received a
-// piece, or could send one. The other side of it tells of rings of b, as
+// piece, or could send one. The other side of it notifies of rings of b, as
 // shm.WatchRead does.
 func (o *order) polls(sp *shmPath, b *shm.Doorbell, in bool) []*side {
-	told, r := o.flag(), o.doorbells[b]
+	notified, r := o.flag(), o.doorbells[b]
 	sp.dataWatched.polled, sp.roomWatched.polled = in, !in
 	o.flags = append(o.flags, &sp.dataWatched.flag, &sp.roomWatched.flag)
 	sp.switched.Store(!in) // else it polls for both
@@ -222,7 +222,7 @@ func (o *order) polls(sp *shmPath, b *shm.Doorbell, in bool) []*side {
 	} else {
 		o.still[ring.OffWriterPlace] = false
 	}
-	sp.changed = func() { o.put(told, true, "tells who polls") }
+	sp.changed = func() { o.put(notified, true, "notifies the poller") }
 	e := &endpoint{polled: pollers{listeners: map[*chan<- struct{}]chan<- struct{}{nil: nil}}}
 	e.shmPath.Store(sp)
 	poll := func() error {
@@ -239,14 +239,14 @@ func (o *order) polls(sp *shmPath, b *shm.Doorbell, in bool) []*side {
 					return err
 				}
 			default:
-				o.await(told, true, "waits to be told")
+				o.await(notified, true, "waits for its notification")
 			}
 		}
 	}
 	watch := func() error {
 		for {
 			o.only(0)
-			o.step(func() bool { return r.edge && r.heard() }, "hears its doorbell", 0, func() uint64 { r.edge = false; return 0 })
+			o.step(func() bool { return r.edge && r.ready() }, "wakes at its doorbell", 0, func() uint64 { r.edge = false; return 0 })
 			sp.changed()
 		}
 	}
