@@ -184,7 +184,7 @@ func (a *app) hogProcess() *cobra.Command {
 			defer cancel()
 			for n := uint32(1); n != 0 || ctx.Err() == nil; n++ { // checking costs more than counting
 			}
-			return errors.New("nobody has ended it")
+			return errors.New("it was not asked to end")
 		},
 	}
 }

@@ -88,7 +88,7 @@ This page is generated: ` + "`make bench`" + ` measures, and
 ` + "`bin/fabric-bench targets REPORT.json --out cmd/fabric-bench/TARGETS.md`" + ` writes it of the report
 that is kept as ` + "`testdata/last.json`" + ` and of ` + "`reasons.json`" + `. ` + "`fabric-bench list`" + ` has the cases.
 Measured elsewhere: 200 nodes by ` + "`make chaos`" + `, the time to revoke and hostile members by
-` + "`make attack`" + `, a million adversarial RMAs by ` + "`make bars`" + `.
+` + "`make attack`" + `, a million adversarial RMAs by ` + "`make criteria`" + `.
 
 Run of %s, revision %s: %s. Two machines: %s; %d runs of %s; %s.
 

@@ -15,7 +15,7 @@ func (a *app) chaosPageCommand() *cobra.Command {
 DIR/index.html and DIR/index.json: the verdict on each scenario in each lab, with
 the page of one of its runs behind it, how soon each loss was known against its
 target, all figures and where their samples lie, and how clusters grow. It prints how many runs each lab has made in which time. make chaos
-and make bars end with it.`,
+and make criteria end with it.`,
 		Example: `  fabricd chaos suite deploy/scenarios --on sim --report out/chaos/sim
   fabricd chaos suite deploy/scenarios --on local --report out/chaos/local
   fabricd chaos page out/chaos`,

@@ -30,7 +30,7 @@ func (a *app) chaosScaleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "scale", Short: "Measure how a cluster grows, in the simulation", Args: cobra.NoArgs,
 		Long: `scale starts clusters of several sizes on virtual time, all nodes at once, and
-measures how long they take to know each other, to hear of a killed and of a
+measures how long they take to know each other, to learn of a killed and of a
 silent node, and how much they say.`,
 		Example: `  fabricd chaos scale
   fabricd chaos scale --nodes 8,32,100,200 --runs 5 --report out/scale`,

@@ -50,15 +50,15 @@ func TestNoSecretIsInADebugArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, stderr, code := run(t, nil, "debug", "--admin", c.Local.AdminSocket, "--out", out, "--json")
-	var told debugArchive
-	if err := json.Unmarshal([]byte(stdout), &told); err != nil || code != exitOK || told.Archive != out {
+	var listed debugArchive
+	if err := json.Unmarshal([]byte(stdout), &listed); err != nil || code != exitOK || listed.Archive != out {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
 	}
 	files := unpack(t, out)
 	for _, want := range []string{"status.json", "nodes.json", "links.json", "conns.json", "ports.json", "windows.json", "events.jsonl",
 		"goroutines.txt", "memory.json", "settings.json", "version.json", "doctor.json", "metrics.prom"} {
-		if len(files[want]) == 0 || !slices.ContainsFunc(told.Files, func(f debugFile) bool { return f.Name == want && f.Bytes == len(files[want]) }) {
-			t.Errorf("%s is not in it, or not told: %+v", want, told)
+		if len(files[want]) == 0 || !slices.ContainsFunc(listed.Files, func(f debugFile) bool { return f.Name == want && f.Bytes == len(files[want]) }) {
+			t.Errorf("%s is not in it, or not listed: %+v", want, listed)
 		}
 	}
 	if !strings.Contains(string(files["metrics.prom"]), "\nfabricd_joined 1\n") {

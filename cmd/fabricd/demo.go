@@ -99,7 +99,7 @@ func (p *plot) play(ctx context.Context) error {
 		{"The node comes back", p.comeback},
 		{"A fabricd restarts in good order while a server streams", p.cutStream},
 		{"Taking back: the operator bans a node, and allows it again", p.takeBack},
-		{"Everybody leaves", p.leave},
+		{"All nodes leave", p.leave},
 	} {
 		p.t.scene(scene.title)
 		if err := scene.play(ctx); err != nil {
@@ -228,14 +228,14 @@ func (p *plot) record(s since, name string, at time.Time, detail string, err err
 	return p.t.step(name, detail, err)
 }
 
-// hears waits for the named line of an application, and records it.
-func (p *plot) hears(a **actor, what, name string) task { return p.hearsSince(since{}, a, what, name) }
+// await returns a task that waits for the named line of an application, and records it.
+func (p *plot) await(a **actor, what, name string) task { return p.awaitSince(since{}, a, what, name) }
 
-func (p *plot) hearsSince(s since, a **actor, what, name string) task {
+func (p *plot) awaitSince(s since, a **actor, what, name string) task {
 	return func(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, stepLimit)
 		defer cancel()
-		l, err := (*a).hear(limited, what)
+		l, err := (*a).next(limited, what)
 		return p.record(s, name, l.At, l.Detail, err)
 	}
 }
@@ -251,7 +251,7 @@ func (p *plot) acts(a **actor, role string, m *member, what, name string) task {
 		if *a, err = p.crew.act(role, m.socket()); err != nil {
 			return err
 		}
-		return p.hears(a, what, name)(ctx)
+		return p.await(a, what, name)(ctx)
 	}
 }
 
@@ -280,7 +280,7 @@ func (p *plot) sees(s since, kind fabric.EventKind, incarnation func() string, r
 			node string
 			a    *actor
 		}{{"node-1", p.alice}, {"host", p.witness}} {
-			printed, err := at.a.hear(limited, word)
+			printed, err := at.a.next(limited, word)
 			if want := "node " + incarnation() + " "; err == nil && (!strings.HasPrefix(printed.Detail, want) || !strings.HasSuffix(printed.Detail, reason)) {
 				err = fmt.Errorf("%s says %q, want %q %s", name, printed.Detail, want, reason)
 			}
@@ -299,25 +299,25 @@ func (p *plot) messages(ctx context.Context) error {
 		p.acts(&p.bob, "bob", p.two, "attached", "bob attaches to node-2"),
 		p.acts(&p.alice, "alice", p.one, "attached", "alice attaches to node-1"),
 		p.connect,
-		p.hears(&p.alice, "messages", "their first messages, over the link"),
-		p.hears(&p.alice, "messages", "they exchange messages"),
+		p.await(&p.alice, "messages", "their first messages, over the link"),
+		p.await(&p.alice, "messages", "they exchange messages"),
 		p.step("the connection has a path of its own", func(ctx context.Context) (string, error) { return pathOf(ctx, p.one) }),
 		p.sends(&p.alice, "talk"),
-		p.hears(&p.alice, "messages", "the same messages, on the path"),
+		p.await(&p.alice, "messages", "the same messages, on the path"),
 	)
 }
 
 // pathOf waits until the connection of m's application goes through a path, and describes it.
 func pathOf(ctx context.Context, m *member) (text string, err error) {
 	err = until(ctx, func() error {
-		ways, err := waysOf(ctx, m.admin, "")
+		paths, err := pathsOf(ctx, m.admin, "")
 		switch {
 		case err != nil:
 			return err
-		case len(ways) != 1 || ways[0].Messages.Path != "path" || ways[0].Socket == nil || !ways[0].Socket.TLS:
-			return fmt.Errorf("no path with TLS among %+v", ways)
+		case len(paths) != 1 || paths[0].Messages.Path != "path" || paths[0].Socket == nil || !paths[0].Socket.TLS:
+			return fmt.Errorf("no path with TLS among %+v", paths)
 		}
-		text = pathText(ways[0].Socket)
+		text = pathText(paths[0].Socket)
 		return nil
 	})
 	return text, err
@@ -326,10 +326,10 @@ func pathOf(ctx context.Context, m *member) (text string, err error) {
 // connect lets bob listen, alice connect and bob accept.
 func (p *plot) connect(ctx context.Context) error {
 	return inOrder(ctx,
-		p.hears(&p.bob, "listening", "bob listens"),
+		p.await(&p.bob, "listening", "bob listens"),
 		p.sends(&p.alice, p.toBob()),
-		p.hears(&p.alice, "connected", "alice connects"),
-		p.hears(&p.bob, "accepted", "bob accepts"),
+		p.await(&p.alice, "connected", "alice connects"),
+		p.await(&p.bob, "accepted", "bob accepts"),
 	)
 }
 
@@ -340,38 +340,38 @@ func (p *plot) toBob() string { return fmt.Sprintf("connect %d:%d", p.two.id, de
 func (p *plot) greet(ctx context.Context) error {
 	return inOrder(ctx,
 		p.connect,
-		p.hears(&p.alice, "messages", "a message on the new connection"),
-		p.hears(&p.bob, "closed", "bob sees alice close"),
+		p.await(&p.alice, "messages", "a message on the new connection"),
+		p.await(&p.bob, "closed", "bob sees alice close"),
 	)
 }
 
 // memory follows the applications through windows, RMA and fences.
 func (p *plot) memory(ctx context.Context) error {
 	return inOrder(ctx,
-		p.hears(&p.alice, "window", "alice registers a window"),
-		p.hears(&p.bob, "window", "bob registers a window"),
-		p.hears(&p.alice, "wrote", "alice writes into bob's memory"),
-		p.hears(&p.bob, "saw-signal", "bob polls, sees her signal"),
-		p.hears(&p.bob, "read", "bob reads alice's memory"),
-		p.hears(&p.bob, "wrote", "bob writes into alice's memory"),
-		p.hears(&p.alice, "saw-signal", "alice polls, sees his signal"),
-		p.hears(&p.alice, "read", "alice reads bob's memory"),
+		p.await(&p.alice, "window", "alice registers a window"),
+		p.await(&p.bob, "window", "bob registers a window"),
+		p.await(&p.alice, "wrote", "alice writes into bob's memory"),
+		p.await(&p.bob, "saw-signal", "bob polls, sees her signal"),
+		p.await(&p.bob, "read", "bob reads alice's memory"),
+		p.await(&p.bob, "wrote", "bob writes into alice's memory"),
+		p.await(&p.alice, "saw-signal", "alice polls, sees his signal"),
+		p.await(&p.alice, "read", "alice reads bob's memory"),
 	)
 }
 
 // loss kills the node that bob is on, while alice is blocked in a receive.
 func (p *plot) loss(ctx context.Context) error {
-	if err := p.hears(&p.alice, "blocked", "alice blocks in a receive")(ctx); err != nil {
+	if err := p.await(&p.alice, "blocked", "alice blocks in a receive")(ctx); err != nil {
 		return err
 	}
 	kill := since{began: time.Now(), what: "the kill"}
 	p.two.proc.kill()
 	p.t.step("kill -9 node-2", fmt.Sprintf("node %s, pid %d", p.two.incarnation(), p.two.proc.pid()), nil)
 	return inOrder(ctx,
-		p.hearsSince(kill, &p.alice, "reset", "alice's receive: ECONNRESET"),
+		p.awaitSince(kill, &p.alice, "reset", "alice's receive: ECONNRESET"),
 		p.sees(kill, fabric.NodeRemoved, p.two.incarnation, ""),
-		p.hears(&p.alice, "no-device", "alice connects to the lost node"),
-		p.hears(&p.bob, "node-gone", "bob learns that his node is gone"),
+		p.await(&p.alice, "no-device", "alice connects to the lost node"),
+		p.await(&p.bob, "node-gone", "bob learns that his node is gone"),
 		p.dismisses("bob ends", &p.bob),
 	)
 }

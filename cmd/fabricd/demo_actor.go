@@ -14,12 +14,12 @@ import (
 
 // An actor is an application of the demo, and the lines that it has printed so far.
 type actor struct {
-	name  string
-	proc  *process
-	stdin io.WriteCloser
-	lines chan line // closed at the end of its output
-	heard []line    // lines that hear has not returned yet; owned by the demo's goroutine
-	ended bool
+	name    string
+	proc    *process
+	stdin   io.WriteCloser
+	lines   chan line // closed at the end of its output
+	pending []line    // lines that next has not returned yet; owned by the demo's goroutine
+	ended   bool
 }
 
 // act starts an application in a role.
@@ -55,18 +55,18 @@ func (a *actor) send(command string) error {
 	return err
 }
 
-// hear waits for the named line of the application, and returns it. Other lines
+// next waits for the named line of the application, and returns it. Other lines
 // are kept for later calls. It fails when the application does.
-func (a *actor) hear(ctx context.Context, what string) (line, error) {
+func (a *actor) next(ctx context.Context, what string) (line, error) {
 	for i := 0; ; i++ {
-		if i == len(a.heard) {
+		if i == len(a.pending) {
 			if err := a.listen(ctx, what); err != nil {
 				return line{}, err
 			}
 		}
-		switch l := a.heard[i]; {
+		switch l := a.pending[i]; {
 		case l.Say == what && l.Error == "":
-			a.heard = append(a.heard[:i:i], a.heard[i+1:]...)
+			a.pending = append(a.pending[:i:i], a.pending[i+1:]...)
 			return l, nil
 		case l.Error != "":
 			return line{}, fmt.Errorf("%s: %s: %s", a.name, l.Say, l.Error)
@@ -85,7 +85,7 @@ func (a *actor) listen(ctx context.Context, what string) error {
 			a.ended = true
 			return fmt.Errorf("%s ended without saying %q", a.name, what)
 		}
-		a.heard = append(a.heard, l)
+		a.pending = append(a.pending, l)
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("%s has not said %q: %w", a.name, what, context.Cause(ctx))
@@ -109,9 +109,9 @@ func (a *actor) dismiss(ctx context.Context) error {
 // silent fails if an application that has ended printed unexpected lines.
 func (a *actor) silent() error {
 	for l := range a.lines {
-		a.heard = append(a.heard, l)
+		a.pending = append(a.pending, l)
 	}
-	for _, l := range a.heard {
+	for _, l := range a.pending {
 		if l.Say == "node-added" || l.Say == "node-removed" {
 			return fmt.Errorf("%s: unexpected event: %s %s", a.name, l.Say, l.Detail)
 		}

@@ -24,15 +24,15 @@ func (p *plot) takeBack(ctx context.Context) error {
 	return inOrder(ctx,
 		p.acts(&p.bob, "bob-banned", p.two, "attached", "bob attaches once more"),
 		p.connect,
-		p.hears(&p.alice, "talking", "they talk on and on"),
+		p.await(&p.alice, "talking", "they talk on and on"),
 		p.acts(&p.bystander, "bystander", p.one, "attached", "a bystander attaches to node-1"),
 		p.sends(&p.bystander, fmt.Sprintf("connect %d:%d", fabric.Host, demoPort)),
-		p.hears(&p.bystander, "connected", "and talks to the witness"),
+		p.await(&p.bystander, "connected", "and talks to the witness"),
 		p.ban,
 		p.stayOut,
 		p.allow,
 		p.sends(&p.bystander, "stop"),
-		p.hears(&p.bystander, "unharmed", "two others noticed nothing"),
+		p.await(&p.bystander, "unharmed", "two others noticed nothing"),
 	)
 }
 
@@ -47,11 +47,11 @@ func (p *plot) ban(ctx context.Context) error {
 			}
 			return fmt.Sprintf("at every node after %.1f ms", done.TookMS), err
 		}),
-		p.hearsSince(command, &p.alice, "cut-off", "alice's connection: ECONNRESET"),
+		p.awaitSince(command, &p.alice, "cut-off", "alice's connection: ECONNRESET"),
 		p.sees(command, fabric.NodeRemoved, p.two.incarnation, ""),
 		p.unlinks(command, p.host),
 		p.unlinks(command, p.one),
-		p.hears(&p.bob, "cut-off", "bob's end: ECONNRESET"),
+		p.await(&p.bob, "cut-off", "bob's end: ECONNRESET"),
 	)
 }
 

@@ -218,7 +218,7 @@ func TestDemoAppsRefuseNonsense(t *testing.T) {
 	}
 }
 
-func TestTimelineTellsWhatIsWrong(t *testing.T) {
+func TestTimelineShowsWhatIsWrong(t *testing.T) {
 	var out bytes.Buffer
 	tl := newTimeline(t.Context(), &out, false)
 	if tl.step("right", "fine", nil) != nil || tl.step("wrong", "fine", syscall.EIO) != syscall.EIO {

@@ -301,8 +301,8 @@ func TestFilesAndBytesOfAClusterOfProcesses(t *testing.T) {
 
 	one, _ := self(t, "nc", "--listen", "box", "--socket", host.Socket)
 	one.Stdin = strings.NewReader("from the listener")
-	var heard bytes.Buffer
-	one.Stdout = &heard
+	var received bytes.Buffer
+	one.Stdout = &received
 	if err := one.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -317,8 +317,8 @@ func TestFilesAndBytesOfAClusterOfProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := one.Wait(); err != nil || string(out) != "from the listener" || heard.String() != text {
-		t.Errorf("%v: heard %q and %d bytes", err, out, heard.Len())
+	if err := one.Wait(); err != nil || string(out) != "from the listener" || received.String() != text {
+		t.Errorf("%v: received %q and %d bytes", err, out, received.Len())
 	}
 	u.end(syscall.SIGINT)
 }

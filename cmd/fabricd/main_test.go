@@ -262,9 +262,9 @@ func TestDamagedStateIsNeverUsed(t *testing.T) {
 	}
 }
 
-// TestARunLeavesWhenItIsTold runs a host whose lease table is lost, until it is
+// TestARunLeavesWhenItIsAsked runs a host whose lease table is lost, until it is
 // healthy, and ends it as SIGTERM does.
-func TestARunLeavesWhenItIsTold(t *testing.T) {
+func TestARunLeavesWhenItIsAsked(t *testing.T) {
 	_, dir := self(t)
 	stateDir, admin := filepath.Join(dir, "host"), filepath.Join(dir, "a")
 	if _, stderr, code := run(t, nil, "init", "--state-dir", stateDir, "--token-file", filepath.Join(dir, "token")); code != exitOK {
@@ -328,7 +328,7 @@ func TestARunLeavesWhenItIsTold(t *testing.T) {
 	}
 	cancel()
 	if code := <-ended; code != exitOK || out.Len() != 0 {
-		t.Errorf("exit code %d after being told to end, printed %q, logged\n%s", code, out.String(), errs.String())
+		t.Errorf("exit code %d after being asked to end, printed %q, logged\n%s", code, out.String(), errs.String())
 	}
 	if !strings.Contains(errs.String(), "FABRIC_TYPO") {
 		t.Errorf("an unknown variable is not mentioned:\n%s", errs.String())
@@ -366,9 +366,9 @@ func TestCommandsWithoutAFabricd(t *testing.T) {
 	}
 }
 
-// TestExplainTellsWhoHasSetWhat: each setting with its value and its source, nothing is
+// TestExplainNamesTheSourceOfEachSetting: each setting with its value and its source, nothing is
 // run, and a wrong one is refused as run does.
-func TestExplainTellsWhoHasSetWhat(t *testing.T) {
+func TestExplainNamesTheSourceOfEachSetting(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f.yaml")
 	if err := os.WriteFile(file, []byte("name: rack-1\ndata-port: 9000\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestTheServiceManagerIsTold: a real fabricd with a socket in systemd's place.
-func TestTheServiceManagerIsTold(t *testing.T) {
+// TestTheServiceManagerIsNotified: a real fabricd with a socket in systemd's place.
+func TestTheServiceManagerIsNotified(t *testing.T) {
 	dir, err := os.MkdirTemp("", "fd") // t.TempDir is too long for a socket's path
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill() }() // it has ended if all went well
-	told := func(want string) {
+	received := func(want string) {
 		t.Helper()
 		var got []string
 		for b := make([]byte, 4096); ; {
@@ -45,21 +45,21 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 			}
 			n, err := manager.Read(b)
 			if err != nil {
-				t.Fatalf("no %s: %v; told %q", want, err, got)
+				t.Fatalf("no %s: %v; received %q", want, err, got)
 			}
 			if got = append(got, string(b[:n])); strings.HasPrefix(got[len(got)-1], want) {
 				return
 			}
 		}
 	}
-	told("READY=1")
-	told("STATUS=joined")
-	told("WATCHDOG=1")
-	told("WATCHDOG=1")
+	received("READY=1")
+	received("STATUS=joined")
+	received("WATCHDOG=1")
+	received("WATCHDOG=1")
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	told("STOPPING=1")
+	received("STOPPING=1")
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -103,24 +103,24 @@ func TestREADMECommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	heard := make(chan string, 1)
+	received := make(chan string, 1)
 	go func() {
 		conn, err := l.AcceptConn(t.Context())
 		if err != nil {
-			heard <- err.Error()
+			received <- err.Error()
 			return
 		}
 		defer conn.Close()
 		text, err := io.ReadAll(io.TeeReader(conn, conn))
-		heard <- fmt.Sprint(string(text), err)
+		received <- fmt.Sprint(string(text), err)
 	}()
 	program := exec.CommandContext(t.Context(), moduleOfREADME(t))
 	program.Env = append(os.Environ(), "FABRIC_SOCKET="+filepath.Join(dir, "cluster", "node-1", "app.sock"))
 	if out, err := program.CombinedOutput(); err != nil || string(out) != "hello from node 1\n" {
 		t.Errorf("the program of README.md: %v, and printed\n%s", err, out)
 	}
-	if got, want := <-heard, "hello from node 1\n<nil>"; got != want {
-		t.Errorf("the host heard %q, want %q", got, want)
+	if got, want := <-received, "hello from node 1\n<nil>"; got != want {
+		t.Errorf("the host received %q, want %q", got, want)
 	}
 }
 

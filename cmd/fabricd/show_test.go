@@ -139,7 +139,7 @@ func pagesOf(t *testing.T, text string) map[string]string {
 			return printLine(w, "%s", eventLine(daemon.NodeEvent{Event: text, Node: &node, Reason: text, Detail: text}))
 		},
 		"why": func(w *bytes.Buffer) error {
-			return printWay(w, wayOf{Local: text, Remote: text, Provider: text, Messages: part{text, text}, RMA: part{text, text},
+			return printPath(w, connPaths{Local: text, Remote: text, Provider: text, Messages: part{text, text}, RMA: part{text, text},
 				Link: &engine.LinkInfo{Remote: text, Considered: []engine.Considered{{Provider: text, Reason: text}}}, Findings: []daemon.Finding{{Severity: text, Text: text}}})
 		},
 	} {
@@ -194,7 +194,7 @@ func TestPingsAreSummedUp(t *testing.T) {
 	}
 }
 
-func TestStatusTellsStrayLists(t *testing.T) {
+func TestStatusCountsStrayLists(t *testing.T) {
 	for c, want := range map[daemon.Counts]string{
 		{Refused: 1}: "1 connection", {Refused: 2, StrayLists: 3}: "2 connections, 3 lists of services of another incarnation than the sender's",
 	} {

@@ -56,7 +56,7 @@ func startUp(t *testing.T, tmp string, args ...string) *upRun {
 			u.lines <- l
 		}
 	}()
-	u.hear("ready", "")
+	u.event("ready", "")
 	return u
 }
 
@@ -83,8 +83,8 @@ func (u *upRun) next(what string, want func(upLine) bool) upLine {
 	}
 }
 
-// hear returns the next line with an event, of a name if it is not empty.
-func (u *upRun) hear(event, name string) upLine {
+// event returns the next line with an event, of a name if it is not empty.
+func (u *upRun) event(event, name string) upLine {
 	u.t.Helper()
 	return u.next(event+" "+name, func(l upLine) bool { return l.Event == event && (name == "" || l.Name == name) })
 }
@@ -95,7 +95,7 @@ func (u *upRun) end(sig os.Signal) {
 	if err := u.cmd.Process.Signal(sig); err != nil {
 		u.t.Fatal(err)
 	}
-	u.hear("stopped", "")
+	u.event("stopped", "")
 	for range u.lines {
 		u.t.Error("it prints on behind its end")
 	}
@@ -213,8 +213,8 @@ func TestUpContinues(t *testing.T) {
 		t.Errorf("a second up: exit code %d, %q", code, stderr)
 	}
 	u.kill("host")
-	u.hear("started", "host")
-	if l := u.hear("joined", "host"); *l.ID != fabric.Host || l.Generation <= u.nodes["host"].Generation {
+	u.event("started", "host")
+	if l := u.event("joined", "host"); *l.ID != fabric.Host || l.Generation <= u.nodes["host"].Generation {
 		t.Errorf("the host is back as %+v, was %+v", l, u.nodes["host"])
 	}
 	u.end(os.Interrupt)

@@ -39,7 +39,7 @@ func TestIncarnationsReportAChangeOnce(t *testing.T) {
 		{"the lost one sees the others as lost", 2, seenBy(daemon.EventRemoved, 0, 1), ""},
 		{"and the first incarnation of them again", 2, seenBy(daemon.EventAdded, 1, 1), ""},
 		{"it is back", 2, seenBy(daemon.EventSelf, 2, 2), "joined 2.2"},
-		{"a member hears of it", 0, seenBy(daemon.EventAdded, 2, 2), ""},
+		{"a member sees it", 0, seenBy(daemon.EventAdded, 2, 2), ""},
 		{"a late report of its last incarnation", 1, seenBy(daemon.EventRemoved, 2, 1), ""},
 		{"what it reports counts again", 2, seenBy(daemon.EventRemoved, 0, 1), "lost 0.1"},
 		{"a node that was added by hand", 1, seenBy(daemon.EventAdded, 9, 4), "joined 9.4"},
@@ -138,9 +138,9 @@ func TestLogEchoPrintsWholeLines(t *testing.T) {
 	}
 }
 
-// TestUpTellsPeopleWhatHappens covers the lines for people; the test with processes
+// TestUpPrintsWhatHappens covers the lines for people; the test with processes
 // reads the JSON ones.
-func TestUpTellsPeopleWhatHappens(t *testing.T) {
+func TestUpPrintsWhatHappens(t *testing.T) {
 	var out bytes.Buffer
 	p := upPrinter{out: &out}
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)

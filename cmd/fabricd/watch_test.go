@@ -61,7 +61,7 @@ func runUntil(ctx context.Context, environ []string, args ...string) (stdout, st
 	return out.String(), errs.String(), code
 }
 
-func TestWatchTellsEachChangeOnce(t *testing.T) {
+func TestWatchReportsEachChangeOnce(t *testing.T) {
 	link := `{"node":%d,"generation":1,"provider":"quic","since":"2026-01-01T00:00:00Z","conns":%d,"sent_bytes":%d,"silent_ms":%d}`
 	rows := func(list ...string) string { return `{"links":[` + strings.Join(list, ",") + `]}` }
 	one, two := fmt.Sprintf(link, 1, 0, 5, 1), fmt.Sprintf(link, 2, 0, 5, 1)

@@ -16,8 +16,8 @@ import (
 	"github.com/fabricd/fabricd/internal/daemon"
 )
 
-// A wayOf is the transport that a connection uses, and the reason.
-type wayOf struct {
+// A connPaths is the transport that a connection uses, and the reason.
+type connPaths struct {
 	Local    string           `json:"local"`
 	Remote   string           `json:"remote"`
 	Provider string           `json:"provider"`
@@ -135,11 +135,11 @@ application.`,
 			if err != nil {
 				return err
 			}
-			ways, err := waysOf(ctx, c, at)
+			paths, err := pathsOf(ctx, c, at)
 			if err != nil {
 				return err
 			}
-			return printWays(a.stdout, ways, f.json)
+			return printPaths(a.stdout, paths, f.json)
 		})
 	}
 	return cmd
@@ -207,8 +207,8 @@ func printLines(w io.Writer, lines []string) error {
 	return nil
 }
 
-// waysOf asks the node for the ways of the connections at an address, or of all.
-func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
+// pathsOf asks the node for the paths of the connections at an address, or of all.
+func pathsOf(ctx context.Context, c *daemon.Client, at string) ([]connPaths, error) {
 	conns, links, err := c.Traffic(ctx)
 	if err != nil {
 		return nil, err
@@ -217,22 +217,22 @@ func waysOf(ctx context.Context, c *daemon.Client, at string) ([]wayOf, error) {
 	if err != nil {
 		return nil, err
 	}
-	ways := []wayOf{}
+	paths := []connPaths{}
 	for _, x := range conns {
 		if at == "" || x.Local == at || x.Remote == at {
 			peer, err := addr.Parse(x.Remote)
 			if err != nil {
 				return nil, err
 			}
-			ways = append(ways, wayOf{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
+			paths = append(paths, connPaths{Local: x.Local, Remote: x.Remote, Provider: x.Provider,
 				Messages: part{x.Path, x.Why}, Socket: x.Socket, RMA: part{x.RMA, x.RMAWhy}, RMASocket: x.RMASocket, Link: linkOf(links, x.Incarnation),
 				Findings: findingsAbout(st, peer.Node)})
 		}
 	}
-	if len(ways) == 0 && at != "" {
+	if len(paths) == 0 && at != "" {
 		return nil, fmt.Errorf("no connection at %s: 'fabricd conns' lists them", at)
 	}
-	return ways, nil
+	return paths, nil
 }
 
 // linkOf returns the link to an incarnation, nil if there is none.
@@ -245,25 +245,25 @@ func linkOf(links []daemon.LinkInfo, incarnation string) *daemon.LinkInfo {
 	return nil
 }
 
-// printWays prints ways: one object as JSON if one was asked for.
-func printWays(w io.Writer, ways []wayOf, asJSON bool) error {
+// printPaths prints paths: one object as JSON if one was asked for.
+func printPaths(w io.Writer, paths []connPaths, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(w).Encode(map[string][]wayOf{"ways": ways})
+		return json.NewEncoder(w).Encode(map[string][]connPaths{"ways": paths})
 	}
-	if len(ways) == 0 {
+	if len(paths) == 0 {
 		_, err := fmt.Fprintln(w, empty["conns"])
 		return err
 	}
-	for _, x := range ways {
-		if err := printWay(w, x); err != nil {
+	for _, x := range paths {
+		if err := printPath(w, x); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// printWay prints one way, a line for each part of it.
-func printWay(w io.Writer, x wayOf) error {
+// printPath prints one, a line for each part of it.
+func printPath(w io.Writer, x connPaths) error {
 	lines := []string{
 		x.Local + " to " + x.Remote,
 		"  messages  " + x.Messages.String(),
@@ -278,8 +278,8 @@ func printWay(w io.Writer, x wayOf) error {
 	return printLines(w, slices.Concat(lines, linkLines(x), problemLines(x.Findings)))
 }
 
-// linkLines name the link of a way, and the other providers that were considered.
-func linkLines(x wayOf) []string {
+// linkLines name the link of a connection, and the other providers that were considered.
+func linkLines(x connPaths) []string {
 	if x.Link == nil {
 		return []string{"  link      none: the peer is on this node"}
 	}

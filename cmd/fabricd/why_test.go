@@ -10,19 +10,19 @@ import (
 	"github.com/fabricd/fabricd/internal/engine"
 )
 
-func TestWaysAreTold(t *testing.T) {
+func TestPathsAreReported(t *testing.T) {
 	links := []engine.LinkInfo{
 		{Node: 1, Generation: 2, Remote: "10.0.0.1:7700", Considered: []engine.Considered{
 			{Provider: "quic", Reason: "UDP is blocked"}, {Provider: "tcp", Chosen: true, Reason: "the ones before did not work"}}},
 		{Node: 1, Generation: 3},
 	}
-	ways := []wayOf{
+	paths := []connPaths{
 		{Local: "0:5", Remote: "0:6", Messages: part{Path: "socket", Why: "the other application does not join"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},
 		{Local: "0:7", Remote: "0:8", Messages: part{Path: "channel", Why: "small pages"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},
 		{Provider: "tcp", Local: "0:5", Remote: "1:6", Messages: part{Path: "socket", Why: "the peer is on another node"}, RMA: part{Path: "node", Why: "no window has been asked for"}, Link: linkOf(links, "1.2")},
 	}
 	var out bytes.Buffer
-	if err := printWays(&out, ways, false); err != nil {
+	if err := printPaths(&out, paths, false); err != nil {
 		t.Fatal(err)
 	}
 	want := `0:5 to 0:6
@@ -41,10 +41,10 @@ func TestWaysAreTold(t *testing.T) {
             tcp used: the ones before did not work
 `
 	if out.String() != want {
-		t.Errorf("told\n%s\nwant\n%s", out.String(), want)
+		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := printWays(&out, nil, false); err != nil || out.String() != "no connections\n" {
+	if err := printPaths(&out, nil, false); err != nil || out.String() != "no connections\n" {
 		t.Errorf("without connections: %q, %v", out.String(), err)
 	}
 }

@@ -100,7 +100,7 @@ func TestImagesHaveTheirVersion(t *testing.T) {
 		}
 	}
 	if !strings.Contains(text("Dockerfile"), "-X main.version=${VERSION}") {
-		t.Error("the program is not told its version")
+		t.Error("the program does not get its version")
 	}
 	for name, want := range map[string]string{
 		"Makefile":        `docker tag "$$image" "$${image%:*}:$(VERSION)"`,

@@ -48,7 +48,7 @@ func TestValuesOutliveANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Kill(1)
-	c.ExpectRemoved(1, 5*time.Second) // every other node has heard of it
+	c.ExpectRemoved(1, 5*time.Second) // every other node has the event
 	wantValue(t, client, "color", "blue")
 	if err := client.Put(t.Context(), "color", "green"); err != nil {
 		t.Error("with one of two servers:", err)
