@@ -8,7 +8,7 @@
 # It holds the Go tree, a shell and the few tools that a RUN line needs with
 # their libraries, this machine's CA certificates, the modules of this repository,
 # as a module proxy on disk that is asked first, and what this machine's compiler
-# has made of them. The image is for this machine: nobody pushes it.
+# has made of them. The image is for this machine: it is never pushed.
 set -eu
 
 goroot=$(go env GOROOT)
