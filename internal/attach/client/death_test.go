@@ -189,7 +189,7 @@ func application(path string) error {
 		if err != nil {
 			return err
 		}
-		ep.Send(ctx, []byte("goodbye"))
+		ep.Send(ctx, []byte("last message"))
 		fmt.Println("window", off)
 		c.Watch(func(attach.Event) {})
 	}
@@ -343,7 +343,7 @@ func TestPeersSeeAnApplicationDie(t *testing.T) {
 			break
 		}
 	}
-	if !bytes.Equal(got, []byte("goodbye")) {
+	if !bytes.Equal(got, []byte("last message")) {
 		t.Errorf("%q arrived, want what was sent before the death", got)
 	}
 	check(t, "VWriteTo after the death", ep.VWriteTo(buf, off, rma.Sync), status.Reset)

@@ -223,7 +223,7 @@ func TestListHasNoCycle(t *testing.T) {
 	}
 }
 
-func TestForeignModulesStayInTheirRoom(t *testing.T) {
+func TestForeignModulesStayInTheirPackages(t *testing.T) {
 	for _, f := range sources(t) {
 		if f.test {
 			continue
