@@ -12,7 +12,7 @@ import (
 )
 
 // A node is identified by its key, wherever it is: killed at one address and started
-// at another one, it has its ID again, and all nodes learn the way to it.
+// at another one, it has its ID again, and all nodes learn the path to it.
 func TestNodeThatComesBackElsewhereKeepsItsID(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.cluster(4)

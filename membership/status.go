@@ -16,7 +16,7 @@ type Status struct {
 	Self          Node
 	Term          uint64 // the highest host term accepted
 	HostReachable bool
-	HostDetail    string // the state of the way to the host, for people
+	HostDetail    string // the state of the path to the host, for people
 	Alone         bool   // the host is lost: this node decides for itself
 	Detection     gossip.Profile
 	Nodes         int // others in the table

@@ -164,7 +164,7 @@ func (d *Report) headline() string {
 		text += fmt.Sprintf(", %d not measured", n)
 	}
 	if d.Quick {
-		text += "; by --quick: the figures say that all works, not how fast"
+		text += "; by --quick: the figures show that all works, not how fast"
 	}
 	return text
 }

@@ -74,7 +74,7 @@ func TestClustersAreMeasured(t *testing.T) {
 }
 
 // A way delays TCP's packets and limits their rate.
-func TestAWayIsAsLongAsItSays(t *testing.T) {
+func TestAPathIsAsLongAsItIsSet(t *testing.T) {
 	temporaries(t)
 	file := filepath.Join(t.TempDir(), "report.json")
 	code, _, errs := runBench(t, "run", "--quick", "--fabricd", buildFabricd(t), "--only", "rma-write-8", "--way", "20ms/100Mbit", "--store", file)

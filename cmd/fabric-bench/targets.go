@@ -55,9 +55,9 @@ func (d *Report) hints(reasons map[string]string) (all []string) {
 	for _, e := range d.targets() {
 		switch reason := reasons[e.What]; {
 		case e.Verdict == notReached && reason == "":
-			all = append(all, fmt.Sprintf("reasons.json does not say why %q is not reached", e.What))
+			all = append(all, fmt.Sprintf("reasons.json has no reason why %q is not reached", e.What))
 		case e.Verdict == reached && reason != "":
-			all = append(all, fmt.Sprintf("reasons.json says why %q is not reached, and it is", e.What))
+			all = append(all, fmt.Sprintf("reasons.json has a reason why %q is not reached, and it is", e.What))
 		}
 	}
 	known := targetNames()

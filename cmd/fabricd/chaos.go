@@ -290,5 +290,5 @@ func (v *verdicts) end() error {
 	case !v.vain:
 		return fmt.Errorf("%d of %d runs broke a promise or an expectation", v.bad, v.runs)
 	}
-	return usageError{errors.New("the lab failed, which says nothing about the fabric; the lines above say how")}
+	return usageError{errors.New("the lab failed, which is no result about the fabric; the lines above show how")}
 }

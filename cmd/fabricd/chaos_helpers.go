@@ -19,7 +19,7 @@ func (a *app) chaosAppCommand() *cobra.Command {
 		Use: "app", Hidden: true, Args: cobra.NoArgs,
 		Short: "One application of a run", Example: "  fabricd chaos app --config FILE",
 	}
-	cmd.Flags().StringVar(&file, "config", "", "file that says what it does")
+	cmd.Flags().StringVar(&file, "config", "", "file of what it does")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := workload.ReadConfig(file)
 		if err != nil {

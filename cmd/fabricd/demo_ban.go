@@ -84,7 +84,7 @@ func (p *plot) stayOut(ctx context.Context) error {
 		p.step("a second ban changes nothing", func(ctx context.Context) (string, error) {
 			again, err := p.host.admin.BanNode(ctx, p.two.name, "", stepLimit)
 			if err == nil && again.Changed {
-				err = errors.New("the second ban says that it has changed something")
+				err = errors.New("the second ban reports that it has changed something")
 			}
 			return "", err
 		}),

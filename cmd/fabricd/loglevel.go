@@ -52,9 +52,9 @@ or fabricd ends, or with --for for a time. The setting log-level stays what it i
 func logText(st daemon.LogState) string {
 	switch {
 	case st.Level == st.Configured:
-		return "log level " + st.Level + ", as the settings say"
+		return "log level " + st.Level + ", as in the settings"
 	case st.Until.IsZero():
-		return fmt.Sprintf("log level %s; the settings say %s", st.Level, st.Configured)
+		return fmt.Sprintf("log level %s; the settings have %s", st.Level, st.Configured)
 	}
 	return fmt.Sprintf("log level %s until %s, then %s again", st.Level, st.Until.Format(time.RFC3339), st.Configured)
 }

@@ -30,7 +30,7 @@ type askFlags struct {
 	timeout time.Duration
 }
 
-// addTo gives cmd the flags. Unless it says otherwise, it has no arguments.
+// addTo gives cmd the flags. Unless it sets Args itself, it has no arguments.
 func (f *askFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin socket of the fabricd to ask (default $FABRIC_ADMIN or "+daemon.Default().Local.AdminSocket+")")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")

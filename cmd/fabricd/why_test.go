@@ -50,7 +50,7 @@ func TestPathsAreReported(t *testing.T) {
 }
 
 // The keys of the tables are those that the node's own types give.
-func TestAWayHasTheLinkOfItsPeer(t *testing.T) {
+func TestAConnectionHasTheLinkOfItsPeer(t *testing.T) {
 	environ, _ := fakeHost(t, map[string]any{
 		"GET conns": map[string]any{"conns": []engine.ConnInfo{{Local: "0:5", Remote: "1:6", Incarnation: "1.2", Provider: "quic", Path: "socket"}}},
 		"GET links": map[string]any{"links": []engine.LinkInfo{{Node: 1, Generation: 2, Remote: "10.0.0.1:7700", Provider: "quic"}}},

@@ -255,7 +255,7 @@ func (k *Keepalive) Ask(now time.Duration) []byte {
 
 // A FrameEffect is the effect of a frame of the peer; the zero value is none.
 type FrameEffect struct {
-	Reply     []byte        // to send the way that the frame came, if there is one
+	Reply     []byte        // to send where the frame came from: as a datagram, or on the control stream, if there is one
 	Confirmed bool          // the peer has confirmed both incarnations
 	Report    bool          // and that is to be reported as evidence
 	Resume    bool          // operations that wait for a confirmation ask again

@@ -25,10 +25,10 @@ func TestAdvertisedIsWhatOthersReach(t *testing.T) {
 	}
 }
 
-// TestAdvertisedIsTheWayToTheMembers takes every address of this machine for a
+// TestAdvertisedIsTheRouteToTheMembers takes every address of this machine for a
 // member: the kernel reaches its own addresses from these, so each is its own
 // answer, wherever it stands in the machine's list.
-func TestAdvertisedIsTheWayToTheMembers(t *testing.T) {
+func TestAdvertisedIsTheRouteToTheMembers(t *testing.T) {
 	c := NetworkConfig{Bind: netip.IPv4Unspecified()}
 	interfaces, err := net.InterfaceAddrs()
 	if err != nil {

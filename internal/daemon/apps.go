@@ -87,7 +87,7 @@ func (d *Daemon) serving(delivery context.Context, noShmPaths string) server.Opt
 		Rings:      o.Rings,
 		HugePages:  o.HugePages,
 		Faults:     d.nodeFaults,
-		Staging:    d.memory.staged,
+		Staging:    d.memory.stagingQuota,
 		Session:    app,
 		User:       user,
 	}

@@ -58,7 +58,7 @@ func BackupStopped(dir string) (Backup, error) {
 	return answer, nil
 }
 
-// IsRunning reports whether an error says that a fabricd has the directory open.
+// IsRunning reports whether an error means that a fabricd has the directory open.
 func IsRunning(err error) bool { return errors.Is(err, state.ErrLocked) }
 
 // Write writes the bytes of a backup to a new file that only this user can read, and

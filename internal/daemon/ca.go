@@ -27,7 +27,7 @@ type Authorities struct {
 	Roots []Root `json:"roots"`
 }
 
-// errRotatingCA says that a rotation goes on without its caller.
+// errRotatingCA reports that a rotation goes on without its caller.
 var errRotatingCA = errors.New("both authorities are valid meanwhile, and the next rotation completes this one")
 
 // Authorities returns the authorities that this node trusts.

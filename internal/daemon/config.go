@@ -54,7 +54,7 @@ type Config struct {
 	// first of those to leave out, or auto. shm is not of links: its place says
 	// nothing.
 	Providers []string
-	// Paths says when a connection to another node gets a socket of its own between
+	// Paths is when a connection to another node gets a socket of its own between
 	// the two applications: "lazy", after a few messages, or "off".
 	Paths string
 	// MaxPaths bounds those sockets, of each of which this process holds one descriptor; 0:
@@ -71,7 +71,7 @@ type Config struct {
 	CertificateValidity time.Duration
 	// MaxNodes bounds the identities that this host enrols, banned ones included.
 	MaxNodes int
-	// AllowedNetworks are those in which members may say that they are reached;
+	// AllowedNetworks are those in which members may announce addresses;
 	// none: everywhere. Of use on a host.
 	AllowedNetworks []netip.Prefix
 	// JoinToken bounds the token that Init makes; no setting sets it.
@@ -90,7 +90,7 @@ type Config struct {
 	Log      LogConfig
 }
 
-// NetworkConfig says where a node listens for other nodes.
+// NetworkConfig is where a node listens for other nodes.
 type NetworkConfig struct {
 	Bind       netip.Addr // address to listen on; unspecified: all
 	Advertise  string     // address or name that others dial; empty: found out
@@ -98,7 +98,7 @@ type NetworkConfig struct {
 	GossipPort uint16     // UDP and TCP; 0: a free one
 }
 
-// LocalConfig says how programs of this machine reach the node.
+// LocalConfig is how programs of this machine reach the node.
 type LocalConfig struct {
 	Socket      string      // applications attach here
 	SocketGroup string      // group that owns Socket, by name or number; empty: the process's

@@ -270,7 +270,7 @@ func (d *Daemon) openPorts(ctx context.Context) (err error) {
 }
 
 // Done is closed when the node has ended: it was closed, or the cluster does
-// not want it, or membership failed; then Err says why.
+// not want it, or membership failed; then Err is the reason.
 func (d *Daemon) Done() <-chan struct{} { return d.ended.Done() }
 
 // Err returns why the node ended by itself, nil if it did not.

@@ -169,7 +169,7 @@ func (d *Daemon) warnings() (all []string) {
 	return all
 }
 
-// faultText says for `fabricd health` that something is broken on purpose.
+// faultText reports for `fabricd health` that something is broken on purpose.
 func faultText(warnings []string) string {
 	switch len(warnings) {
 	case 0:

@@ -17,7 +17,7 @@ const (
 	defaultRotation = 30 * time.Second
 )
 
-// Keys says which gossip keys this node holds. It contains no key.
+// Keys are which gossip keys this node holds. It contains no key.
 type Keys struct {
 	// Versions are those of the keys that it takes, the one that it seals with
 	// first. More than one: a rotation is under way, or was not completed.
@@ -26,7 +26,7 @@ type Keys struct {
 	Certificate time.Time `json:"certificate_until"`
 }
 
-// errRotating says that a rotation goes on without its caller.
+// errRotating reports that a rotation goes on without its caller.
 var errRotating = errors.New("the cluster gossips on with the keys that it has, and the next rotation completes this one")
 
 // Keys returns which keys this node holds.

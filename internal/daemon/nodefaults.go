@@ -136,9 +136,9 @@ func faultID(r *http.Request) (uint64, error) {
 // diskEvery is the time between two looks at the state directory.
 const diskEvery = time.Second
 
-// tendDisk looks after the state directory until the node ends: it says when
+// maintainDisk maintains the state directory until the node ends: it logs when
 // that cannot be written, and when it can again.
-func (d *Daemon) tendDisk() {
+func (d *Daemon) maintainDisk() {
 	log := d.log.With().Str("op", "state").Logger()
 	said := false
 	for wait.For(d.tasks.ctx.Done(), diskEvery) {

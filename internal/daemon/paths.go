@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/shm"
 )
 
-// NoPaths says why connections of a node with this configuration get no path; "": they do.
+// NoPaths returns why connections of a node with this configuration get no path; "": they do.
 func (c Config) NoPaths() string {
 	switch {
 	case c.Paths == pathsOff:

@@ -68,7 +68,7 @@ func tryPair(at netip.AddrPort) (portPair, error) {
 	return portPair{packets, streams}, nil
 }
 
-// listenProblem says in one line why a port cannot be had. value is that of the setting field, and
+// listenProblem returns in one line why a port cannot be had. value is that of the setting field, and
 // host the setting of the address.
 func listenProblem(field, value, host string, at netip.Addr, err error) error {
 	switch {

@@ -21,7 +21,7 @@ type Preview struct {
 	Port addr.Port   `json:"port"`
 	UID  uint32      `json:"uid"` // of the application's user
 
-	// Connects says that the request would be queued for an accept.
+	// Connects: the request would be queued for an accept.
 	Connects bool `json:"connects"`
 	// Allowed is the decision of the port's access rule or of the listener's list, and By the one
 	// that decided: its text is another node's.

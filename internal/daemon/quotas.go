@@ -80,7 +80,7 @@ const (
 	partOf = 2 // half
 	// lookAgain is how old the last look may be.
 	lookAgain = 2 * time.Second
-	// unknownLimit is the memory that a node counts on where the kernel does not say.
+	// unknownLimit is the memory that a node counts on where the kernel reports none.
 	unknownLimit = 4 << 30
 )
 
@@ -122,9 +122,9 @@ func (m *connMemory) window() int {
 	return int(min(max(m.get()/8, 4<<20), 64<<20))
 }
 
-// staged is how many bytes the node holds for transfers from and to plain memory of
+// stagingQuota is how many bytes the node holds for transfers from and to plain memory of
 // applications.
-func (m *connMemory) staged() int64 { return max(m.get()/8, minStaged) }
+func (m *connMemory) stagingQuota() int64 { return max(m.get()/8, minStagingQuota) }
 
-// minStaged has room for the pieces of a few applications, of at most 1 MiB each.
-const minStaged = 8 << 20
+// minStagingQuota has room for the pieces of a few applications, of at most 1 MiB each.
+const minStagingQuota = 8 << 20

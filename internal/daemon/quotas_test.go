@@ -22,8 +22,8 @@ func TestHalfFollowsTheLimit(t *testing.T) {
 		}, func(limit int64) { set = limit })
 		want := func(bytes int64, window int, staged int64, after int) {
 			t.Helper()
-			if got := m.get(); got != bytes || m.window() != window || m.staged() != staged || looks != after {
-				t.Errorf("%d bytes, %d of a link, %d in pieces, after %d looks; want %d, %d, %d, %d", got, m.window(), m.staged(), looks, bytes, window, staged, after)
+			if got := m.get(); got != bytes || m.window() != window || m.stagingQuota() != staged || looks != after {
+				t.Errorf("%d bytes, %d of a link, %d in pieces, after %d looks; want %d, %d, %d, %d", got, m.window(), m.stagingQuota(), looks, bytes, window, staged, after)
 			}
 		}
 		want(32<<20, 4<<20, 8<<20, 1)
@@ -66,7 +66,7 @@ func TestQuotasReachUsersThatHoldToThem(t *testing.T) {
 	}
 }
 
-// docs/quotas.md says what the settings say.
+// docs/quotas.md says what the settings are.
 func TestPageOfQuotasIsTrue(t *testing.T) {
 	page, err := os.ReadFile("../../docs/quotas.md")
 	if err != nil {

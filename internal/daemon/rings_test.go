@@ -87,7 +87,7 @@ func TestRingSettingsAllowWhatTheyName(t *testing.T) {
 	}
 }
 
-// docs/rings.md says what the settings say.
+// docs/rings.md says what the settings are.
 func TestPageOfRingsIsTrue(t *testing.T) {
 	page, err := os.ReadFile("../../docs/rings.md")
 	if err != nil {

@@ -58,7 +58,7 @@ var nodeSettings = []Setting{
 		func(c *Config) *string { return (*string)(&c.Role) }, oneOf("host", "node")),
 	text("name", "name of this node in tables and logs", "1 to 63 letters, digits, '.', '-' or '_'",
 		func(c *Config) *string { return &c.Name }, validName),
-	number("node-id", "the only node ID that this node takes; the host refuses it, and says why, if another node has or had it",
+	number("node-id", "the only node ID that this node takes; the host refuses it, with the reason, if another node has or had it",
 		"one that is free", 1, int(addr.FirstReserved)-1, func(c *Config) *addr.NodeID { return &c.NodeID }),
 	list("join", "data addresses of members; the host's to join first", "host:port, separated by commas",
 		func(c *Config) *[]string { return &c.Join }, validHostPort),
@@ -106,7 +106,7 @@ var nodeSettings = []Setting{
 		"a duration from 1m to 3650d; d is a day", membership.MinCertificateValidity, trust.CAValidity, func(c *Config) *time.Duration { return &c.CertificateValidity }),
 	number("max-nodes", "how many identities the host lets into the cluster, banned ones included",
 		"", 1, membership.MaxNodes, func(c *Config) *int { return &c.MaxNodes }),
-	setting("allowed-networks", "at the host: networks in which members may say that they are reached; everywhere if empty", "networks like 10.0.0.0/8, separated by commas, or nothing",
+	setting("allowed-networks", "at the host: networks in which members may announce addresses; everywhere if empty", "networks like 10.0.0.0/8, separated by commas, or nothing",
 		func(c *Config) *[]netip.Prefix { return &c.AllowedNetworks }, listOf(maxItems, networks)),
 	toggle("enable-faults", "let the operator break this node on purpose, with fabricd faults", func(c *Config) *bool { return &c.EnableFaults }),
 }

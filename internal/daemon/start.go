@@ -86,7 +86,7 @@ func (d *Daemon) openState(ctx context.Context) (err error) {
 	if own := d.state.Identity().Node; d.operator != nil && own != opts.Node {
 		return problem("cert", d.cfg.TLS.Cert, fmt.Sprintf("is for node %s, state directory %s is of node %s", opts.Node, d.cfg.StateDir, own), nil)
 	}
-	d.tasks.wg.Go(d.tendDisk)
+	d.tasks.wg.Go(d.maintainDisk)
 	if d.opts.Heap != nil {
 		d.tasks.wg.Go(func() { d.opts.Heap.rest(d.tasks.ctx) })
 	}
@@ -162,7 +162,7 @@ func (d *Daemon) joinOperators() error {
 	return nil
 }
 
-// waitsEvery is how often a node that has not joined says that it waits for the host.
+// waitsEvery is how often a node that has not joined logs that it waits for the host.
 const waitsEvery = time.Minute
 
 // joinWith joins with a token.

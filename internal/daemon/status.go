@@ -51,7 +51,7 @@ type Status struct {
 	// Rings are those of shared-memory paths between two applications of this node.
 	Rings RingStatus `json:"rings"`
 
-	// FaultsEnabled says that the node may be broken on purpose, Warnings are the active faults.
+	// FaultsEnabled: the node may be broken on purpose, Warnings are the active faults.
 	FaultsEnabled bool     `json:"faults_enabled"`
 	Warnings      []string `json:"warnings,omitempty"`
 
@@ -86,7 +86,7 @@ type RingStatus struct {
 	None      string `json:"none,omitempty"`        // why there are no shared-memory paths
 }
 
-// Counts say how much is going on.
+// Counts are how much is going on.
 type Counts struct {
 	Nodes   int `json:"nodes"` // live, this one included
 	Links   int `json:"links"`

@@ -26,7 +26,7 @@ const (
 // the command line.
 const Never = "never"
 
-// TokenLimits say how long and how often a join token may be used.
+// TokenLimits are how long and how often a join token may be used.
 type TokenLimits struct {
 	Lifetime time.Duration // 0: DefaultTokenLifetime; negative: it does not expire
 	Uses     int           // 0: DefaultTokenUses; negative: any number
@@ -108,7 +108,7 @@ type TokenInfo struct {
 	Expires *time.Time `json:"expires,omitempty"`   // left out: it does not
 	Uses    int        `json:"uses"`                // nodes that have joined with it
 	Left    *int       `json:"uses_left,omitempty"` // left out: any number
-	// Usable says whether a node can join with it now.
+	// Usable is whether a node can join with it now.
 	Usable bool `json:"usable"`
 }
 

@@ -229,7 +229,7 @@ func node(n Node) []Finding {
 	if n.Health.Healthy {
 		all = append(all, Finding{"node", OK, who + ": " + n.Health.Detail, ""})
 	} else {
-		all = append(all, Finding{"node", Bad, who + ": " + n.Health.Detail, "its log says more"})
+		all = append(all, Finding{"node", Bad, who + ": " + n.Health.Detail, "its log has the details"})
 	}
 	for _, u := range n.Status.Unavailable {
 		all = append(all, Finding{"provider " + u.Provider, Note, u.Reason, "links have the other provider meanwhile"})

@@ -43,7 +43,7 @@ func peerSays(reason string, passing bool) error {
 	if passing {
 		code = status.Again
 	}
-	return fmt.Errorf("the peer's node says: %s: %w", attach.CleanCause(reason), code)
+	return fmt.Errorf("the peer's node reports: %s: %w", attach.CleanCause(reason), code)
 }
 
 var (

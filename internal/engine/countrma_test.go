@@ -10,7 +10,7 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// TestOperationsAreCountedWhereTheirWindowsAre, by the way that they came, and fences where
+// TestOperationsAreCountedWhereTheirWindowsAre, by the path that they came over, and fences where
 // they are asked for.
 func TestOperationsAreCountedWhereTheirWindowsAre(t *testing.T) {
 	f := newFarMemory(t, 0, rma.PageSize)

@@ -328,7 +328,7 @@ func proof(id transport.Identity) core.Proof { return core.Proof{UUID: id.Node, 
 // sayHello opens the control stream to a dialed peer and waits for its answer.
 func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer, beside bool) (transport.SendStream, *opening, error) {
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
-		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate says %v", status.Access, peer.UUID, id.Node)
+		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate names %v", status.Access, peer.UUID, id.Node)
 	}
 	hello := core.NewHello(self.linkEnd(), peer.linkEnd(self.Cluster))
 	hello.Beside = beside

@@ -51,11 +51,11 @@ func newFabricOver(t *testing.T, n int, net chaosNet, cfg engine.Config) *fabric
 	return f
 }
 
-// TestAFlappingWayResetsNothing: two nodes that talk over a way that is cut
+// TestAFlappingPathResetsNothing: two nodes that talk over a path that is cut
 // five times in two seconds stay connected, in both profiles, and neither is
 // reported as silent. The congestion windows of their session are full whenever
 // a cut begins.
-func TestAFlappingWayResetsNothing(t *testing.T) {
+func TestAFlappingPathResetsNothing(t *testing.T) {
 	fast := engine.Config{Heartbeat: 200 * time.Millisecond, SilenceBound: 1300 * time.Millisecond, GiveUp: 1800 * time.Millisecond}
 	normal := engine.Config{Heartbeat: 800 * time.Millisecond, SilenceBound: 1800 * time.Millisecond, GiveUp: 2700 * time.Millisecond}
 	seeds := uint64(4)
@@ -112,7 +112,7 @@ func (n packetNet) mend(i, j int) {
 	n.SetRules(packetHost(j), packetHost(i), open)
 }
 
-// talk sends more than the way takes while it is cut.
+// talk sends more than the path takes while it is cut.
 func talk(t *testing.T, ep attach.NodeEndpoint, pace *rand.Rand, over *atomic.Bool) {
 	for !over.Load() {
 		time.Sleep(time.Duration(pace.Int64N(int64(40 * time.Millisecond))))

@@ -1,9 +1,9 @@
 package engine
 
-// A route is the way of an endpoint's messages to its application.
+// A route is the path of an endpoint's messages to its application.
 type route struct{ path, why string }
 
-// Via notes the way of the endpoint's messages, for operators.
+// Via records the path of the endpoint's messages, for operators.
 func (e *endpoint) Via(path, why string) { e.route.Store(&route{path, why}) }
 
 func (e *endpoint) path() (path, why string) {

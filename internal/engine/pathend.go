@@ -220,7 +220,7 @@ func drainSocket(ctx context.Context, s *os.File) {
 }
 
 // pathSilence is the least silence of a path that ends its connection: in less than that
-// a way that loses one packet in ten may have lost every answer of the peer's kernel.
+// a network that loses one packet in ten may have lost every answer of the peer's kernel.
 const pathSilence = 5 * time.Second
 
 // watchPaths ends the connections with a silent path and a live link,

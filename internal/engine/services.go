@@ -94,7 +94,7 @@ func (e *endpoint) takeBar() error {
 }
 
 // WhyBarred is the reason for which a host does not announce a name, as far as a node can know.
-const WhyBarred = "a rule of its setting access says which nodes may, or the cluster serves as many names as it can"
+const WhyBarred = "a rule of its setting access decides which nodes may, or the cluster serves as many names as it can"
 
 // dropNameLocked gives the endpoint's name back. The caller holds e.mu and Node.mu. It
 // reports whether there was one, which servesAnew is to report.

@@ -20,7 +20,7 @@ const (
 )
 
 // Decode parses a user's rules: one rule as a JSON object, a list of rules, or an object with the
-// list under "rules". Every rule is checked; the error says which one is wrong, and nothing of it
+// list under "rules". Every rule is checked; the error names which one is wrong, and nothing of it
 // is used then. Unknown fields are refused.
 func Decode(text []byte) ([]Rule, error) {
 	if len(text) > MaxEncoded {

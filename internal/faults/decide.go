@@ -13,13 +13,13 @@ type Decision struct {
 	Twice bool          // a copy of it goes on too
 	Later time.Duration // the delay of the copy
 
-	// Corrupt says that the byte at At, taken modulo the length, is to be
+	// Corrupt: the byte at At, taken modulo the length, is to be
 	// changed by exclusive or with Mask, which is not zero.
 	Corrupt bool
 	At      uint32
 	Mask    byte
 
-	// Effects says which faults did this.
+	// Effects are the faults that did this.
 	Effects Effects
 }
 

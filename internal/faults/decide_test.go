@@ -64,7 +64,7 @@ func TestDecideIsAFunction(t *testing.T) {
 }
 
 // TestOneRuleDoesNotShiftAnother: a rule's decision on the n-th packet depends on that rule, its
-// seed, the way and n alone.
+// seed, the direction and n alone.
 func TestOneRuleDoesNotShiftAnother(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := genWay(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 )
 
-// Names say which node is at which address, and which node has which identity. Knowledge about a
+// Names map nodes to addresses, and which node has which identity. Knowledge about a
 // node stays until newer replaces it: a cut must hold after the node was removed, too. The zero
 // Names are empty. All methods may be called from any goroutine.
 type Names struct {
@@ -32,7 +32,7 @@ const maxPlaces = 16
 // maxNamed bounds the nodes that are known.
 const maxNamed = 1 << 16
 
-// SetID says which ID the node with an identity has, or had last.
+// SetID records which ID the node with an identity has, or had last.
 func (n *Names) SetID(node addr.UUID, id addr.NodeID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -50,7 +50,7 @@ func (n *Names) SetID(node addr.UUID, id addr.NodeID) {
 	n.ids[node] = id
 }
 
-// SetPlace says that a node is at address, "host:port". If host is a name,
+// SetPlace records that a node is at address, "host:port". If host is a name,
 // resolved are its addresses.
 func (n *Names) SetPlace(node addr.UUID, address string, resolved ...netip.AddrPort) {
 	if at, err := netip.ParseAddrPort(address); err == nil {

@@ -55,7 +55,7 @@ type tally struct {
 // maxEnded bounds the rules that a Plane remembers after their end.
 const maxEnded = 256
 
-// maxWays bounds the ways that one rule keeps apart; further ones share one.
+// maxWays bounds the directions that one rule keeps apart; further ones share one.
 const maxWays = 1 << 14
 
 // NewPlane returns a Plane without rules.
@@ -69,7 +69,7 @@ func NewPlane(o Options) *Plane {
 	return p
 }
 
-// SetSelf says which node the Plane is of: rules name it so.
+// SetSelf sets which node the Plane is of: rules name it so.
 func (p *Plane) SetSelf(id addr.NodeID) {
 	p.self.Store(uint32(id))
 	p.mu.Lock()
@@ -206,7 +206,7 @@ type Meeting struct {
 	On      Traffic     // Gossip, Control, Messages, RMA or Link
 	Carrier Carrier
 	Sending bool // this node sends
-	// Below says that rules on Link and All are enforced on the packets that
+	// Below: rules on Link and All are enforced on the packets that
 	// carry this stream, and not on it.
 	Below bool
 }

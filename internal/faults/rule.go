@@ -22,7 +22,7 @@ type Rule struct {
 	// rule is for. Empty: any node.
 	From Nodes `json:"from,omitempty"`
 	To   Nodes `json:"to,omitempty"`
-	// At says which end acts; empty: every end that has the rule.
+	// At is which end acts; empty: every end that has the rule.
 	At End `json:"at,omitempty"`
 	// On is the traffic that the rule is for. It must be set.
 	On Traffic `json:"plane"`
@@ -122,7 +122,7 @@ func (t Traffic) Includes(u Traffic) bool {
 	return t == u || t == All || t == Link && (u == Messages || u == RMA)
 }
 
-// An End says which end of a directed link enforces a rule.
+// An End is which end of a directed link enforces a rule.
 type End string
 
 // The ends.

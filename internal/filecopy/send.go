@@ -129,7 +129,7 @@ func (s *sender) rest(from int64) (string, error) {
 	}
 	m, err := answer(s.r)
 	if err == nil && !m.Done {
-		err = errors.New("the receiver does not say that it has the file")
+		err = errors.New("the receiver does not confirm the file")
 	}
 	return sum, err
 }

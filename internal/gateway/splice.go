@@ -85,9 +85,9 @@ func passage(end any, in bool) func(move) error {
 		}
 	case *socket:
 		if in {
-			return func(m move) error { return end.lend(end.raw.Read, "read", m) }
+			return func(m move) error { return end.use(end.raw.Read, "read", m) }
 		}
-		return func(m move) error { return end.lend(end.raw.Write, "write", m) }
+		return func(m move) error { return end.use(end.raw.Write, "write", m) }
 	case *fabric.Conn:
 		if ep := hook.Endpoint(end); ep.Plain(in) {
 			return func(m move) error { ep.Splice(in, m); return nil }
@@ -96,8 +96,8 @@ func passage(end any, in bool) func(move) error {
 	return nil
 }
 
-// lend gives m the socket when it is ready, for which wait waits.
-func (s *socket) lend(wait func(func(fd uintptr) bool) error, op string, m move) error {
+// use gives m the socket when it is ready, for which wait waits.
+func (s *socket) use(wait func(func(fd uintptr) bool) error, op string, m move) error {
 	var err error
 	waited := wait(func(fd uintptr) bool {
 		err = m(int(fd))

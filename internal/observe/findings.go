@@ -334,7 +334,7 @@ func RowOf(s Snapshot, node addr.NodeID, said []engine.LinkInfo) Row {
 			if cell.Severity == "" { // the worst comes first
 				cell.Severity = x.Severity
 			}
-			cell.Reasons = append(cell.Reasons, fmt.Sprintf("says node %d: %s", node, x.Text))
+			cell.Reasons = append(cell.Reasons, fmt.Sprintf("node %d reports: %s", node, x.Text))
 		}
 		row.Links = append(row.Links, cell)
 	}

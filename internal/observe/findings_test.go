@@ -167,8 +167,8 @@ func TestRowsOfOthers(t *testing.T) {
 	if len(row.Links) != 2 || row.Links[0].Severity != "" || row.Links[0].RoundTripUS != 300 {
 		t.Fatalf("%+v", row)
 	}
-	want := []string{"says node 2: node 3 (web-3): link silent for 1.5 s", "says node 2: the path to node 3 (web-3) loses 2.2 % of the packets",
-		"says node 2: UDP does not pass to node 3 (web-3): link over TCP (it has tried)"}
+	want := []string{"node 2 reports: node 3 (web-3): link silent for 1.5 s", "node 2 reports: the path to node 3 (web-3) loses 2.2 % of the packets",
+		"node 2 reports: UDP does not pass to node 3 (web-3): link over TCP (it has tried)"}
 	if got := row.Links[1]; got.Severity != Broken || !slices.Equal(got.Reasons, want) {
 		t.Errorf("got %+v, want %q", got, want)
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errAbsent = errors.New("the kernel of this system does not say what has arrived over a socket")
+var errAbsent = errors.New("the kernel of this system does not report what has arrived over a socket")
 
 // Absent returns why this system's kernel does not report the socket state that a path's
 // node needs; nil: it does.

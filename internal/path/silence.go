@@ -11,7 +11,7 @@ type Silence struct {
 }
 
 // pokeAfter is the silence from which each look asks the peer's kernel for a sign of life: a
-// way that loses packets may have lost the answers to the few questions before.
+// network that loses packets may have lost the answers to the few questions before.
 const pokeAfter = 1200 * time.Millisecond
 
 // Look returns the silence of s at now; every is how often it is called. Time between

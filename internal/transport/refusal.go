@@ -29,7 +29,7 @@ func RefusalCode(err error) uint64 {
 	return CodeProtocol
 }
 
-// Refusal returns why the peer has refused the link, nil if it has not: e then says more.
+// Refusal returns why the peer has refused the link, nil if it has not: e then has more.
 func (e *CloseError) Refusal() error {
 	for _, r := range refusals {
 		if e.Remote && e.Code == r.code {

@@ -203,7 +203,7 @@ func newGossip(cfg *Config) (*Gossip, error) {
 // checksum is the size that memberlist adds to a packet beyond its bound, in bytes.
 const checksum = 5
 
-// maxPacket bounds the packets of gossip, in bytes, without their checksum: a size that passes every way of
+// maxPacket bounds the packets of gossip, in bytes, without their checksum: a size that passes every path of
 // IPv6, as segments of streams do. Larger ones may vanish under way, all of them where there are many
 // changes.
 const maxPacket = 1280 - 40 - 8 - checksum

@@ -186,7 +186,7 @@
 //
 // In doubt, a host that is silent and that a probe does not reach is gone when
 // gossip does not count it among its members, or when most of the links to the
-// others are silent too. If it is the way to the host alone that is lost, the
+// others are silent too. If it is the path to the host alone that is lost, the
 // member stays and dials on.
 //
 // While the host is gone the table is frozen, and the member removes a peer

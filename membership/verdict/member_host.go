@@ -288,7 +288,7 @@ func (m *Member) tickHost(now time.Time) {
 	case p.gossip != GossipAlive || m.cutOff():
 		m.hostEnded(ReasonSilent)
 	case m.session.up:
-		// Gossip reaches it: we have lost only our own ways to it. The table
+		// Gossip reaches it: we have lost only our own paths to it. The table
 		// stays as it is, and we dial and probe on until gossip agrees.
 		m.drop(now, "silent")
 	}
@@ -312,7 +312,7 @@ func (m *Member) sendLossReport(now time.Time, p *peer) {
 }
 
 // cutOff reports whether most of the host and the incarnations that we watch are silent on
-// their links to us. Then more than our ways to the host are lost, and there is no
+// their links to us. Then more than our paths to the host are lost, and there is no
 // need to wait until gossip has found out too.
 func (m *Member) cutOff() bool {
 	lost, all := 1, 1 // the host
@@ -327,7 +327,7 @@ func (m *Member) cutOff() bool {
 	return lost > 1 && 2*lost > all
 }
 
-// probeSilent asks for other ways to the peers whose links are silent, so that
+// probeSilent asks for other paths to the peers whose links are silent, so that
 // it is known by the time the host is judged.
 func (m *Member) probeSilent(now time.Time) {
 	for _, p := range m.sorted() {
@@ -337,7 +337,7 @@ func (m *Member) probeSilent(now time.Time) {
 	}
 }
 
-// probeWithHost asks for another way to a peer if both its link and the host are
+// probeWithHost asks for another path to a peer if both its link and the host are
 // silent.
 func (m *Member) probeWithHost(now time.Time, p *peer) {
 	if p.link != 0 && p.probe == 0 && now.Sub(p.tried) >= m.t.Silence && m.hostSilent(now) && m.canDoubt() {

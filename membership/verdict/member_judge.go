@@ -141,7 +141,7 @@ func (p *peer) deadByTwo() bool {
 	return p.link != 0 && (p.failed || p.gossip == GossipDead)
 }
 
-// startProbe asks the shell for another way to the peer.
+// startProbe asks the shell for another path to the peer.
 func (m *Member) startProbe(now time.Time, p *peer) {
 	if len(m.probes) >= maxProbes {
 		return

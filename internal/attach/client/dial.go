@@ -31,7 +31,7 @@ func Dial(ctx context.Context, path string) (attach.Session, error) {
 	return DialWith(ctx, path, DialOptions{})
 }
 
-// DialOptions say more about a session of [DialWith].
+// DialOptions are options of a session of [DialWith].
 type DialOptions struct {
 	// ShareWindows lets applications of other users on this node use the session's
 	// windows directly, as those of its own user may.
@@ -122,7 +122,7 @@ func begin(ctx context.Context, conn attach.Packets, nodesEnd func(uint32) attac
 }
 
 // dialCode names the failure to reach a node: there is no listener, unless the
-// kernel says that we may not or ctx has ended.
+// kernel denies access or ctx has ended.
 func dialCode(ctx context.Context, err error) status.Code {
 	if ctx.Err() != nil {
 		return status.Of(ctx.Err())

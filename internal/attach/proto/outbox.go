@@ -73,7 +73,7 @@ func (o *Outbox) post(l Packet, notice bool, limit int) error {
 	return err
 }
 
-// errQueued says that the packet was kept.
+// errQueued reports that the packet was kept.
 var errQueued = errors.New("queued")
 
 func (o *Outbox) enqueue(l Packet, notice bool, limit int) error {

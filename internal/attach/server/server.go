@@ -33,7 +33,7 @@ const helloTimeout = 5 * time.Second
 // ones are closed without.
 const refusals = 16
 
-// Options say how a node serves applications.
+// Options are how a node serves applications.
 type Options struct {
 	Log zerolog.Logger
 

@@ -23,7 +23,7 @@ const (
 	Delay        Kind = "delay"         // the goroutine that reaches the step waits For
 	Error        Kind = "error"         // the step fails
 	Clock        Kind = "clock"         // the wall clock is Offset ahead (or behind) for For
-	Disk         Kind = "disk"          // the state directory is as Disk says for For
+	Disk         Kind = "disk"          // the state directory is as in Disk for For
 	Descriptors  Kind = "descriptors"   // Free descriptors are left for For
 	SlowReceiver Kind = "slow-receiver" // every receive of messages on Port waits Delay, for For
 )
@@ -61,7 +61,7 @@ const (
 )
 
 // A Fault is one thing that goes wrong at one node. Which fields a kind takes
-// is in its constant's comment; all others must be zero. Check says so.
+// is in its constant's comment; all others must be zero. Check checks that.
 type Fault struct {
 	Kind Kind `json:"kind"`
 	// Step names where it happens; see [Steps].

@@ -18,7 +18,7 @@ func (e *StepError) Error() string { return fmt.Sprintf("injected at step %s", e
 // Unwrap makes it an input/output error to a caller that asks for the errno.
 func (e *StepError) Unwrap() error { return syscall.EIO }
 
-// Hit says that the caller is at step s. It performs the faults armed there, and returns an error
+// Hit reports that the caller is at step s. It performs the faults armed there, and returns an error
 // if the step is to fail; callers at steps that cannot fail ignore it. While nothing is armed at s
 // it costs one atomic load.
 func (n *Node) Hit(s Step) error {

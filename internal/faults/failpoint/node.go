@@ -51,7 +51,7 @@ func New(actor Actor) *Node {
 	return &Node{actor: actor, faults: make(map[uint64]*fault)}
 }
 
-// A State says how far a fault has come.
+// A State is how far a fault has come.
 type State string
 
 const (

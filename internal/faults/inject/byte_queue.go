@@ -55,7 +55,7 @@ func (l *byteQueue) push(p []byte, wait time.Duration, bound bool, stop <-chan s
 	}
 }
 
-// tryPush is push without waiting; errFull says that it would wait, until the
+// tryPush is push without waiting; errFull means that it would wait, until the
 // time returned. mu is held.
 func (l *byteQueue) tryPush(p []byte, delay time.Duration, bound bool, now time.Time) (time.Time, error) {
 	switch {
@@ -81,7 +81,7 @@ func (l *byteQueue) tryPush(p []byte, delay time.Duration, bound bool, now time.
 	return time.Time{}, nil
 }
 
-// pop returns at most limit bytes that are due, when open says that they may pass. Afterwards it
+// pop returns at most limit bytes that are due, when open reports that they may pass. Afterwards it
 // returns the error of finish. It waits until the deadline if bound, or until stop.
 func (l *byteQueue) pop(limit int, open func() bool, bound bool, stop <-chan struct{}) ([]byte, error) {
 	for {

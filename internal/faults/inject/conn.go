@@ -57,13 +57,13 @@ func (l *Layer) newConn(c net.Conn, on faults.Traffic, peers func() []addr.NodeI
 	return w
 }
 
-// Identified says which node is proved to be at the other end.
+// Identified names the node that is proved to be at the other end.
 func (c *Conn) Identified(node addr.UUID) {
 	c.proved.Store(&node)
 	c.obey(c.peer.gate(true, true), true)
 }
 
-// obey ends the connection if the gate says so. A connection that is fresh ends
+// obey ends the connection if the gate demands it. A connection that is fresh ends
 // under a rule that refuses, too.
 func (c *Conn) obey(g faults.Gate, fresh bool) bool {
 	if !g.Reset && !(fresh && g.Refused) {
@@ -225,7 +225,7 @@ type place string
 func (p place) Network() string { return "tcp" }
 func (p place) String() string  { return string(p) }
 
-// approach waits as long as the way to a peer takes, there and back.
+// approach waits as long as the path to a peer takes, there and back.
 func (l *Layer) approach(ctx context.Context, w *peer) error {
 	if l.ctx.Err() != nil {
 		return net.ErrClosed
@@ -274,7 +274,7 @@ type listener struct {
 }
 
 // An undecided connection shows only with its first bytes whether it is for its acceptor: reading
-// them fails if it is not. Rules have no say in it before.
+// them fails if it is not. Rules do not apply before.
 type undecided interface{ Undecided() bool }
 
 // Accept returns the next connection that no rule refuses. One that is undecided

@@ -157,7 +157,7 @@ func (c *packetConn) takeOne() *arrived {
 	return a
 }
 
-// wasPoked reports whether err only says that the reader was woken. It gives the
+// wasPoked reports whether err only means that the reader was woken. It gives the
 // socket the user's deadline back.
 func (c *packetConn) wasPoked(err error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {

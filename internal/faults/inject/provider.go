@@ -12,7 +12,7 @@ import (
 )
 
 // Provider returns inner with its sessions and streams under the rules. packets
-// says that the packets of inner pass a PacketConn of this Layer: rules on Link
+// means that the packets of inner pass a PacketConn of this Layer: rules on Link
 // and All are then enforced there, and those on Messages and RMA here. Without,
 // as for a provider that has no packets, all are enforced on streams and datagrams.
 func (l *Layer) Provider(inner transport.Provider, packets bool) transport.Provider {

@@ -267,7 +267,7 @@ func (s *session) Close(code uint64, reason string) error {
 func (s *session) linger(wait time.Duration, code uint64, reason string) {
 	sleep(s.Session.Done(), s.layer.ctx.Done(), time.Now().Add(wait))
 	s.layer.awaitOpen(&s.peer, s.Session.Done())
-	// An error can only say that it has ended already.
+	// An error can only mean that it has ended already.
 	_ = s.Session.Close(code, reason)
 }
 

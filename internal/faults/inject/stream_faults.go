@@ -121,7 +121,7 @@ func (l *recvStream) Read(p []byte) (int, error) {
 func (l *recvStream) SetReadDeadline(t time.Time) error { return l.in.setDeadline(t) }
 
 // pass calls f, which sends the peer something, when the rules let that pass. It
-// does not wait. The end of the session says it too.
+// does not wait. The end of the session reports it too.
 func (s *session) pass(f func()) {
 	later := func() {
 		if s.layer.awaitOpen(&s.peer, s.ctx.Done()) {

@@ -149,7 +149,7 @@ func (c *udpConn) WriteMsgUDP(p, oob []byte, to *net.UDPAddr) (n, oobn int, err 
 }
 
 // writeRun sends packets of size bytes, the last one of at most as many: with oob,
-// which says that they are several, or with rest, which does not.
+// which means that they are several, or with rest, which does not.
 func (c *udpConn) writeRun(p []byte, size int, oob, rest []byte, to *net.UDPAddr) error {
 	if len(p) == 0 {
 		return nil
@@ -171,11 +171,11 @@ func (c *udpConn) emitOne(p []byte, f faults.Decision, rest []byte, to *net.UDPA
 	return err
 }
 
-// udpSegment is the control message that says how long the packets in a buffer
+// udpSegment is the control message of how long the packets in a buffer
 // are (UDP_SEGMENT of linux/udp.h).
 const udpSegment = 103
 
-// segments returns the length of the packets that oob says, 0 if it says none, and oob without that
+// segments returns the length of the packets in oob, 0 if there is none, and oob without that
 // message.
 func segments(oob []byte) (size int, rest []byte) {
 	messages, err := syscall.ParseSocketControlMessage(oob)

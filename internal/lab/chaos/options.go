@@ -12,7 +12,7 @@ import (
 	"github.com/fabricd/fabricd/internal/lab/sim"
 )
 
-// Options say where and how schedules are run.
+// Options are where and how schedules are run.
 type Options struct {
 	// Exe is the fabricd to run: daemons, applications and the cleaner. The
 	// simulation needs none.

@@ -112,7 +112,7 @@ func (p *armedFault) restart() {
 	}
 }
 
-// take ends the fault and says how often it happened.
+// take ends the fault and returns how often it happened.
 func (p *armedFault) take(ctx context.Context) (uint64, string, error) {
 	if !p.child.running() {
 		return p.afterEnd()

@@ -100,7 +100,7 @@ func RunAll(ctx context.Context, l *Lab, jobs []Job, opts *Options, each func(Jo
 	var again []Job
 	unlessHarness := func(j Job, out *Outcome) {
 		if len(jobs) > 1 && len(again) < maxAgain && l.Kind() != scenario.Sim && out.Verdict() == report.Harness {
-			opts.say("%s: the lab failed, which says nothing: once more, alone (%s)", j.Scenario.Name, strings.Join(out.Problems(), "; "))
+			opts.say("%s: the lab failed, which is no result: once more, alone (%s)", j.Scenario.Name, strings.Join(out.Problems(), "; "))
 			again = append(again, j)
 			return
 		}

@@ -35,7 +35,7 @@ func figures(w *world, names []scenario.FigureName) []Figure {
 	return out
 }
 
-// noSample says why a figure of a run has no sample, for people.
+// noSample returns why a figure of a run has no sample, for people.
 var noSample = map[scenario.FigureName]string{
 	scenario.TimeToError:   "no call to what a fault touched was under way and failed",
 	scenario.TimeToRemoved: "no application was notified that a node is lost because of a fault",

@@ -166,7 +166,7 @@ func (m *resetAll) end(c *conn, e *connEnd) {
 		"connection %d of %s to %s is not ended %s after NODE_REMOVED%s", c.nonce, e.source, e.remote, endTime, until(e.closed, r.at))
 }
 
-// until says how long after something an end came.
+// until returns how long after something an end came.
 func until(closed, from int64) string {
 	if closed == never {
 		return ""

@@ -63,8 +63,8 @@ func (m *stalls) of(end history.ConnEnd) *undelivered {
 	return m.undelivered.of(end, undelivered{since: never})
 }
 
-// arrives judges for how long nothing has arrived at a time. Record i says that
-// something has; -1: nothing will any more.
+// arrives judges for how long nothing has arrived at a time. Record i is that
+// something has arrived; -1: nothing will any more.
 func (m *stalls) arrives(end history.ConnEnd, d *undelivered, at int64, i int) {
 	if d.since != never {
 		m.stood(end, interval{d.since, at}, []int{d.index, i})

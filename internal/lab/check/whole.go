@@ -3,7 +3,7 @@ package check
 import "github.com/fabricd/fabricd/internal/lab/history"
 
 // whole: the history itself is one: it begins with one begin record and ends with one end record
-// that says that the run is complete, and every source that writes node events first names itself.
+// that marks the run as complete, and every source that writes node events first names itself.
 type whole struct {
 	judge
 	seen map[history.Source]bool

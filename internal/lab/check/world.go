@@ -148,7 +148,7 @@ type session struct {
 	// past are known peers that ended with an incarnation of the source, of incarnations that
 	// it knows again.
 	past map[addr.Incarnation][]*knownPeer
-	// live are the generations that it knows last, of other nodes, and the record that says so.
+	// live are the generations that it knows last, of other nodes, and the record of that.
 	live   map[addr.NodeID]addr.Generation
 	liveAt int // -1: it never said
 }

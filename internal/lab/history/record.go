@@ -51,7 +51,7 @@ type Record struct {
 }
 
 // A Body is the content of a record: a pointer to one of the types of this package,
-// one for each [Kind]. Bodies are shared and never changed. Their tags say which values
+// one for each [Kind]. Bodies are shared and never changed. Their tags list which values
 // are allowed: see the function check.
 type Body any
 
@@ -195,7 +195,7 @@ const (
 	EventRemoved EventKind = "removed" // Subject's incarnation ended
 	EventSelf    EventKind = "self"    // Subject is the source's own new incarnation
 	EventReset   EventKind = "reset"   // Subject, the source's own incarnation, was ended by the others
-	EventHost    EventKind = "host"    // the host became reachable or lost; Reason says which
+	EventHost    EventKind = "host"    // the host became reachable or lost; Reason is which
 )
 
 // An Event is a node event as a daemon or an application received it: one record for

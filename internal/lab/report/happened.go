@@ -83,7 +83,7 @@ func (p *page) graph(g *graph) {
 	p.errors(g)
 }
 
-// A quantity is one value of each step of the curves, NaN: none. Why says why there is
+// A quantity is one value of each step of the curves, NaN: none. Why is why there is
 // none at all.
 type quantity struct {
 	name, why string

@@ -99,7 +99,7 @@ func facts(r *check.Result, s *scenario.Scenario) string {
 	return strings.Join(all, " · ")
 }
 
-// Paths says how the daemons of a real lab ran ([history.Begin].Paths), and how many
+// Paths describes how the daemons of a real lab ran ([history.Begin].Paths), and how many
 // connections went over to a path; nothing of a simulation.
 func Paths(daemons string, n int) string {
 	switch daemons {

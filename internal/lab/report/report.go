@@ -7,7 +7,7 @@
 //	report.html    the page: needs nothing beside itself, and no script
 //
 // [Suite] sums up many runs in one page and one JSON file. Pages are bounded: long histories are
-// thinned out, and say so.
+// thinned out, and marked so.
 package report
 
 import (

@@ -33,7 +33,7 @@ type LabTime struct {
 	Lab  scenario.Lab `json:"lab"`
 	Runs int          `json:"runs"`
 	Took float64      `json:"took_seconds"`
-	// LeftOut says which scenarios were not run there, and why, a line each.
+	// LeftOut lists which scenarios were not run there, and why, a line each.
 	LeftOut []string `json:"left_out,omitempty"`
 }
 
@@ -47,7 +47,7 @@ type Entry struct {
 	Detection scenario.Detection `json:"detection,omitempty"`
 	Nodes     int                `json:"nodes,omitempty"`
 
-	// Daemons says how the daemons ran ([history.Begin].Paths), and Paths how many
+	// Daemons describes how the daemons ran ([history.Begin].Paths), and Paths how many
 	// connections of all runs went over to a path.
 	Daemons string `json:"daemons,omitempty"`
 	Paths   int    `json:"paths,omitempty"`

@@ -24,7 +24,7 @@ type ExpectRemoved struct {
 	Times  int        `yaml:"times" range:"0..1000000" doc:"how often each observer is notified, for each of the nodes, in the whole run; not counted if it is left out"`
 	Within Duration   `yaml:"within" doc:"of the fault that ended the incarnation, and the lab's slack: see What times count from"`
 	P99    Duration   `yaml:"p99" doc:"of the fault, 99 times of 100, over all observers and incarnations; the lab's slack is not added"`
-	Reason ReasonName `yaml:"reason" doc:"what the event says: left, crashed, silent, restarted, partitioned"`
+	Reason ReasonName `yaml:"reason" doc:"of the event: left, crashed, silent, restarted, partitioned"`
 }
 
 // An ExpectAdded expects that each observer is notified of the nodes' new incarnations.

@@ -222,7 +222,7 @@ func (d *Do) span() Span {
 	return Span{}
 }
 
-// Lasts returns how long the action that is set lasts, nil if it does not say.
+// Lasts returns how long the action that is set lasts, nil if it has none.
 func (d *Do) Lasts() *Span {
 	if f := theOne(valueOf(d)).FieldByName("For"); f.IsValid() {
 		return f.Addr().Interface().(*Span)

@@ -67,10 +67,10 @@ func TestProbesWaitTwiceAsLong(t *testing.T) {
 	}
 }
 
-// TestTailFindsAWayThatIsOpenAgain cuts a session with full windows for longer
+// TestTailFindsAPathThatIsOpenAgain cuts a session with full windows for longer
 // and longer. Its heartbeats arrive within the patience once that is over. With
 // QUIC's own probes alone they would not.
-func TestTailFindsAWayThatIsOpenAgain(t *testing.T) {
+func TestTailFindsAPathThatIsOpenAgain(t *testing.T) {
 	const beat = 50 * time.Millisecond
 	for _, lasts := range []time.Duration{200 * time.Millisecond, 900 * time.Millisecond, 2 * time.Second, 4 * time.Second} {
 		for _, tail := range []bool{true, false} {

@@ -21,14 +21,14 @@ func TestTheMatrixHasTheRowsOfOthers(t *testing.T) {
 		return strings.Count(text, "quic") == 6 && strings.Count(text, "ms")+strings.Count(text, "µs") >= 6
 	})
 	end := c.fault(one, "--to", two.id(), "--plane", "link", "--drop", "40%")
-	says := regexp.MustCompile(one.id() + ` → ` + two.id() + `\s+says node ` + one.id() + `: the path to node ` + two.id() + ` \(node-2\) loses \d+\.\d %`)
+	says := regexp.MustCompile(one.id() + ` → ` + two.id() + `\s+node ` + one.id() + ` reports: the path to node ` + two.id() + ` \(node-2\) loses \d+\.\d %`)
 	b.await("trips-why", says.MatchString)
 	if findings := b.text("findings-list"); strings.Contains(findings, "loses") {
 		t.Errorf("the host finds by itself what node 1 says:\n%s", findings)
 	}
 	cells := b.roles()["cell"]
 	if !slices.ContainsFunc(cells, func(name string) bool {
-		return strings.Contains(name, "warning: ") && strings.Contains(name, "says node "+one.id()+": the path to node "+two.id())
+		return strings.Contains(name, "warning: ") && strings.Contains(name, "node "+one.id()+" reports: the path to node "+two.id())
 	}) {
 		t.Errorf("no cell of the accessibility tree has the reason in words: %q", cells)
 	}

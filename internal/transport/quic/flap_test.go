@@ -124,10 +124,10 @@ func (s *busySession) close() {
 // trip, the peer's delay, and the next heartbeat.
 const resumesBy = maxPatience + 25*time.Millisecond + beat + 10*time.Millisecond
 
-// TestAnOpenWayIsFoundAtOnce: after a cut of any length both ends receive from each other as soon
+// TestAnOpenPathIsFoundAtOnce: after a cut of any length both ends receive from each other as soon
 // as the path is open. quic-go alone takes up to as long again, since it waits twice as long after
 // each probe.
-func TestAnOpenWayIsFoundAtOnce(t *testing.T) {
+func TestAnOpenPathIsFoundAtOnce(t *testing.T) {
 	for _, cut := range []time.Duration{300 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second} {
 		for name, ways := range map[string][][2]string{
 			"both ways": {{hostA, hostB}, {hostB, hostA}}, "one way": {{hostA, hostB}}, "the other way": {{hostB, hostA}},
@@ -157,11 +157,11 @@ func cutOnce(t *testing.T, cut time.Duration, ways [][2]string) {
 	}
 }
 
-// TestAWayThatComesAndGoesIsUsed: a path that is open half of the time is never silent for longer
+// TestAPathThatComesAndGoesIsUsed: a path that is open half of the time is never silent for longer
 // than a cut and the time to detect that it is open. quic-go alone was silent for 3.5 s in every
 // second run: its probes are 27, 81, 190, 408, 844, 1715 and 3457 ms after the last packet, and all
 // but the last may meet cuts of 200 ms in 400.
-func TestAWayThatComesAndGoesIsUsed(t *testing.T) {
+func TestAPathThatComesAndGoesIsUsed(t *testing.T) {
 	const pace, seeds = 200 * time.Millisecond, 4
 	for seed := range uint64(seeds) {
 		bubble.Test(t, func(t *testing.T) {

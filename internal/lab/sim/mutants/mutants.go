@@ -22,7 +22,7 @@ type Mutant struct {
 const Simulation = "./internal/lab/sim"
 
 // Apply returns the text of the mutant's file with the mistake in it. The error
-// says that the file has changed, so that the mutant is stale.
+// means that the file has changed, so that the mutant is stale.
 func (m Mutant) Apply(text string) (string, error) {
 	if n := strings.Count(text, m.Old); n != 1 {
 		return "", fmt.Errorf("mutant %s is stale: %s has its text %d times, want once:\n%s", m.Name, m.File, n, m.Old)

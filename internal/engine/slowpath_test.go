@@ -16,10 +16,10 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// TestSlowWaysKeepTheirLinks: a way that carries less than applications send, of
+// TestSlowPathsKeepTheirLinks: a path that carries less than applications send, of
 // messages and RMA, stays a link for 20 s, over QUIC and over TCP, and neither node
 // reports the other as silent.
-func TestSlowWaysKeepTheirLinks(t *testing.T) {
+func TestSlowPathsKeepTheirLinks(t *testing.T) {
 	for _, kbit := range []int{800, 2000, 5000} {
 		for name, make := range map[string]func(*testing.T, uint64) chaosNet{"quic": newPacketNet, "tcp": newStreamNet(false)} {
 			t.Run(fmt.Sprintf("%s %d kbit a second", name, kbit), func(t *testing.T) {
