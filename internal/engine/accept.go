@@ -47,7 +47,7 @@ type request struct {
 // stream has no room for: each waits for its turn.
 func (r *request) refuse(code status.Code) {
 	r.link.spawn(func() {
-		r.link.sayInTurn(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
+		r.link.sendFrameInTurn(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
 		r.stream.Cancel()
 	})
 }
@@ -95,7 +95,7 @@ func (n *Node) ask(req *request) *endpoint {
 	}
 	// Many may ask at once. Their streams bound them, so this one waits
 	// rather than let the answers overrun the control stream.
-	l.sayInTurn(wire.Refuse{Peer: f.Conn, Code: code}.AppendTo(nil))
+	l.sendFrameInTurn(wire.Refuse{Peer: f.Conn, Code: code}.AppendTo(nil))
 	req.stream.Cancel()
 	return nil
 }
@@ -258,7 +258,7 @@ func (e *endpoint) grant(ep *endpoint, c *conn) {
 func (c *conn) refuse(code status.Code) {
 	c.fail("") // or Abort would wait for the requester
 	// The stream's end may overtake a grant; then only this reports it.
-	c.link.sayInTurn(wire.Refuse{Peer: c.peer, Code: code}.AppendTo(nil))
+	c.link.sendFrameInTurn(wire.Refuse{Peer: c.peer, Code: code}.AppendTo(nil))
 }
 
 // Hold is attach.NodeEndpoint's.

@@ -291,7 +291,7 @@ func (n *Node) Preview(ctx context.Context, dst addr.Addr, uid uint32) (Preview,
 // ask asks the peer for the expected result of a connect there.
 func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, error) {
 	f, err := exchange(ctx, l, &l.requests.asks, func(id uint64) {
-		l.sayInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
+		l.sendFrameInTurn(wire.Ask{Request: id, To: port, UID: uid}.AppendTo(nil))
 	})
 	return Preview{Allowed: f.Allowed, By: f.By, Listening: f.Listening, Waiting: int(f.Waiting), Backlog: int(f.Backlog)}, err
 }
@@ -300,7 +300,7 @@ func (l *link) ask(ctx context.Context, port addr.Port, uid uint32) (Preview, er
 func (l *link) asked(f wire.Ask) error {
 	l.use()
 	p := l.n.preview(l, f.To, f.UID)
-	l.say(wire.Answer{Request: f.Request, Allowed: p.Allowed, Listening: p.Listening,
+	l.sendFrame(wire.Answer{Request: f.Request, Allowed: p.Allowed, Listening: p.Listening,
 		Waiting: uint16(p.Waiting), Backlog: uint16(p.Backlog), By: p.By}.AppendTo(nil))
 	return nil
 }

@@ -32,7 +32,7 @@ func (n *Node) LinksOf(ctx context.Context, node addr.NodeID) ([]LinkInfo, error
 	if l.otherEnd != nil || l.version < linksVersion {
 		return nil, status.NotSupp
 	}
-	f, err := exchange(ctx, l, &l.requests.rows, func(id uint64) { l.sayInTurn(wire.AskLinks{Request: id}.AppendTo(nil)) })
+	f, err := exchange(ctx, l, &l.requests.rows, func(id uint64) { l.sendFrameInTurn(wire.AskLinks{Request: id}.AppendTo(nil)) })
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (l *link) askedLinks(f wire.AskLinks) error {
 		}
 		answer.Rows = append(answer.Rows, row)
 	}
-	l.say(answer.AppendTo(nil))
+	l.sendFrame(answer.AppendTo(nil))
 	n.work.run(func() { n.Measure(contextUntil(n.done), meshMost) })
 	return nil
 }

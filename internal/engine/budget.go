@@ -20,10 +20,10 @@ type budget struct {
 
 	copied atomic.Int64 // bytes of writes under way whose caller does not wait
 
-	mu    sync.Mutex       // guards the fields below, and the held of every session
-	used  int64            // sum of costOf of all connections
-	users map[uint32]int64 // the same by user
-	said  perMinute        // lines about want of memory
+	mu     sync.Mutex       // guards the fields below, and the held of every session
+	used   int64            // sum of costOf of all connections
+	users  map[uint32]int64 // the same by user
+	logged perMinute        // lines about want of memory
 }
 
 // Of the limit connections have three quarters, and writes without a waiting caller
@@ -106,7 +106,7 @@ func (b *budget) take(s *session, most int, now time.Duration) (window int, repo
 	h := promised{s.held, b.users[s.cred.UID], b.used}
 	window, ok := windowFor(most, h, limit)
 	if !ok {
-		return 0, b.said.shown(now, 1), fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this user %d, this application %d: %w",
+		return 0, b.logged.shown(now, 1), fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this user %d, this application %d: %w",
 			limit, h.all, h.user, h.session, status.NoMemory)
 	}
 	b.add(s, costOf(window))

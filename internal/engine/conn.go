@@ -136,7 +136,7 @@ func (c *conn) openMessages(ctx context.Context) (transport.SendStream, error) {
 // grant sends the peer its new limit.
 func (c *conn) grant(limit uint64) {
 	var b [wire.HeaderLen + 8]byte
-	c.say(wire.Credit{Limit: limit}.AppendTo(b[:0]))
+	c.sendFrame(wire.Credit{Limit: limit}.AppendTo(b[:0]))
 }
 
 // readMessages is the reader of the peer's message stream, of which there is one.

@@ -276,7 +276,7 @@ func (n *Node) dialAddress(ctx context.Context, p *peerState, peer Peer, provide
 	if sess, err = provider.Dial(ctx, address); err != nil {
 		return false, err
 	}
-	ctrl, o, err := n.sayHello(ctx, sess, self, peer, c.beside())
+	ctrl, o, err := n.sendHello(ctx, sess, self, peer, c.beside())
 	if err == nil {
 		l := newLink(n, provider.Name(), self.Incarnation, peer, sess, begun)
 		l.dialed, l.beside, l.weighed, l.version = true, c.beside(), c.chose(provider.Name()), o.version
@@ -325,8 +325,8 @@ func (p Peer) linkEnd(cluster addr.UUID) core.LinkEnd {
 
 func proof(id transport.Identity) core.Proof { return core.Proof{UUID: id.Node, Host: id.Host} }
 
-// sayHello opens the control stream to a dialed peer and waits for its answer.
-func (n *Node) sayHello(ctx context.Context, sess transport.Session, self Self, peer Peer, beside bool) (transport.SendStream, *opening, error) {
+// sendHello opens the control stream to a dialed peer and waits for its answer.
+func (n *Node) sendHello(ctx context.Context, sess transport.Session, self Self, peer Peer, beside bool) (transport.SendStream, *opening, error) {
 	if id := sess.Peer(); id.Node != peer.UUID || id.Cluster != self.Cluster {
 		return nil, nil, fmt.Errorf("%w: dialed node %v, its certificate names %v", status.Access, peer.UUID, id.Node)
 	}

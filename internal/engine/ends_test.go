@@ -163,7 +163,7 @@ func TestAnAbortIsNoGoodEndToAnOlderPeer(t *testing.T) {
 				}
 				if frames = append(frames, hd.Type); hd.Type == wire.TypeClose {
 					f, _ = wire.ParseClose(hd.Flags, body)
-					h.say(wire.Close{}.AppendTo(nil))
+					h.sendFrame(wire.Close{}.AppendTo(nil))
 				}
 			}
 			if f.Reset != said || said && f.Cause != "tired" || !said && len(frames) > 0 {
@@ -177,7 +177,7 @@ func TestAnAbortIsNoGoodEndToAnOlderPeer(t *testing.T) {
 func TestACauseFromThePeerIsOnePrintableLine(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		h := newHostile(t, 1000)
-		h.say(wire.Close{Reset: true, Cause: "\x1b[2J\r\nroot# " + strings.Repeat("ä", 120)}.AppendTo(nil))
+		h.sendFrame(wire.Close{Reset: true, Cause: "\x1b[2J\r\nroot# " + strings.Repeat("ä", 120)}.AppendTo(nil))
 		h.wantReset(false)
 		cause := h.victim.Cause()
 		if strings.ContainsAny(cause, "\x1b\r\n") || !strings.Contains(cause, "root#") || len(cause) > attach.MaxCause {

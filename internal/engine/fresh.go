@@ -48,7 +48,7 @@ func (l *link) startProbe() <-chan struct{} {
 	confirm, ask := l.confirm, l.keepalive.Ask(l.n.now())
 	l.mu.Unlock()
 	if ask != nil {
-		l.say(ask)
+		l.sendFrame(ask)
 	}
 	return confirm
 }

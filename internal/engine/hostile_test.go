@@ -76,7 +76,7 @@ func newHostileOn(t *testing.T, fab *fabric, limit uint64, version uint16) *host
 		t.Fatalf("answered with %v", hd.Type)
 	}
 	h.opsIn = r
-	h.say(wire.Credit{Limit: limit}.AppendTo(nil))
+	h.sendFrame(wire.Credit{Limit: limit}.AppendTo(nil))
 	h.victim = <-accepted
 	return h
 }
@@ -117,7 +117,7 @@ func (h *hostile) next() (wire.Header, *wire.Reader) {
 	return hd, r
 }
 
-func (h *hostile) say(p []byte) error {
+func (h *hostile) sendFrame(p []byte) error {
 	_, err := h.ops.Write(p)
 	return err
 }
@@ -160,11 +160,11 @@ func TestHostilePeer(t *testing.T) {
 			stream.Write([]byte("x"))
 			stream.Close()
 			synctest.Wait()
-			h.say(wire.Close{Sent: 2}.AppendTo(nil))
+			h.sendFrame(wire.Close{Sent: 2}.AppendTo(nil))
 		}},
 		{"names a number and ends before", true, func(h *hostile) {
 			stream := h.messageStream()
-			h.say(wire.Close{Sent: 2}.AppendTo(nil))
+			h.sendFrame(wire.Close{Sent: 2}.AppendTo(nil))
 			synctest.Wait()
 			stream.Write([]byte("x"))
 			stream.Close()
@@ -172,13 +172,13 @@ func TestHostilePeer(t *testing.T) {
 		{"asks and does not read the answers", false, func(h *hostile) {
 			questions := bytes.Repeat(wire.Mark{Request: 7}.AppendTo(nil), 1000)
 			for range 100 {
-				if h.say(questions) != nil {
+				if h.sendFrame(questions) != nil {
 					return
 				}
 			}
 			h.t.Error("it may ask without end")
 		}},
-		{"sends what is no frame", false, func(h *hostile) { h.say(bytes.Repeat([]byte{0xff}, 64)) }},
+		{"sends what is no frame", false, func(h *hostile) { h.sendFrame(bytes.Repeat([]byte{0xff}, 64)) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {

@@ -83,14 +83,14 @@ func (n *Node) closeSessions(ctx context.Context) {
 
 // parting is how far the two Byes of a link have come. The link's mu guards it.
 type parting struct {
-	said  bool          // by the peer
-	acked chan struct{} // closed when the peer answered ours
+	byPeer bool          // the peer has sent Bye
+	acked  chan struct{} // closed when the peer answered ours
 }
 
 // bye notifies the peer that this node leaves and waits until it has received
 // everything sent before.
 func (l *link) bye(ctx context.Context, reason string) {
-	l.say(wire.Bye{Reason: reason}.AppendTo(nil))
+	l.sendFrame(wire.Bye{Reason: reason}.AppendTo(nil))
 	select {
 	case <-l.parting.acked:
 	case <-l.end.down:
@@ -100,9 +100,9 @@ func (l *link) bye(ctx context.Context, reason string) {
 
 func (l *link) onBye(wire.Bye) error {
 	l.mu.Lock()
-	l.parting.said = true
+	l.parting.byPeer = true
 	l.mu.Unlock()
-	l.say(wire.ByeAck{}.AppendTo(nil))
+	l.sendFrame(wire.ByeAck{}.AppendTo(nil))
 	return nil
 }
 

@@ -285,7 +285,7 @@ func (l *link) enter(ep *endpoint, window int) (*conn, error) {
 	switch {
 	case l.end.begun:
 		return nil, errLinkDown
-	case l.parting.said:
+	case l.parting.byPeer:
 		return nil, status.NoDevice
 	case len(l.conns.all) >= l.n.cfg.MaxConns:
 		return nil, fmt.Errorf("a link carries %d connections: %w", l.n.cfg.MaxConns, status.NoBufs)
@@ -400,8 +400,8 @@ func (l *link) open(r *wire.Reader, stream transport.RecvStream, h wire.Header, 
 	return read, err
 }
 
-// say queues a frame for the control stream.
-func (l *link) say(frame []byte) {
+// sendFrame queues a frame for the control stream.
+func (l *link) sendFrame(frame []byte) {
 	select {
 	case l.control <- frame:
 	case <-l.end.down:
@@ -410,8 +410,8 @@ func (l *link) say(frame []byte) {
 	}
 }
 
-// sayInTurn is say for a stream's reader: it waits while the queue is full.
-func (l *link) sayInTurn(frame []byte) {
+// sendFrameInTurn is sendFrame for a stream's reader: it waits while the queue is full.
+func (l *link) sendFrameInTurn(frame []byte) {
 	select {
 	case l.control <- frame:
 	case <-l.end.down:
@@ -479,7 +479,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeProbe, wire.TypeProbeAck:
 		reply, err := l.take(func(now time.Duration) (core.FrameEffect, error) { return l.keepalive.Control(h, body, now) })
 		if reply != nil {
-			l.say(reply)
+			l.sendFrame(reply)
 		}
 		return err
 	case wire.TypeBye:

@@ -37,8 +37,8 @@ func (c *conn) kick(inline bool) {
 	c.do(left)
 }
 
-// say queues a frame and gets it written, not by the caller. The caller holds no lock.
-func (c *conn) say(frame []byte) {
+// sendFrame queues a frame and gets it written, not by the caller. The caller holds no lock.
+func (c *conn) sendFrame(frame []byte) {
 	c.mu.Lock()
 	c.core.Queue(frame)
 	left := c.start(false)

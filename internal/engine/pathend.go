@@ -38,12 +38,12 @@ func (c *conn) refuseLocked(ours *wire.Path, why error) {
 		return // the attempt that the caller knows has ended
 	}
 	c.endAttemptLocked(why)
-	p.said = true
-	c.sayNoPath(why)
+	p.noPathSent = true
+	c.queueNoPath(why)
 	c.note("path-refused", why.Error())
 }
 
-func (c *conn) sayNoPath(why error) {
+func (c *conn) queueNoPath(why error) {
 	c.queueFrame(wire.NoPath{Reason: why.Error(), Passing: passes(why)}.AppendTo(nil))
 }
 
@@ -52,13 +52,13 @@ func (c *conn) onNoPath(f wire.NoPath) error {
 	p := &c.path
 	p.mu.Lock()
 	switch {
-	case p.said: // the attempt is over at both ends
-		p.said = false
+	case p.noPathSent: // the attempt is over at both ends
+		p.noPathSent = false
 	case p.over, p.ours == nil && p.peer == nil: // nothing is left to end
 	default:
 		why := peerSays(f.Reason, f.Passing)
 		c.endAttemptLocked(why)
-		c.sayNoPath(why)
+		c.queueNoPath(why)
 		c.note("path-refused", why.Error())
 	}
 	p.mu.Unlock()

@@ -113,14 +113,14 @@ func TestFurtherAttemptsAreOfAVersion(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			h := newPathHostile(t, version)
 			count := h.frames()
-			h.say(wire.RMAPath{Token: path.Token{1}}.AppendTo(nil))
-			h.say(wire.NoRMAPath{Passing: true, Reason: "not now"}.AppendTo(nil))
-			h.say(wire.RMAPath{Token: path.Token{2}}.AppendTo(nil))
+			h.sendFrame(wire.RMAPath{Token: path.Token{1}}.AppendTo(nil))
+			h.sendFrame(wire.NoRMAPath{Passing: true, Reason: "not now"}.AppendTo(nil))
+			h.sendFrame(wire.RMAPath{Token: path.Token{2}}.AppendTo(nil))
 			if got := count(); got[wire.TypeRMAPath] != 1 || got[wire.TypeNoRMAPath] != attempts-1 {
 				t.Errorf("version %d: at once the node has answered %v", version, got)
 			}
 			time.Sleep(time.Second)
-			h.say(wire.RMAPath{Token: path.Token{3}}.AppendTo(nil))
+			h.sendFrame(wire.RMAPath{Token: path.Token{3}}.AppendTo(nil))
 			if got := count(); got[wire.TypeRMAPath] != attempts {
 				t.Errorf("version %d: behind the pause the node has answered %v", version, got)
 			}
@@ -137,27 +137,27 @@ func TestFramesOfPathsWithoutEnd(t *testing.T) {
 	for name, do := range map[string]func(h *pathHostile){
 		"asks and refuses": func(h *pathHostile) {
 			for i := range times {
-				h.say(wire.Path{Token: path.Token{byte(i), byte(i >> 8)}}.AppendTo(nil))
-				h.say(wire.NoPath{Reason: "no"}.AppendTo(nil))
+				h.sendFrame(wire.Path{Token: path.Token{byte(i), byte(i >> 8)}}.AppendTo(nil))
+				h.sendFrame(wire.NoPath{Reason: "no"}.AppendTo(nil))
 			}
 		},
 		"refuses": func(h *pathHostile) {
 			for range times {
-				h.say(wire.NoPath{Reason: "no"}.AppendTo(nil))
-				h.say(wire.NoRMAPath{Reason: "no"}.AppendTo(nil))
-				h.say(wire.NoRMAPath{Answer: true, Reason: "no"}.AppendTo(nil))
+				h.sendFrame(wire.NoPath{Reason: "no"}.AppendTo(nil))
+				h.sendFrame(wire.NoRMAPath{Reason: "no"}.AppendTo(nil))
+				h.sendFrame(wire.NoRMAPath{Answer: true, Reason: "no"}.AppendTo(nil))
 			}
 		},
 		"asks for an RMA path, refuses it for now and asks again": func(h *pathHostile) {
 			for i := range times {
-				h.say(wire.RMAPath{Token: path.Token{byte(i), byte(i >> 8)}}.AppendTo(nil))
-				h.say(wire.NoRMAPath{Passing: true, Reason: "not now"}.AppendTo(nil))
+				h.sendFrame(wire.RMAPath{Token: path.Token{byte(i), byte(i >> 8)}}.AppendTo(nil))
+				h.sendFrame(wire.NoRMAPath{Passing: true, Reason: "not now"}.AppendTo(nil))
 			}
 		},
 		"asks for an RMA path and refuses": func(h *pathHostile) {
-			h.say(wire.RMAPath{Token: path.Token{1}}.AppendTo(nil))
+			h.sendFrame(wire.RMAPath{Token: path.Token{1}}.AppendTo(nil))
 			for range times {
-				h.say(wire.NoRMAPath{Reason: "no"}.AppendTo(nil))
+				h.sendFrame(wire.NoRMAPath{Reason: "no"}.AppendTo(nil))
 			}
 		},
 	} {
@@ -182,7 +182,7 @@ func TestFramesOfPathsWithoutEnd(t *testing.T) {
 func TestFramesOfPathsThatBreakTheRules(t *testing.T) {
 	ask := func(h *pathHostile, frames ...[]byte) {
 		for _, f := range frames {
-			h.say(f)
+			h.sendFrame(f)
 		}
 	}
 	for name, do := range map[string]func(h *pathHostile){

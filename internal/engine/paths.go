@@ -45,11 +45,11 @@ const (
 // begins with Path of either side, and is over when both have sent NoPath: frames
 // between belong to the one that fails.
 type connPath struct {
-	anyPath        // its mu is taken before conn.mu; socket is this node's duplicate
-	want    func() // notifies the application that the peer asks; nil: it is not wanted
-	rest    []byte // the application's last bytes, for which the socket had no room
-	joined  bool   // both have asked
-	said    bool   // NoPath was sent, and the peer's has not come
+	anyPath           // its mu is taken before conn.mu; socket is this node's duplicate
+	want       func() // notifies the application that the peer asks; nil: it is not wanted
+	rest       []byte // the application's last bytes, for which the socket had no room
+	joined     bool   // both have asked
+	noPathSent bool   // NoPath was sent, and the peer's has not come
 }
 
 // Path implements attach.NodeEndpoint.
@@ -135,7 +135,7 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 		return nil, fmt.Errorf("the connection has asked for its path: %w", status.InUse)
 	case p.over:
 		return nil, p.reason()
-	case p.said:
+	case p.noPathSent:
 		return nil, fmt.Errorf("the attempt before has not ended at the peer: %w", status.Again)
 	}
 	if err := n.paths.admit(n.cfg.Paths.Max); err != nil {
@@ -163,7 +163,7 @@ func (c *conn) queueFrame(frame []byte) {
 func (c *conn) onPath(f wire.Path) error {
 	p := &c.path
 	p.mu.Lock()
-	if p.said || p.over { // it has crossed this end's NoPath
+	if p.noPathSent || p.over { // it has crossed this end's NoPath
 		p.mu.Unlock()
 		return nil
 	}

@@ -145,7 +145,7 @@ func (c *conn) askRMA(key path.Hash, freed func()) (<-chan struct{}, error) {
 		n.paths.expect(ask.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, ours, s) })
 	}
 	p.mu.Unlock()
-	c.say(ask.AppendTo(nil))
+	c.sendFrame(ask.AppendTo(nil))
 	return made, nil
 }
 
@@ -223,7 +223,7 @@ func (c *conn) acceptRMA(f wire.RMAPath) error {
 		n.paths.expect(answer.Token, func(s *net.TCPConn) bool { return c.settleRMA(p, ours, s) })
 	}
 	p.mu.Unlock()
-	c.say(answer.AppendTo(nil))
+	c.sendFrame(answer.AppendTo(nil))
 	if c.link.dialed {
 		c.link.spawn(func() { c.dialRMA(p, ours, f.Token, over) })
 	}
@@ -312,7 +312,7 @@ func (c *conn) settleRMA(p *rmaPath, ours *wire.Path, s *net.TCPConn) bool {
 // refuseRMA ends the attempt ours, or any if that is nil, for both ends.
 func (c *conn) refuseRMA(p *rmaPath, ours *wire.Path, why error) {
 	if c.endRMA(p, ours, why) {
-		c.say(wire.NoRMAPath{Answer: p == &c.rma.in, Passing: c.repeats(why), Reason: why.Error()}.AppendTo(nil))
+		c.sendFrame(wire.NoRMAPath{Answer: p == &c.rma.in, Passing: c.repeats(why), Reason: why.Error()}.AppendTo(nil))
 	}
 }
 
@@ -324,7 +324,7 @@ func (c *conn) onNoRMAPath(f wire.NoRMAPath) error {
 	why := peerSays(f.Reason, f.Passing)
 	if !f.Answer {
 		if p := &c.rma.in; c.endRMA(p, nil, why) && c.repeats(why) {
-			c.say(wire.NoRMAPath{Answer: true, Passing: true, Reason: f.Reason}.AppendTo(nil))
+			c.sendFrame(wire.NoRMAPath{Answer: true, Passing: true, Reason: f.Reason}.AppendTo(nil))
 		}
 		return nil
 	}

@@ -85,7 +85,7 @@ func (n *node) dialOnce(p *peerState, done func(error)) {
 			done(fmt.Errorf("%w: no answer", status.TimedOut))
 			return
 		}
-		n.sayHello(e, self, peer, dialTimeout-(n.w.now-begun), func(ctrl *stream, r *frames, err error) {
+		n.sendHello(e, self, peer, dialTimeout-(n.w.now-begun), func(ctrl *stream, r *frames, err error) {
 			if err == nil {
 				l := newLink(n, self.Incarnation, peer, e, begun)
 				l.dialed = true
@@ -120,8 +120,8 @@ func (n *node) adopt(p *peerState, l *link) error {
 	return nil
 }
 
-// sayHello opens the control stream to a dialed peer and waits for its answer.
-func (n *node) sayHello(e *quicEnd, self, peer core.LinkEnd, limit time.Duration, done func(*stream, *frames, error)) {
+// sendHello opens the control stream to a dialed peer and waits for its answer.
+func (n *node) sendHello(e *quicEnd, self, peer core.LinkEnd, limit time.Duration, done func(*stream, *frames, error)) {
 	proof := e.proof()
 	if proof.UUID != peer.UUID {
 		done(nil, nil, fmt.Errorf("%w: another node is there", status.Access))

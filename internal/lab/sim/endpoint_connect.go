@@ -136,7 +136,7 @@ type request struct {
 }
 
 func (r *request) refuse(code status.Code) {
-	r.link.say(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
+	r.link.sendFrame(wire.Refuse{Peer: r.frame.Conn, Code: code}.AppendTo(nil))
 	r.r.stream.drop()
 }
 
@@ -258,7 +258,7 @@ func (e *endpoint) grantEnded(ep *endpoint, c *conn, ok bool) {
 	if !ok {
 		c.fail(status.Reset) // or close would wait for the requester
 		// The stream's end may overtake the grant; then only this frame notifies the peer.
-		c.link.say(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
+		c.link.sendFrame(wire.Refuse{Peer: c.peer, Code: status.Refused}.AppendTo(nil))
 	}
 	ep.end(wire.Close{Reset: true}, func(error) {})
 	c.link.forget(c)

@@ -168,8 +168,8 @@ func (l *link) open(r *frames, h wire.Header, body []byte) error {
 	return fmt.Errorf("%w: a stream begins with %v", status.Protocol, h.Type)
 }
 
-// say sends a frame on the control stream.
-func (l *link) say(frame []byte) {
+// sendFrame sends a frame on the control stream.
+func (l *link) sendFrame(frame []byte) {
 	if !l.down && l.ctrl != nil && !l.ctrl.write(frame) {
 		l.fail(transport.CodeProtocol, "control stream is not read")
 	}
@@ -204,7 +204,7 @@ func (l *link) onControl(h wire.Header, body []byte) error {
 	case wire.TypeProbe, wire.TypeProbeAck:
 		x, err := l.keepalive.Control(h, body, l.n.w.now)
 		if x.Reply != nil {
-			l.say(x.Reply)
+			l.sendFrame(x.Reply)
 		}
 		l.received(x)
 		return err
@@ -275,7 +275,7 @@ func (l *link) fresh(c *conn) bool {
 	}
 	l.stalled = append(l.stalled, c)
 	if ask := l.keepalive.Ask(l.n.w.now); ask != nil {
-		l.say(ask)
+		l.sendFrame(ask)
 	}
 	return false
 }

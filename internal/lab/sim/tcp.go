@@ -32,7 +32,7 @@ type tcpEnd struct {
 	way  *path // to the other end, once it is used
 
 	order  sequence[any] // of the items
-	ending bool          // this end has said Close and waits for the peer's end
+	ending bool          // this end has sent Close and waits for the peer's end
 
 	received func(m any)
 	ended    func(cause verdict.DownCause)
