@@ -131,7 +131,7 @@ func TestSchemaRefusesWhatIsWrong(t *testing.T) {
 		{"unknown plane", "timeline: [{at: 1s, link: {from: 0, to: 1, plane: data, cut: true}}]"},
 		{"one group", "timeline: [{at: 1s, partition: {groups: [[0, 1]]}}]"},
 		{"unknown way", "timeline: [{at: 1s, partition: {groups: [[0], [1]], way: sideways}}]"},
-		{"unknown deed", "timeline: [{at: 1s, node: {id: 1, do: explode}}]"},
+		{"unknown action", "timeline: [{at: 1s, node: {id: 1, do: explode}}]"},
 		{"a node that is negative", "timeline: [{at: 1s, node: {id: -1, do: kill}}]"},
 		{"a node that is no name", "timeline: [{at: 1s, node: {id: -victim, do: kill}}]"},
 		{"no time at all", "timeline: [{at: soon, node: {id: 1, do: kill}}]"},
