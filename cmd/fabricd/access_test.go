@@ -163,7 +163,7 @@ func TestWhyOfAPortWantsAPort(t *testing.T) {
 	}
 }
 
-func TestPreviewsAreTold(t *testing.T) {
+func TestPreviewsAreReported(t *testing.T) {
 	for want, p := range map[string]portPreview{
 		"would wait to be accepted\n  access    allows it: 7 from all\n  listener  1 of at most 4 requests wait\n": {
 			Preview: daemon.Preview{Connects: true, Allowed: true, By: "7 from all", Listening: true, Waiting: 1, Backlog: 4}},

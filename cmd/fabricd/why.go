@@ -53,7 +53,7 @@ func findingsAbout(st daemon.Status, node addr.NodeID) []daemon.Finding {
 // findingText formats a problem in a line.
 func findingText(f daemon.Finding) string { return f.Severity + ": " + f.Text }
 
-// A part is one of the ways.
+// A part is one of the paths.
 type part struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`
@@ -92,7 +92,7 @@ func (a *app) whyCommand() *cobra.Command {
 	var f askFlags
 	cmd := &cobra.Command{
 		Use: "why [CONN | NODE PORT]", Short: "Report which path a connection has and why not a faster one, or what a connect would meet",
-		Long: `Report which ways a connection takes, and why not a faster one: messages between two
+		Long: `Report which paths a connection takes, and why not a faster one: messages between two
 applications of this node through memory that they share (shared-memory path; "channel"
 in JSON) or through the node (socket), RMA between them on the windows themselves
 (direct) or through the node; messages to another node through a socket between the two

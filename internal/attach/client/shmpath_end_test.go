@@ -199,7 +199,7 @@ func TestADataSocketIsWatchedAfterAFailure(t *testing.T) {
 }
 
 // A second shared-memory path of an endpoint is watched as the first one was.
-func TestReadinessOfASecondShmPathIsTold(t *testing.T) {
+func TestReadinessOfASecondShmPathIsNotified(t *testing.T) {
 	s := serve(t, nil)
 	sess := s.dial(t)
 	c := attachRaw(t, s)

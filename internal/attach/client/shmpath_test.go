@@ -237,7 +237,7 @@ func TestContextEndsASendThatProgresses(t *testing.T) {
 }
 
 // Poll: readiness, and notifications of its changes.
-func TestReadinessOfAShmPathIsTold(t *testing.T) {
+func TestReadinessOfAShmPathIsNotified(t *testing.T) {
 	s := serve(t, nil)
 	a, b := overShmPath(t, s)
 	changed := make(chan struct{}, 1)

@@ -138,7 +138,7 @@ func TestStreamsBeginInOrder(t *testing.T) {
 	}
 }
 
-// TestMessagesAndRMAAreToldApart has rules for one of them act on streams of all
+// TestMessagesAndRMAAreDistinguished has rules for one of them act on streams of all
 // kinds, from both ends.
 func TestMessagesAndRMAAreDistinguished(t *testing.T) {
 	kinds := []struct {

@@ -58,7 +58,7 @@ func (f *fault) together(a, b int) bool {
 //     also one that may only reset connections, and of any other node as a whole:
 //     each node decides for itself then, and one that gave up another which
 //     runs may have to begin anew when the host is back;
-//   - a cut that takes the host off the network: it gives up everybody;
+//   - a cut that takes the host off the network: it gives up all nodes;
 //   - where pairs that lost each other are parted, of any link of the node.
 func (w *world) removable(node, observer int, at int64) *fault {
 	alone, parted := false, w.begin.LostPair == string(scenario.LostPairEvict)

@@ -103,7 +103,7 @@ func TestTimeToRemovedIsWhatIsExpected(t *testing.T) {
 	}
 }
 
-// TestWhoIsCutOffTogetherIsToldLater: two nodes that a partition leaves together do not miss each
+// TestNodesCutOffTogetherAreNotifiedLater: two nodes that a partition leaves together do not miss each
 // other while it lasts. Notices after its end are no time of detection; those across it are.
 func TestNodesCutOffTogetherAreNotifiedLater(t *testing.T) {
 	m := newModel(1, 4)

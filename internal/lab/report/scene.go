@@ -20,7 +20,7 @@ type scene struct {
 // A stream is one node.
 type stream struct {
 	node    int
-	bars    []bar // lives of its daemon
+	bars    []bar // incarnations of its daemon
 	marks   []mark
 	touched bool
 }

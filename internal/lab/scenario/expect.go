@@ -7,8 +7,8 @@ type Expect struct {
 	Added    *ExpectAdded    `yaml:"added" doc:"nodes come back, and every other node is notified"`
 	Errors   *ExpectErrors   `yaml:"errors" doc:"calls to nodes fail soon, and with the right errno"`
 	Unharmed *ExpectUnharmed `yaml:"unharmed" doc:"nothing happens to nodes among each other: no removal, no reset"`
-	Removals *ExpectRemovals `yaml:"removals" doc:"how many lives end in the whole run"`
-	Mesh     *ExpectMesh     `yaml:"mesh" doc:"everybody knows everybody"`
+	Removals *ExpectRemovals `yaml:"removals" doc:"how many incarnations end in the whole run"`
+	Mesh     *ExpectMesh     `yaml:"mesh" doc:"every node knows every other"`
 	Connects *ExpectConnects `yaml:"connects" doc:"new connections work between all pairs of the workload"`
 	Traffic  *ExpectTraffic  `yaml:"traffic" doc:"messages go on"`
 	Latency  *ExpectLatency  `yaml:"latency" doc:"nodes among each other wait no longer than before"`
@@ -39,7 +39,7 @@ type ExpectAdded struct {
 // An ExpectErrors expects that calls towards the nodes end with an error.
 type ExpectErrors struct {
 	To     NodeSet  `yaml:"to" need:"true" doc:"nodes that are lost"`
-	From   NodeSet  `yaml:"from" may:"others" doc:"who calls; if it is left out all that are not in to"`
+	From   NodeSet  `yaml:"from" may:"others" doc:"the callers; if it is left out all that are not in to"`
 	Within Duration `yaml:"within" doc:"of the fault"`
 	P99    Duration `yaml:"p99" doc:"of the fault, 99 times of 100, over all calls; the lab's slack is not added"`
 	Status []Errno  `yaml:"status" doc:"allowed errnos; ECONNRESET and ENODEV if it is left out"`
