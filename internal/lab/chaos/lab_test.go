@@ -129,7 +129,7 @@ func TestNetnsPartition(t *testing.T) {
 duration: 8s
 timeline:
   - {at: 500ms, link: {from: 0, to: 1, drop: 10%, for: 500ms}}
-  - {at: 1s, link: {from: 1, to: 2, rate: 8Mbit/s, for: 500ms}}
+  - {at: 1s, link: {from: 1, to: 2, rate: 64kbit/s, for: 900ms}}
   - {at: 1s, link: {from: 2, to: 0, duplicate: 20%, for: 500ms}}
   - {at: 2s, network: {node: 1, do: disconnect, for: 300ms}}
   - {at: 3s, partition: {groups: [[0, 1], [2]], for: 4s}}
