@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 )
 
 // pages are those for users: short ones.
@@ -145,5 +147,49 @@ func kubernetesPage(t *testing.T, p *project) {
 	}
 	for _, m := range regexp.MustCompile("`(fabricd [a-z][^`]*)`").FindAllStringSubmatch(readFile(t, page), -1) {
 		docker(t, append([]string{"exec", host, "/fabricd"}, strings.Fields(m[1])[1:]...)...)
+	}
+}
+
+// TestFencesAreClosed in each page and each README, and what a block calls YAML is.
+func TestFencesAreClosed(t *testing.T) {
+	all := slices.Clone(pages)
+	for _, pattern := range []string{"*.md", "*/*.md", "*/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range found {
+			page, err := filepath.Rel(root, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, page)
+		}
+	}
+	slices.Sort(all)
+	blocks := 0
+	for _, page := range slices.Compact(all) {
+		block, language, open := "", "", false
+		for line := range strings.Lines(readFile(t, page)) {
+			after, fence := strings.CutPrefix(strings.TrimSpace(line), "```")
+			if !fence {
+				block += line
+				continue
+			}
+			var into any
+			if open && language == "yaml" {
+				blocks++
+				if err := yaml.Unmarshal([]byte(block), &into); err != nil {
+					t.Errorf("%s: a block of YAML: %v", page, err)
+				}
+			}
+			block, language, open = "", after, !open
+		}
+		if open {
+			t.Errorf("%s: a block of code is not closed", page)
+		}
+	}
+	if blocks == 0 {
+		t.Error("no page has a block of YAML: nothing is tested")
 	}
 }
