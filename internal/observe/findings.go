@@ -229,11 +229,31 @@ func (f *findings) nodes() {
 		case "suspect":
 			f.about(n.ID, Broken, KindNode, "node %d (%s) has been suspect for %s%s", n.ID, n.Name, span(f.s.Time.Sub(cmp.Or(n.Suspect, f.s.Time))), after(": ", f.silence(n.ID)))
 		case "removed":
-			if ago := f.s.Time.Sub(n.Since); ago < lostLately && !f.left(n) {
-				f.about(n.ID, Broken, KindNode, "node %d (%s) was lost %s ago%s", n.ID, n.Name, span(ago), after(": ", f.reason(n)))
+			if ago := f.s.Time.Sub(n.Since); ago < lostLately {
+				f.removed(n, ago)
 			}
 		}
 	}
+}
+
+// removed adds a node that was lost, or that an operator has removed and that is not back.
+func (f *findings) removed(n Node, ago time.Duration) {
+	reason := f.reason(n)
+	does, planned := onPurpose(reason)
+	switch {
+	case !planned:
+		f.about(n.ID, Broken, KindNode, "node %d (%s) was lost %s ago%s", n.ID, n.Name, span(ago), after(": ", reason))
+	case does != "" && !slices.ContainsFunc(f.s.Nodes, func(m Node) bool { return m.Name == n.Name && m.State != "removed" }):
+		f.about(n.ID, Note, KindNode, "node %d (%s) was %s %s ago", n.ID, n.Name, does, span(ago))
+	}
+}
+
+// onPurpose reports whether an incarnation that ended for a reason has left in order, or what an
+// operator did to it.
+func onPurpose(reason string) (does string, planned bool) {
+	word, _, _ := strings.Cut(reason, ":")
+	does, planned = map[string]string{"left": "", "expelled": "removed by an operator", "banned": "banned by an operator"}[word]
+	return does, planned
 }
 
 // returned adds the nodes that were lost lately and have another incarnation now.
@@ -241,7 +261,7 @@ func (f *findings) returned() {
 	for _, e := range f.s.Events {
 		incarnation, err := addr.ParseIncarnation(e.Node)
 		ago := f.s.Time.Sub(e.Time)
-		if err != nil || e.Event != "removed" || ago >= lately || strings.HasPrefix(e.Text, "left") {
+		if _, planned := onPurpose(e.Text); err != nil || e.Event != "removed" || ago >= lately || planned {
 			continue
 		}
 		if slices.ContainsFunc(f.s.Nodes, func(n Node) bool {
@@ -274,9 +294,6 @@ func (f *findings) reason(n Node) string {
 	}
 	return ""
 }
-
-// left reports whether an incarnation ended in order.
-func (f *findings) left(n Node) bool { return strings.HasPrefix(f.reason(n), "left") }
 
 // links adds the links that are silent, lose packets, or are not over the provider that the
 // node prefers.

@@ -56,9 +56,16 @@ func TestFindings(t *testing.T) {
 		"suspect": {func(s *Snapshot) {
 			s.Nodes[1].State, s.Nodes[1].Suspect, s.Links[0].SilentMS = "suspect", now.Add(-1200*time.Millisecond), 2500
 		}, "broken node 2: node 2 (web-2) has been suspect for 1.2 s: link silent for 2.5 s"},
-		"lost":          {lost("crashed", 90*time.Second), "broken node 2: node 2 (web-2) was lost 1m30s ago: crashed"},
-		"lost long ago": {lost("crashed", 11*time.Minute), ""},
-		"left":          {lost("left", time.Second), ""},
+		"lost":                   {lost("crashed", 90*time.Second), "broken node 2: node 2 (web-2) was lost 1m30s ago: crashed"},
+		"lost long ago":          {lost("crashed", 11*time.Minute), ""},
+		"left":                   {lost("left", time.Second), ""},
+		"removed by an operator": {lost("expelled", 90*time.Second), "note node 2: node 2 (web-2) was removed by an operator 1m30s ago"},
+		"banned by an operator":  {lost("banned: stolen", time.Second), "note node 2: node 2 (web-2) was banned by an operator 1.0 s ago"},
+		"removed, and back with another ID": {func(s *Snapshot) {
+			lost("expelled", time.Minute)(s)
+			s.Nodes = append(s.Nodes, Node{ID: 6, Generation: 1, Name: "web-2", State: "alive", Since: now})
+		}, ""},
+		"removed, and back with its ID": {event(Event{Time: now.Add(-5 * time.Second), Event: "removed", Node: "2.3", Name: "web-2", Text: "expelled"}), ""},
 		"came back": {event(Event{Time: now.Add(-5 * time.Second), Event: "removed", Node: "2.3", Name: "web-2", Text: "silent"}),
 			"note node 2: node 2 (web-2) was lost 5.0 s ago, silent, and has come back"},
 		"silent": {link(func(l *engine.LinkInfo) { l.SilentMS = 1500 }), "broken link 2: node 2 (web-2): link silent for 1.5 s"},

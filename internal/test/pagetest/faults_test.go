@@ -16,7 +16,7 @@ import (
 	"github.com/fabricd/fabricd/fabric"
 )
 
-// TestThePageSaysWhatIsWrong breaks a cluster in ten ways, and reads each from a page in a
+// TestThePageSaysWhatIsWrong breaks a cluster in ten ways, has a node leave, and reads each from a page in a
 // browser.
 func TestThePageSaysWhatIsWrong(t *testing.T) {
 	if lacks(t, "chromium", "chromium", "chromedriver") {
@@ -43,6 +43,7 @@ func TestThePageSaysWhatIsWrong(t *testing.T) {
 		{"a clock that is off", clockOff},
 		{"a node that stands still", stoppedNode},
 		{"a banned node", bannedNode},
+		{"a node that leaves", leavingNode},
 	} {
 		if !t.Run(x.name, func(t *testing.T) {
 			inner := *p
@@ -255,7 +256,19 @@ func stoppedNode(p *reader, _, two *node) {
 func bannedNode(p *reader, _, two *node) {
 	p.c.command("nodes", "ban", "node-2", "--reason", "stolen", "--admin", p.c.host.admin())
 	p.says(`Note\s+node node-2 is banned since .*: stolen`)
+	p.says(`Note\s+node \d+ \(node-2\) was banned by an operator \d+`)
+	p.b.await("matrix", func(text string) bool { return strings.Contains(text, "banned") && !strings.Contains(text, "lost") })
 	p.b.open(two.page())
 	p.says(`Broken\s+this node has not joined: .*banned`)
 	p.b.open(p.c.host.page())
+}
+
+// leavingNode: a node that leaves in order is neither removed nor lost, and no problem.
+func leavingNode(p *reader, one, _ *node) {
+	if err := one.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.c.t.Fatal(err)
+	}
+	p.b.await("nodes-rows", func(text string) bool { return strings.Contains(text, "left") && !strings.Contains(text, "removed") })
+	p.b.await("matrix", func(text string) bool { return strings.Contains(text, "left") && !strings.Contains(text, "lost") })
+	p.silent(`node-1\) was`)
 }

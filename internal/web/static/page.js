@@ -122,8 +122,16 @@ function drawFindings(s) {
   known = now;
 }
 
-function stateBadge(state) {
-  return badge(state, { alive: "good", suspect: "warn", removed: "bad" }[state] || "");
+// endOf says how an incarnation that is removed has ended: in order, by an operator, or "lost".
+function endOf(s, n) {
+  const e = s.events.findLast((e) => e.event === "removed" && e.node === n.id + "." + n.generation);
+  return { left: "left", expelled: "removed by an operator", banned: "banned" }[e ? e.text.split(":")[0] : ""] || "lost";
+}
+
+function stateBadge(s, n) {
+  const end = n.state === "removed" ? endOf(s, n) : "";
+  if (end && end !== "lost") return badge(end, "");
+  return badge(n.state, { alive: "good", suspect: "warn", removed: "bad" }[n.state] || "");
 }
 
 // incarnations returns what is known of those of one node: { incarnation, from, to, suspect }.
@@ -175,7 +183,7 @@ function timeline(s, id) {
 
 function drawNodes(s) {
   rows("nodes-rows", s.nodes.map((n) =>
-    el("tr", {}, td(n.id + "." + n.generation), td(n.name + (n.id === s.self.id ? " (this node)" : "")), el("td", {}, stateBadge(n.state)),
+    el("tr", {}, td(n.id + "." + n.generation), td(n.name + (n.id === s.self.id ? " (this node)" : "")), el("td", {}, stateBadge(s, n)),
       td(clock(n.since) + ", " + span(ms(s.time) - ms(n.since))), td(n.addresses.join(" ")), el("td", { class: "wide" }, timeline(s, n.id)))));
 }
 
@@ -185,7 +193,8 @@ const ofPath = ["node", "link", "loss", "slow", "fallback"]; // kinds of finding
 function judge(s, n, link) {
   const about = s.findings.filter((f) => f.node === n.id && f.severity !== "note" && ofPath.includes(f.kind));
   const reasons = about.map((f) => f.text);
-  if (n.state === "removed") return ["bad", reasons.length ? reasons : ["node " + n.id + " (" + n.name + ") has left"]];
+  if (n.state === "removed" && endOf(s, n) !== "lost") return ["none", []];
+  if (n.state === "removed") return ["bad", reasons.length ? reasons : ["node " + n.id + " (" + n.name + ") was lost"]];
   if (about.some((f) => f.severity === "broken")) return ["bad", reasons];
   if (about.length) return ["warn", reasons];
   if (!link) return ["none", []];
@@ -213,10 +222,10 @@ function drawTrips(s) {
 function tripOf(s, from, to) {
   if (from.id === s.self.id) {
     const link = s.links.findLast((l) => l.node === to.id && l.generation === to.generation);
-    return [...judge(s, to, link), link, to.state === "removed" ? "lost" : "no link"];
+    return [...judge(s, to, link), link, to.state === "removed" ? endOf(s, to) : "no link"];
   }
   const row = s.rows.find((r) => r.node === from.id);
-  if (to.state === "removed") return ["none", [], null, "lost"];
+  if (to.state === "removed") return ["none", [], null, endOf(s, to)];
   if (!row) return ["none", [], null, "not known"];
   const link = row.links.find((l) => l.node === to.id && l.generation === to.generation);
   if (!link) return ["none", [], null, "no link"];
