@@ -364,6 +364,24 @@ func TestAServiceThatComesBackIsReached(t *testing.T) {
 	}
 }
 
+// TestTheLastTryIsAtTheEndOfTheWait: a service that comes in its last part is reached.
+func TestTheLastTryIsAtTheEndOfTheWait(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	var last time.Duration
+	tries, began := 0, time.Now()
+	d := newDialer(spec.Gateway{Wait: wait, Max: 2}, func(context.Context) (*fabric.Node, error) {
+		tries, last = tries+1, time.Since(began)
+		return nil, syscall.ENODEV
+	})
+	client := dial(t, serve(t, "tcp", echoAll))
+	if _, err := d.dial(t.Context(), []string{"db"}, client, &spec.Conn{To: "db"}); !errors.Is(err, syscall.ENODEV) {
+		t.Error(err)
+	}
+	if last < wait || tries > 5 {
+		t.Errorf("the last of %d tries was after %v, want it after %v", tries, last, wait)
+	}
+}
+
 // TestAGatewayComesBackWithItsNode: its node is lost, and has another incarnation.
 func TestAGatewayComesBackWithItsNode(t *testing.T) {
 	w := newWorld(t)

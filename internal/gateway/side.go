@@ -247,23 +247,22 @@ func newDialer(g spec.Gateway, node nodeFunc) dialer {
 }
 
 // dial dials the first of some addresses that answers, for a client. While none does it tries
-// again, for at most d.wait.
+// again, the last time when d.wait is over. Each try has until then, and lastPause at least.
 func (d dialer) dial(ctx context.Context, addresses []string, client conn, info *spec.Conn) (conn, error) {
 	if client.LocalAddr().Network() == "unix" {
 		info.Client = client.LocalAddr().String() // the other end has no name
 	}
-	limit, cancel := context.WithTimeout(ctx, max(d.wait, lastPause))
-	defer cancel()
-	began := time.Now()
+	until, began := ctx, time.Now()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		c, err := dialOnce(limit, d.node, addresses)
+		c, err := d.try(until, addresses, d.wait-time.Since(began))
 		if err == nil {
 			if peer, err := c.Peer(); err == nil {
 				info.Node = peer.Name
 			}
 			return c, nil
 		}
-		again := !errors.Is(err, syscall.EINVAL) && ctx.Err() == nil && time.Since(began)+pause <= d.wait
+		left := d.wait - time.Since(began)
+		again := !errors.Is(err, syscall.EINVAL) && ctx.Err() == nil && left > 0
 		if again && pause == firstPause {
 			select {
 			case d.waiting <- struct{}{}:
@@ -272,16 +271,23 @@ func (d dialer) dial(ctx context.Context, addresses []string, client conn, info 
 				return nil, fmt.Errorf("%d connections wait already: %w", cap(d.waiting), err)
 			}
 			var stop func()
-			limit, stop = untilGone(limit, client.(*socket)) // as asConn made it of TCP or Unix
+			until, stop = untilGone(until, client.(*socket)) // as asConn made it of TCP or Unix
 			defer stop()
 		}
-		if !again || !wait.For(limit.Done(), pause) {
-			if gone, ok := errors.AsType[*net.OpError](context.Cause(limit)); ok {
+		if !again || !wait.For(until.Done(), min(pause, left)) {
+			if gone, ok := errors.AsType[*net.OpError](context.Cause(until)); ok {
 				err = fmt.Errorf("the client has gone away: %w", gone)
 			}
 			return nil, fmt.Errorf("waited %v for %s: %w", time.Since(began).Round(time.Millisecond), info.To, err)
 		}
 	}
+}
+
+// try is one try of dial, which has left to go.
+func (d dialer) try(ctx context.Context, addresses []string, left time.Duration) (*fabric.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(left, lastPause))
+	defer cancel()
+	return dialOnce(ctx, d.node, addresses)
 }
 
 // untilGone returns a context that ends when the client goes away, with the reason as its
