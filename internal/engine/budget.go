@@ -66,6 +66,21 @@ func (h promised) own(limit int64) (session, user int64) {
 	return (user - h.user + h.session) / 4 * 3, user
 }
 
+// refusal returns the error of a connection that wants bytes and finds no room. It names the
+// widest bound that refuses: where the node's does, none of a user or an application would help.
+func (h promised) refusal(want, limit int64) error {
+	own, user := h.own(limit)
+	bound, of, has := "this application", own, h.session
+	switch {
+	case h.all+want > limit:
+		bound, of, has = "this node", limit, h.all
+	case h.user+want > user:
+		bound, of, has = "this user", user, h.user
+	}
+	return fmt.Errorf("a connection takes %d bytes of memory at least, and %s has %d of the %d that it may take (conn-memory, of which all connections may take %d bytes): %w",
+		want, bound, has, of, limit, status.NoMemory)
+}
+
 // windowFor returns the window of a new connection, in bytes, where h of limit are
 // promised. While half is free, of all, of the user's and of the session's own, it gets
 // most, an eighth of that while a quarter is, and then the least, so that many small
@@ -106,8 +121,7 @@ func (b *budget) take(s *session, most int, now time.Duration) (window int, repo
 	h := promised{s.held, b.users[s.cred.UID], b.used}
 	window, ok := windowFor(most, h, limit)
 	if !ok {
-		return 0, b.logged.shown(now, 1), fmt.Errorf("connections of this node may take %d bytes of memory (conn-memory), and have %d, this user %d, this application %d: %w",
-			limit, h.all, h.user, h.session, status.NoMemory)
+		return 0, b.logged.shown(now, 1), h.refusal(costOf(min(most, leastWindow)), limit)
 	}
 	b.add(s, costOf(window))
 	return window, false, nil

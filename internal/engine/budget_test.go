@@ -173,6 +173,27 @@ func TestAWindowFitsWhatIsFree(t *testing.T) {
 	})
 }
 
+// TestARefusalNamesItsBound: the widest that has no room, its size, and what of it is taken.
+func TestARefusalNamesItsBound(t *testing.T) {
+	const limit, want = 786432, 131072 // of conn-memory 1MiB, the least
+	for _, c := range []struct {
+		session, user, all int64
+		text               string
+	}{
+		{425984, 425984, 425984, "this application has 425984 of the 442368 that it may take"},
+		{0, 524288, 524288, "this user has 524288 of the 589824 that it may take"},
+		{0, 0, 720896, "this node has 720896 of the 786432 that it may take"},
+	} {
+		err := engine.RefusalFor(c.session, c.user, c.all, want, limit)
+		if text := err.Error(); !errors.Is(err, syscall.ENOMEM) || !strings.Contains(text, c.text) || !strings.Contains(text, "a connection takes 131072 bytes") {
+			t.Errorf("%v; want %q", err, c.text)
+		}
+		if _, ok := engine.WindowFor(engine.MessageWindow, c.session, c.user, c.all, limit); ok {
+			t.Errorf("%q, and there is room", c.text)
+		}
+	}
+}
+
 // TestGreedyUsersLeaveRoom: a user that attaches as often as it may and takes all it can
 // each time leaves the next user connections, and the one behind that too.
 func TestGreedyUsersLeaveRoom(t *testing.T) {

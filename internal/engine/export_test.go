@@ -21,6 +21,11 @@ func WindowFor(most int, session, user, all, limit int64) (int, bool) {
 	return windowFor(most, promised{session, user, all}, limit)
 }
 
+// RefusalFor is promised.refusal.
+func RefusalFor(session, user, all, want, limit int64) error {
+	return promised{session, user, all}.refusal(want, limit)
+}
+
 // SetPassTime sets passTime and returns a function that sets it back.
 func SetPassTime(d time.Duration) (undo func()) {
 	old := passTime
