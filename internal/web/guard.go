@@ -132,7 +132,8 @@ func cookieFor(r *http.Request) string {
 // login gives a browser the cookie for ?token=, and sends it on to the same page without
 // the token in its address.
 func (g *guard) login(w http.ResponseWriter, r *http.Request) bool {
-	if !g.same(r.URL.Query().Get("token")) {
+	// A plus sign, as base64 has it, is read as a space, which no token has.
+	if !g.same(strings.ReplaceAll(r.URL.Query().Get("token"), " ", "+")) {
 		return false
 	}
 	http.SetCookie(w, &http.Cookie{Name: cookieFor(r), Value: g.pass(), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})

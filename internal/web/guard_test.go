@@ -107,6 +107,9 @@ func TestABrowserGetsACookieOnce(t *testing.T) {
 	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || strings.Contains(c.Value, testToken) {
 		t.Errorf("cookie %+v: want one for this site only, without the token", c)
 	}
+	if plus := ask(t, serve(t, "a/token+of/base64=="), "/?token=a/token+of/base64==", nil); plus.StatusCode != 303 {
+		t.Errorf("a token with a plus sign got %d, want 303", plus.StatusCode)
+	}
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
