@@ -82,8 +82,11 @@ func (p part) String() string {
 
 // pathName returns the name that people read for a connection's path in JSON.
 func pathName(path string) string {
-	if path == "channel" {
+	switch path {
+	case "channel":
 		return "shared-memory path"
+	case "call":
+		return "in-process"
 	}
 	return path
 }
@@ -96,12 +99,14 @@ func (a *app) whyCommand() *cobra.Command {
 applications of this node through memory that they share (shared-memory path; "channel"
 in JSON) or through the node (socket), RMA between them on the windows themselves
 (direct) or through the node; messages to another node through a socket between the two
-applications (path) or through a provider's link, RMA through the link. CONN is an
-address of the connection in 'fabricd conns', NODE:PORT, local or remote; without
-it all are reported. Of a link each provider of this node is reported: whether the link has
-it, why, its place among them, and what it is estimated to cost for short messages,
-operations on a page and transfers of 1 MiB. Last come the problems that this node
-sees with the peer's node, if there are any.
+applications (path) or through a provider's link, RMA through the link. A gateway is an
+application in fabricd's own process: without a path its end calls the node (in-process;
+"call" in JSON), whose link or memory carries its bytes. CONN is an address of the
+connection in 'fabricd conns', NODE:PORT, local or remote; without it all are reported.
+Of a link each provider of this node is reported: whether the link has it, why, its place
+among them, and what it is estimated to cost for short messages, operations on a page and
+transfers of 1 MiB. Last come the problems that this node sees with the peer's node, if
+there are any.
 
 With NODE, a name or an ID, and PORT it says what a connect to that port by an
 application of this node would meet, and does not connect: whether the access rules

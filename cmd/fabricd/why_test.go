@@ -20,6 +20,7 @@ func TestPathsAreReported(t *testing.T) {
 		{Local: "0:5", Remote: "0:6", Messages: part{Path: "socket", Why: "the other application does not join"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},
 		{Local: "0:7", Remote: "0:8", Messages: part{Path: "channel", Why: "small pages"}, RMA: part{Path: "direct"}, Link: linkOf(links, "0.1")},
 		{Provider: "tcp", Local: "0:5", Remote: "1:6", Messages: part{Path: "socket", Why: "the peer is on another node"}, RMA: part{Path: "node", Why: "no window has been asked for"}, Link: linkOf(links, "1.2")},
+		{Local: "0:9", Remote: "0:10", Messages: part{Path: "call", Why: "a gateway"}, RMA: part{Path: "node"}, Link: linkOf(links, "0.1")},
 	}
 	var out bytes.Buffer
 	if err := printPaths(&out, paths, false); err != nil {
@@ -39,6 +40,10 @@ func TestPathsAreReported(t *testing.T) {
   link      tcp to 10.0.0.1:7700
             quic not used: UDP is blocked
             tcp used: the ones before did not work
+0:9 to 0:10
+  messages  in-process: a gateway
+  rma       node
+  link      none: the peer is on this node
 `
 	if out.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)

@@ -262,7 +262,7 @@ function drawConns(s) {
     const waits = c.waiting_ms >= 1000
       ? badge(c.remote + nameOf(s, c.remote) + " to read, for " + span(c.waiting_ms), "warn") : "nothing";
     const direct = c.socket ? c.socket : { sent_bytes: 0, received_bytes: 0, unread_bytes: 0 };
-    const path = c.path === "channel" ? "shared-memory path" : c.path + (c.provider ? ", " + c.provider : "");
+    const path = c.path === "channel" ? "shared-memory path" : (c.path === "call" ? "in-process" : c.path) + (c.provider ? ", " + c.provider : "");
     return el("tr", {}, td(c.local), td(c.remote + nameOf(s, c.remote)), el("td", {}, waits), td(path),
       num(size(c.sent + direct.sent_bytes)), num(size(c.received + direct.received_bytes)), num(size(c.unread + direct.unread_bytes)), wide(c.why || "the shortest there is"));
   }));
