@@ -183,8 +183,8 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 		return known, control.Refusef(control.CodeBusy, "node %q has just got a certificate", known.Name)
 	case known != nil: // the same node once more
 		return known, nil
-	case !addr.ValidName(name):
-		return nil, control.Refusef(control.CodeName, "the name %q: want 1 to %d letters, digits, '.', '-' or '_'", name[:min(len(name), addr.MaxName)], addr.MaxName)
+	case !addr.ValidNodeName(name):
+		return nil, refuseName(name)
 	case !d.joins.take(now, token.ID):
 		return nil, control.Refusef(control.CodeBusy, "too many nodes have joined in this minute")
 	}
@@ -201,6 +201,11 @@ func (d *enroller) admit(all enrolments, key trust.Pin, name string, token trust
 	e := &Enrolment{UUID: u, Key: key, Name: name, Labels: token.Labels, Token: token.ID, Since: now}
 	all[u] = e
 	return e, nil
+}
+
+func refuseName(name string) error {
+	return control.Refusef(control.CodeName, "the name %q: want 1 to %d letters, digits, '.', '-' or '_', not digits alone, which are an ID",
+		name[:min(len(name), addr.MaxName)], addr.MaxNodeName)
 }
 
 // takeOver gives an identity to another key, if an operator has allowed that.
@@ -309,7 +314,7 @@ func (d *enroller) meet(id trust.Identity, name string) error {
 			if err := d.room(all, now); err != nil {
 				return err
 			}
-			if !addr.ValidName(name) || all.byName(name) != nil {
+			if !addr.ValidNodeName(name) || all.byName(name) != nil {
 				name = "node-" + id.Node.String()
 			}
 			e = &Enrolment{UUID: id.Node, Name: name, Since: now}
@@ -325,7 +330,8 @@ func (d *enroller) meet(id trust.Identity, name string) error {
 }
 
 // vouch returns the host's own knowledge of a node that joins or resumes under a
-// name. The name is the node's from then on unless another node has it.
+// name. The name is the node's from then on unless another node has it. A node keeps the name
+// that it was enrolled with, also one that no node may take any more.
 func (d *enroller) vouch(id trust.Identity, name string) (v verdict.Vouched, err error) {
 	if err := d.check(id, name); err != nil {
 		return v, err
@@ -335,6 +341,9 @@ func (d *enroller) vouch(id trust.Identity, name string) (v verdict.Vouched, err
 		return verdict.Vouched{Until: id.NotAfter}, nil
 	}
 	if e.Name != name && addr.ValidName(name) {
+		if !addr.ValidNodeName(name) {
+			return v, refuseName(name)
+		}
 		if err := d.rename(id.Node, name); err != nil {
 			return v, err
 		}

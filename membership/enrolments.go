@@ -84,6 +84,19 @@ func (all enrolments) byName(name string) *Enrolment {
 	return nil
 }
 
+// named returns the identity that an operator means by text: a UUID, an ID or a name.
+// Digits alone are an ID, which is that of the node living. A name is chosen by its node,
+// so no name may stand for another node's ID or UUID.
+func (all enrolments) named(text string, living addr.UUID) *Enrolment {
+	if u, err := addr.ParseUUID(text); err == nil {
+		return all[u]
+	}
+	if _, byID := addr.ParseNode(text); byID {
+		return all[living]
+	}
+	return all.byName(text)
+}
+
 // forget drops the identities that can be forgotten at now, but those that live.
 func (all enrolments) forget(now time.Time, living func(addr.UUID) bool) {
 	for u, e := range all {

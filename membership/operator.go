@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -134,20 +133,19 @@ func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (cha
 	if d == nil {
 		return changed, a.errNotHost(what)
 	}
-	incarnation := a.incarnationNamed(node)
-	if self := a.cfg.State.Identity(); node == "0" || node == self.Name || node == self.Node.String() {
+	living := a.livingWith(node)
+	id, byID := addr.ParseNode(node)
+	if self := a.cfg.State.Identity(); byID && id == 0 || !byID && node == self.Name || node == self.Node.String() {
 		return changed, fmt.Errorf("%s: %q is the host, which can be neither removed nor banned", what, node)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err = d.change(func(all enrolments) error {
-		e := all.byName(node)
-		for _, o := range all {
-			if o.UUID.String() == node || e == nil && o.UUID == incarnation {
-				e = o
-			}
-		}
-		if e == nil {
+		e := all.named(node, living)
+		switch {
+		case e == nil && byID:
+			return fmt.Errorf("no node lives with the ID %s: name it by its name or its UUID, which `fabricd nodes enrolled` shows", node)
+		case e == nil:
 			return fmt.Errorf("%w: %q", errNoNode, node)
 		}
 		how(all, e)
@@ -160,15 +158,28 @@ func (a *Agent) change(what, node string, how func(enrolments, *Enrolment)) (cha
 	return changed, nil
 }
 
-// incarnationNamed returns the UUID of the node that lives with the ID written in text, the
+// Enrolled returns the identity that an operator means by text, as [Agent.BanNode] takes it.
+// Only the host knows any.
+func (a *Agent) Enrolled(text string) (Enrolment, bool) {
+	if a.enroller == nil {
+		return Enrolment{}, false
+	}
+	e := a.enroller.known.Load().named(text, a.livingWith(text))
+	if e == nil {
+		return Enrolment{}, false
+	}
+	return *e, true
+}
+
+// livingWith returns the UUID of the node that lives with the ID written in text, the
 // zero UUID if there is none.
-func (a *Agent) incarnationNamed(text string) addr.UUID {
-	id, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
+func (a *Agent) livingWith(text string) addr.UUID {
+	id, byID := addr.ParseNode(text)
+	if !byID {
 		return addr.UUID{}
 	}
 	for _, n := range a.Nodes() {
-		if n.Incarnation.Node == addr.NodeID(id) {
+		if n.Incarnation.Node == id {
 			return n.UUID
 		}
 	}

@@ -2,10 +2,17 @@ package addr
 
 import "strings"
 
-// MaxName bounds a name of a node and a label, in bytes.
+// MaxName bounds a label, and a name of a node in a message, in bytes.
 const MaxName = 64
 
-// ValidName reports whether s can be a node's name or a label: 1 to [MaxName]
+// MaxNodeName bounds the name that a node may take, in bytes: that of a label of DNS.
+const MaxNodeName = 63
+
+// ValidNodeName reports whether a node may take the name s: as [ValidName], up to
+// [MaxNodeName] bytes, and not digits alone: those are always an ID.
+func ValidNodeName(s string) bool { return len(s) <= MaxNodeName && word(s) && !digits(s) }
+
+// ValidName reports whether s can be a label, or in a message a node's name: 1 to [MaxName]
 // letters and digits of ASCII, '.', '-' and '_'. It prints everywhere as it is, and
 // is no more than one word.
 func ValidName(s string) bool { return len(s) <= MaxName && word(s) }

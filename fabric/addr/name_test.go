@@ -15,3 +15,14 @@ func TestValidName(t *testing.T) {
 		}
 	}
 }
+
+func TestValidNodeName(t *testing.T) {
+	for s, want := range map[string]bool{
+		"a": true, "6a": true, "6.1": true, "-6": true, strings.Repeat("x", MaxNodeName): true,
+		"": false, "6": false, "006": false, "70000": false, strings.Repeat("x", MaxNodeName+1): false, "a b": false,
+	} {
+		if ValidNodeName(s) != want {
+			t.Errorf("%q: %v, want %v", s, !want, want)
+		}
+	}
+}

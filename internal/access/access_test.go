@@ -144,6 +144,8 @@ func TestWhatIsWrongWithARuleIsSaid(t *testing.T) {
 		"2050 bind none 7":               "stands alone",
 		"2050 from" + many:               "65 callers, want 1 to 64",
 		"2050 from node:":                "a node's name",
+		"2050 from 6":                    "not digits alone",
+		"2050 from node:6":               "not digits alone",
 		"2050 from " + string(rune(233)): "a node's name",
 	} {
 		_, err := ParseRule(text)
@@ -194,7 +196,7 @@ func TestPoliciesAreEqualIfTheyDecideAlike(t *testing.T) {
 }
 
 func anySubject(t *rapid.T) string {
-	name := rapid.StringMatching(`[A-Za-z0-9._-]{1,8}`).Draw(t, "name")
+	name := rapid.StringMatching(`[A-Za-z0-9._-]{0,7}[A-Za-z._-]`).Draw(t, "name")
 	return rapid.SampledFrom([]string{"all", "host", "local", "label:" + name, "node:" + name, "node:none"}).Draw(t, "subject")
 }
 

@@ -195,8 +195,8 @@ func ParseSubject(text string) (Subject, error) {
 		return Subject{kindLabel, label}, nil
 	}
 	name, explicit := strings.CutPrefix(text, nodePrefix)
-	if !addr.ValidName(name) || !explicit && reserved(name) {
-		return Subject{}, fmt.Errorf("%.80q: want all, none, host, local, a node's name, node:NAME or label:WORD, a name being %s", text, wordAllowed)
+	if !addr.ValidNodeName(name) || !explicit && reserved(name) {
+		return Subject{}, fmt.Errorf("%.80q: want all, none, host, local, a node's name, node:NAME or label:WORD, a name being %s", text, nameAllowed)
 	}
 	return Subject{kindNode, name}, nil
 }
@@ -219,4 +219,7 @@ func parseUser(text string) (user, error) {
 	return user{userUID, uint32(n)}, nil
 }
 
-const wordAllowed = "1 to 64 letters, digits, '.', '-' or '_'"
+const (
+	wordAllowed = "1 to 64 letters, digits, '.', '-' or '_'"
+	nameAllowed = "1 to 63 letters, digits, '.', '-' or '_', not digits alone, which are an ID"
+)

@@ -135,7 +135,7 @@ type LogConfig struct {
 // machineName returns the name of a node that was given none.
 func machineName() string {
 	name, err := os.Hostname()
-	if err != nil || !validName(name) {
+	if err != nil || !addr.ValidNodeName(name) {
 		return "node"
 	}
 	return name

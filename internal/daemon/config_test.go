@@ -150,6 +150,7 @@ func TestEveryMistakeGetsOneLine(t *testing.T) {
 		{"role", "", "host or node"},
 		{"name", "", "1 to 63"},
 		{"name", "two words", "1 to 63"},
+		{"name", "6", "not digits alone"},
 		{"name", long, "1 to 63"},
 		{"join", "10.0.0.1", "host:port"},
 		{"join", "10.0.0.1:0", "host:port"},

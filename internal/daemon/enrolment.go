@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/fabricd/fabricd/fabric/addr"
@@ -107,19 +106,6 @@ func (d *Daemon) enrolled(e membership.Enrolment) Enrolled {
 	return x
 }
 
-// find returns the identity that an administrator means by a name, an ID or a UUID, if there is
-// one. It is for messages only: membership decides.
-func (d *Daemon) find(agent *membership.Agent, node string) (membership.Enrolment, bool) {
-	id, err := strconv.ParseUint(node, 10, 16)
-	for _, e := range agent.Enrolments() {
-		n, there := d.nodeList.incarnation(e.UUID)
-		if e.Name == node || e.UUID.String() == node || err == nil && there && n.Incarnation.Node == addr.NodeID(id) {
-			return e, true
-		}
-	}
-	return membership.Enrolment{}, false
-}
-
 // Act removes a node (ends its incarnation and forgets its identity), bans it (ends it and keeps its
 // identity out; again: changes the reason, if there is one) or allows it (lifts a ban; with NewKey
 // the identity may also come with another key), and measures that.
@@ -128,7 +114,7 @@ func (d *Daemon) Act(ctx context.Context, action string, r NodeRequest) (NodeAct
 	if err != nil {
 		return NodeAction{}, err
 	}
-	before, known := d.find(agent, r.Node)
+	before, known := agent.Enrolled(r.Node)
 	began, changed := time.Now(), true
 	var after membership.Enrolment
 	switch action {

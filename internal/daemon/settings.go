@@ -56,8 +56,8 @@ var settings = slices.Concat(nodeSettings, pageSettings(), accessSettings(), gat
 var nodeSettings = []Setting{
 	text("role", "what this node is: the cluster's host, or a node", "host or node",
 		func(c *Config) *string { return (*string)(&c.Role) }, oneOf("host", "node")),
-	text("name", "name of this node in tables and logs", "1 to 63 letters, digits, '.', '-' or '_'",
-		func(c *Config) *string { return &c.Name }, validName),
+	text("name", "name of this node in tables and logs", "1 to 63 letters, digits, '.', '-' or '_', not digits alone, which are an ID",
+		func(c *Config) *string { return &c.Name }, addr.ValidNodeName),
 	number("node-id", "the only node ID that this node takes; the host refuses it, with the reason, if another node has or had it",
 		"one that is free", 1, int(addr.FirstReserved)-1, func(c *Config) *addr.NodeID { return &c.NodeID }),
 	list("join", "data addresses of members; the host's to join first", "host:port, separated by commas",
@@ -311,9 +311,6 @@ func oneOf(words ...string) func(string) bool {
 }
 
 func notEmpty(s string) bool { return s != "" }
-
-// validName is addr.ValidName for a name that is a label of DNS too.
-func validName(s string) bool { return len(s) <= 63 && addr.ValidName(s) }
 
 func validHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
