@@ -183,6 +183,7 @@ func post[T any](ctx context.Context, c *Client, path string, body any) (T, erro
 
 // do asks one thing and returns the body of a success.
 func (c *Client) do(ctx context.Context, method, path string, body any) (json.RawMessage, error) {
+	began := time.Now()
 	resp, err := c.open(ctx, method, path, body)
 	if err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (json.Ra
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(err, began)
 	}
 	return bytes.TrimSpace(text), nil
 }
@@ -198,6 +199,7 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (json.Ra
 // open sends a request and returns the beginning of a success, whose body the caller closes. The
 // health of an unhealthy node is a success here.
 func (c *Client) open(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	began := time.Now()
 	var text []byte
 	if body != nil {
 		var err error
@@ -211,7 +213,7 @@ func (c *Client) open(ctx context.Context, method, path string, body any) (*http
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(err, began)
 	}
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusServiceUnavailable && path == "health" {
 		return resp, nil
@@ -219,7 +221,7 @@ func (c *Client) open(ctx context.Context, method, path string, body any) (*http
 	defer resp.Body.Close()
 	why, err := io.ReadAll(io.LimitReader(resp.Body, adminBody))
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(err, began)
 	}
 	return nil, refusal(resp.Status, why)
 }
@@ -233,16 +235,34 @@ func refusal(status string, text []byte) error {
 	return errors.New(e.Error)
 }
 
-// explain turns a failure to reach the socket into an error for an operator.
-func (c *Client) explain(err error) error {
+// IsAbsent reports whether err is that of a socket at which no fabricd listens.
+func IsAbsent(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// explain turns a failure of a request that began at began into an error for an operator.
+func (c *Client) explain(err error, began time.Time) error {
 	switch {
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+	case IsAbsent(err):
 		return fmt.Errorf("no fabricd answers at %s; is it running? (--admin or FABRIC_ADMIN names another socket): %w", c.socket, syscallCause(err))
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%s: only the user that runs fabricd may use it: %w", c.socket, syscallCause(err))
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		waited := time.Since(began).Round(100 * time.Millisecond).Seconds()
+		return &silentError{fmt.Sprintf("fabricd at %s did not answer within %v s", c.socket, waited), err}
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // without the made-up URL
 	}
 	return fmt.Errorf("fabricd at %s: %w", c.socket, err)
 }
+
+// A silentError is the end of the wait for an answer; its text leaves out the cause.
+type silentError struct {
+	text  string
+	cause error
+}
+
+func (e *silentError) Error() string { return e.text }
+func (e *silentError) Unwrap() error { return e.cause }
