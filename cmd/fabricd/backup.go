@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"time"
 
@@ -53,24 +55,37 @@ and generation is granted twice. The audit log is not in it.`,
 	return cmd
 }
 
-// takeBackup reads the directory, or asks the fabricd that has it open. With --admin
-// and no directory it asks at once.
+// takeBackup asks the fabricd that runs, and reads the directory if none does. A
+// directory that is named is read first: another host may run on the machine.
 func (a *app) takeBackup(cmd *cobra.Command, f *askFlags, dir string) (b daemon.Backup, err error) {
-	named := dir != ""
-	if named || f.admin == "" {
-		dir = a.stateDir(dir)
-		b, err = daemon.BackupStopped(dir)
-		if err == nil || !daemon.IsRunning(err) {
+	if dir == "" {
+		b, err = a.askBackup(cmd, f)
+		if f.admin != "" || !daemon.IsAbsent(err) {
 			return b, err
 		}
+		b, read := daemon.BackupStopped(a.stateDir(""))
+		if read != nil {
+			read = errors.Join(err, read)
+		}
+		return b, read
 	}
+	b, err = daemon.BackupStopped(dir)
+	if err == nil || !daemon.IsRunning(err) && !errors.Is(err, fs.ErrPermission) {
+		return b, err
+	}
+	b, err = a.askBackup(cmd, f)
+	if own, _ := filepath.Abs(dir); err == nil && own != b.StateDir {
+		return b, fmt.Errorf("the fabricd that answers has the state directory %s, want %s: --admin names the socket of another one", b.StateDir, own)
+	}
+	return b, err
+}
+
+// askBackup asks a fabricd that runs.
+func (a *app) askBackup(cmd *cobra.Command, f *askFlags) (b daemon.Backup, err error) {
 	err = a.ask(cmd, f, func(ctx context.Context, c *daemon.Client) error {
 		b, err = c.Backup(ctx)
 		return err
 	})
-	if own, _ := filepath.Abs(dir); err == nil && named && own != b.StateDir {
-		return b, fmt.Errorf("the fabricd that answers has the state directory %s, want %s: --admin names the socket of another one", b.StateDir, own)
-	}
 	return b, err
 }
 

@@ -60,6 +60,15 @@ func TestBackupOfARunningHost(t *testing.T) {
 	if out, stderr, code := run(t, nil, "backup", "--admin", admin, "--out", file); code != exitOK || asked() != "POST /v1/backup {}" {
 		t.Errorf("exit code %d, asked %q: %s%s", code, asked(), out, stderr)
 	}
+	missing := filepath.Join(tmp, "missing")
+	environ = append(environ, "FABRIC_STATE_DIR="+missing)
+	if out, stderr, code := run(t, environ, "backup", "--out", file+"-2"); code != exitOK {
+		t.Errorf("without --state-dir: exit code %d: %s%s", code, out, stderr)
+	}
+	environ[0] = "FABRIC_ADMIN=" + missing
+	if _, stderr, code := run(t, environ, "backup", "--out", file+"-3"); code != exitUsage || !strings.Contains(stderr, "no fabricd answers") || !strings.Contains(stderr, "holds no cluster") {
+		t.Errorf("with neither: exit code %d: %s", code, stderr)
+	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "x" {
 		t.Errorf("the file has %q, %v", text, err)
 	}
