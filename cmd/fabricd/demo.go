@@ -35,6 +35,7 @@ itself, needs no privilege and leaves no process and no file behind.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per step")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		defer surviveBrokenPipe()()
 		t := newTimeline(cmd.Context(), a.stdout, asJSON)
 		err := runDemo(cmd.Context(), t, a)
 		t.close()
@@ -65,7 +66,7 @@ func runDemo(ctx context.Context, t *timeline, a *app) (err error) {
 	err = p.play(ctx)
 	if err != nil && t.interrupted() {
 		err = errors.New("interrupted")
-	} else if err != nil {
+	} else if err != nil && t.broken == nil {
 		fmt.Fprint(a.stderr, p.crew.tails(15))
 	}
 	if cleanErr := p.clean(err == nil); err == nil {

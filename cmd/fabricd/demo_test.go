@@ -179,6 +179,26 @@ func TestDemoInterrupted(t *testing.T) {
 	}
 }
 
+// TestDemoWhoseReaderGoesAway: it ends early, and cleans up.
+func TestDemoWhoseReaderGoesAway(t *testing.T) {
+	cmd, tmp := self(t, "demo")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Error(err)
+	}
+	out.Close()
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != exitFail {
+		t.Errorf("it ended with %v, want exit code %d", err, exitFail)
+	}
+	nothingLeft(t, tmp)
+}
+
 // TestDemoKilled: its processes do not survive a demo that cannot clean up.
 func TestDemoKilled(t *testing.T) {
 	cmd, tmp := startDemo(t, "bob attaches")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,7 @@ type timeline struct {
 	last   time.Time
 	steps  int
 	failed int
+	broken error           // why a step could not be printed
 	ctx    context.Context // of the command; its end is an interrupt, and no wrong step
 }
 
@@ -49,7 +51,8 @@ func (t *timeline) scene(title string) {
 	fmt.Fprintln(t.out, title)
 }
 
-// step records a step that was done and checked, or its error. It returns err.
+// step records a step that was done and checked, or its error. It returns err, or why
+// a step could not be printed: nobody reads the rest.
 func (t *timeline) step(name, detail string, err error) error {
 	now := time.Now()
 	t.steps++
@@ -65,13 +68,13 @@ func (t *timeline) step(name, detail string, err error) error {
 		detail = err.Error()
 	}
 	if t.json {
-		// A reader that went away shows in the exit code.
-		_ = json.NewEncoder(t.out).Encode(s)
+		t.broken = cmp.Or(t.broken, json.NewEncoder(t.out).Encode(s))
 	} else {
 		text := fmt.Sprintf("  %7.3f s  %s  %-34s %s", s.AtMS/1000, mark, name, detail)
-		fmt.Fprintln(t.out, strings.TrimRight(text, " "))
+		_, werr := fmt.Fprintln(t.out, strings.TrimRight(text, " "))
+		t.broken = cmp.Or(t.broken, werr)
 	}
-	return err
+	return cmp.Or(err, t.broken)
 }
 
 // close prints the outcome.

@@ -129,8 +129,7 @@ func upSignals(ctx context.Context) (until, hurry context.Context, release func(
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
 		signal.Notify(asked, syscall.SIGHUP)
 	}
-	broken := make(chan os.Signal, 1)
-	signal.Notify(broken, syscall.SIGPIPE)
+	stopPipe := surviveBrokenPipe()
 	done := make(chan struct{})
 	over := make(chan struct{})
 	go func() { // ends with release
@@ -153,10 +152,18 @@ func upSignals(ctx context.Context) (until, hurry context.Context, release func(
 	}()
 	return until, hurry, func() {
 		signal.Stop(asked)
-		signal.Stop(broken)
+		stopPipe()
 		close(done)
 		<-over
 		stopUntil()
 		stopHurry()
 	}
+}
+
+// surviveBrokenPipe makes a reader of standard output that went away an error of the
+// write, for a command that has to clean up, until release is called.
+func surviveBrokenPipe() (release func()) {
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	return func() { signal.Stop(broken) }
 }
