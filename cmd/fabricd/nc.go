@@ -149,9 +149,9 @@ func lostBy(c *fabric.Conn, err error) error {
 	return fmt.Errorf("%s: %w", peer.Name, err)
 }
 
-// isTerminal reports whether in is a terminal, or another device that never ends.
-func isTerminal(in io.Reader) bool {
-	f, ok := in.(*os.File)
+// isTerminal reports whether file is a terminal, or another device that never ends.
+func isTerminal(file any) bool {
+	f, ok := file.(*os.File)
 	if !ok {
 		return false
 	}

@@ -98,6 +98,7 @@ func (a *app) top(ctx context.Context, c *daemon.Client, every time.Duration, on
 	if !wait.For(ctx.Done(), every) {
 		return nil
 	}
+	s := screen{out: a.stdout}
 	show := func() error {
 		view, err := lookTop(ctx, c)
 		if err != nil {
@@ -111,7 +112,7 @@ func (a *app) top(ctx context.Context, c *daemon.Client, every time.Duration, on
 		case once:
 			return view.draw(a.stdout)
 		}
-		return redraw(a.stdout, view.draw)
+		return s.redraw(view.draw)
 	}
 	if once {
 		return show()

@@ -66,13 +66,14 @@ var restless = []string{"sent", "received", "unread", "silent_ms", "sent_bytes",
 // watch shows a table again and again, until it is interrupted.
 func (a *app) watch(ctx context.Context, c *daemon.Client, path string, f watchFlags, asJSON bool, show func(io.Writer, json.RawMessage) error) error {
 	var last map[string]json.RawMessage
+	s := screen{out: a.stdout}
 	return repeat(ctx, f.every, func() error {
 		text, err := c.Get(ctx, path)
 		if err != nil {
 			return err
 		}
 		if !asJSON {
-			return redraw(a.stdout, func(w io.Writer) error { return show(w, text) })
+			return s.redraw(func(w io.Writer) error { return show(w, text) })
 		}
 		rows, err := rowsByKey(path, text)
 		if err != nil {
@@ -103,14 +104,27 @@ func repeat(ctx context.Context, every time.Duration, fn func() error) error {
 	}
 }
 
+// A screen shows one picture after the other: on a terminal each in the place of the one
+// before it, elsewhere with an empty line between them.
+type screen struct {
+	out   io.Writer
+	drawn bool
+}
+
 // redraw writes a whole picture at once, so that it does not flicker.
-func redraw(w io.Writer, draw func(io.Writer) error) error {
+func (s *screen) redraw(draw func(io.Writer) error) error {
 	var picture bytes.Buffer
-	picture.WriteString(clearScreen)
+	switch {
+	case isTerminal(s.out):
+		picture.WriteString(clearScreen)
+	case s.drawn:
+		picture.WriteByte('\n')
+	}
+	s.drawn = true
 	if err := draw(&picture); err != nil {
 		return err
 	}
-	_, err := w.Write(picture.Bytes())
+	_, err := s.out.Write(picture.Bytes())
 	return err
 }
 
