@@ -135,10 +135,13 @@ type LogConfig struct {
 // machineName returns the name of a node that was given none.
 func machineName() string {
 	name, err := os.Hostname()
-	if err != nil || !addr.ValidNodeName(name) {
-		return "node"
+	switch {
+	case err == nil && addr.ValidNodeName(name):
+		return name
+	case err == nil && addr.ValidNodeName("node-"+name): // digits alone, as the ID of a container may be
+		return "node-" + name
 	}
-	return name
+	return "node"
 }
 
 // Default returns the configuration of a node that nothing was said about.
