@@ -69,9 +69,9 @@ func gatewaySettings() []Setting {
 		of(spec.Forward, "TCP and Unix addresses of this machine that lead to services of the fabric",
 			"LISTEN=NAME, like '127.0.0.1:15432=db wait 30s', separated by commas, or nothing"),
 		of(spec.SOCKS, "addresses of this machine where a SOCKS5 proxy leads to names below .fabric",
-			"a port of loopback or host:port, separated by commas, or nothing"),
+			"a port of loopback, host:port or the path of a Unix socket, separated by commas, or nothing"),
 		of(spec.HTTPProxy, "addresses of this machine where an HTTP proxy leads to names below .fabric, by CONNECT",
-			"a port of loopback or host:port, separated by commas, or nothing"),
+			"a port of loopback, host:port or the path of a Unix socket, separated by commas, or nothing"),
 	}
 }
 

@@ -94,6 +94,9 @@ func (g *gateway) listen(ctx context.Context) (net.Listener, error) {
 	g.at, g.waits = at, ""
 	g.mu.Unlock()
 	g.log.Info().Str("at", at).Msg("gateway listens")
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && (g.Kind == spec.SOCKS || g.Kind == spec.HTTPProxy) {
+		g.log.Warn().Str("at", at).Msg("every program that reaches this address may connect into the fabric: the proxy asks for no password")
+	}
 	g.report(spec.Event{Time: time.Now(), Event: spec.Started, At: at, Node: name})
 	return l, nil
 }

@@ -9,9 +9,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/fabricd/fabricd/internal/gateway/spec"
 )
@@ -258,5 +261,30 @@ func TestNamesOfProxies(t *testing.T) {
 	}
 	if _, err := fabricNames("example.org:443"); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("another name: %v", err)
+	}
+}
+
+// TestAProxyThatOthersReachIsAWarning: one of loopback is none.
+func TestAProxyThatOthersReachIsAWarning(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		kind spec.Kind
+		line string
+		warn bool
+	}{
+		{spec.SOCKS, "0.0.0.0:0", true},
+		{spec.HTTPProxy, ":0", true},
+		{spec.SOCKS, "0", false},
+		{spec.HTTPProxy, filepath.Join(t.TempDir(), "p"), false},
+		{spec.Forward, "0.0.0.0:0=1:2050", false},
+	} {
+		var log bytes.Buffer
+		w.at[0] = New(w.at[0].attach, zerolog.New(&log))
+		_, _, stop := w.run(0, c.kind, c.line)
+		stop()
+		w.at[0].Close()
+		if warned := strings.Contains(log.String(), "may connect into the fabric"); warned != c.warn {
+			t.Errorf("%s %s: a warning is %v, want %v:\n%s", c.kind, c.line, warned, c.warn, log.String())
+		}
 	}
 }

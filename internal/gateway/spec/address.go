@@ -27,6 +27,8 @@ func address(text, what string, leastPort uint64) (string, error) {
 	n, perr := strconv.ParseUint(port, 10, 16)
 	_, ip := netip.ParseAddr(host)
 	switch {
+	case text != "" && strings.Trim(text, "0123456789") == "": // a port alone, out of its range
+		return "", fmt.Errorf("%s: %.120q: want a port from %d to 65535", what, text, leastPort)
 	case err != nil || path != text || strings.ContainsAny(text, ",="):
 		return "", fmt.Errorf("%s: %.120q: want host:port or the path of a Unix socket, like localhost:5432 or /run/db.sock", what, text)
 	case perr != nil || n < leastPort:

@@ -24,6 +24,7 @@ func TestParse(t *testing.T) {
 		{Forward, ":15432=db@web-1 wait 0s", Gateway{Kind: Forward, Listen: ":15432", To: "db@web-1", Max: DefaultMax}},
 		{Forward, "/run/f.sock=3:2050", Gateway{Kind: Forward, Listen: "/run/f.sock", To: "3:2050", Max: DefaultMax, Wait: DefaultWait}},
 		{SOCKS, "1080", Gateway{Kind: SOCKS, Listen: "127.0.0.1:1080", Max: DefaultMax, Wait: DefaultWait}},
+		{HTTPProxy, "/tmp/x.sock", Gateway{Kind: HTTPProxy, Listen: "/tmp/x.sock", Max: DefaultMax, Wait: DefaultWait}},
 		{HTTPProxy, "[::1]:0 idle 1s", Gateway{Kind: HTTPProxy, Listen: "[::1]:0", Max: DefaultMax, Wait: DefaultWait, Idle: time.Second}},
 	} {
 		got, err := Parse(c.kind, c.line)
@@ -63,6 +64,8 @@ func TestWhatIsWrongWithALineIsSaid(t *testing.T) {
 		{Forward, "localhost:1=", "parse address"},
 		{Forward, "localhost:1=db proxy-protocol", "want idle DURATION"},
 		{SOCKS, "x", "listen: "},
+		{HTTPProxy, "99999", "listen: \"99999\": want a port from 0 to 65535"},
+		{Expose, "db=0", "target: \"0\": want a port from 1 to 65535"},
 		{SOCKS, strings.Repeat("x", maxTextSize+1), "want at most 4096"},
 	} {
 		_, err := Parse(c.kind, c.line)
