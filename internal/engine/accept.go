@@ -52,9 +52,8 @@ func (r *request) refuse(code status.Code) {
 	})
 }
 
-// incoming handles a connect request, and then the connection's operations
-// stream if it is accepted. It runs on the stream's reader. An error is a violation of
-// the protocol by the peer.
+// incoming handles a connect request, and then the connection's operations stream if it is
+// accepted. It runs on the stream's reader. An error is a violation of the protocol by the peer.
 func (n *Node) incoming(req *request, r *wire.Reader) error {
 	e := n.ask(req)
 	if e == nil {
@@ -132,8 +131,7 @@ func (e *endpoint) RefuseWaiting() {
 	}
 }
 
-// claim returns the connection that a request has become, or takes the request
-// out of the queue.
+// claim returns the connection that a request has become, or takes the request out of the queue.
 func (e *endpoint) claim(r *request) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,9 +141,8 @@ func (e *endpoint) claim(r *request) *conn {
 	return r.conn
 }
 
-// Accept waits for a request, grants it and waits for the confirmation. Once a
-// grant is under way ctx does not end it: the requester may have been notified
-// already, and would lose its connection.
+// Accept waits for a request, grants it and waits for the confirmation. Once a grant is under way
+// ctx does not end it: the requester may have been notified already, and would lose its connection.
 func (e *endpoint) Accept(ctx context.Context) (attach.NodeEndpoint, addr.Addr, error) {
 	return e.accept(ctx, true)
 }

@@ -34,8 +34,7 @@ type refusals struct {
 	lines             perMinute
 }
 
-// add counts one at now. If it is to be logged, it returns how many before it
-// were not.
+// add counts one at now. If it is to be logged, it returns how many before it were not.
 func (r *refusals) add(now time.Duration) (suppressed uint64, log bool) {
 	r.total++
 	if !r.lines.shown(now, reportsPerMinute) {
@@ -105,8 +104,7 @@ func (n *Node) AccessRules() []RuleCount {
 	return out
 }
 
-// callerLocked returns the caller of a connect over l, as in the node table now.
-// Requires mu.
+// callerLocked returns the caller of a connect over l, as in the node table now. Requires mu.
 func (n *Node) callerLocked(l *link, uid uint32) access.Caller {
 	if l.otherEnd != nil {
 		return access.Caller{Incarnation: l.peer.Incarnation, Name: n.self.Name, Labels: n.self.Labels, UID: uid, Local: true}
@@ -202,8 +200,7 @@ func (e *endpoint) mayBind(port addr.Port) error {
 	return fmt.Errorf("%w: port %d, by the access rule %q", status.Access, port, d.By)
 }
 
-// choosable returns which ports the node may choose for the session's user; nil
-// is all.
+// choosable returns which ports the node may choose for the session's user; nil is all.
 func (e *endpoint) choosable() func(addr.Port) bool {
 	p := e.n.access.get()
 	if !p.RestrictsBind() {

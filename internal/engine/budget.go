@@ -9,12 +9,11 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// A budget bounds the memory of a node's connections: above all received bytes that
-// the application has not read. Each connection has promised its peer to keep as many as
-// its window, and may hold as many outgoing ones.
-// A promise cannot be taken back, so the budget counts the promises, from the
-// making of a connection until its endpoint is closed: received bytes can be read
-// until then. Beside them it bounds the bytes of writes whose caller does not wait.
+// A budget bounds the memory of a node's connections: above all received bytes that the application
+// has not read. Each connection has promised its peer to keep as many as its window, and may hold
+// as many outgoing ones. A promise cannot be taken back, so the budget counts the promises, from
+// the making of a connection until its endpoint is closed: received bytes can be read until then.
+// Beside them it bounds the bytes of writes whose caller does not wait.
 type budget struct {
 	limit func() int64 // bytes; may change, and be less than the sum promised; nil: no bound
 
@@ -57,10 +56,9 @@ func costOf(window int) int64 {
 // including that one, and to all users.
 type promised struct{ session, user, all int64 }
 
-// own returns the session's limit and its user's. A user may have three quarters of the
-// bytes that the other users leave, and a session three quarters of those that the user's
-// other sessions leave of that: a greedy one leaves room to others, however often it
-// attaches.
+// own returns the session's limit and its user's. A user may have three quarters of the bytes that
+// the other users leave, and a session three quarters of those that the user's other sessions leave
+// of that: a greedy one leaves room to others, however often it attaches.
 func (h promised) own(limit int64) (session, user int64) {
 	user = (limit - h.all + h.user) / 4 * 3
 	return (user - h.user + h.session) / 4 * 3, user
@@ -81,11 +79,10 @@ func (h promised) refusal(want, limit int64) error {
 		want, bound, has, of, limit, status.NoMemory)
 }
 
-// windowFor returns the window of a new connection, in bytes, where h of limit are
-// promised. While half is free, of all, of the user's and of the session's own, it gets
-// most, an eighth of that while a quarter is, and then the least, so that many small
-// connections find room where few large ones would. It reports false if there is no
-// room. All windows are powers of two.
+// windowFor returns the window of a new connection, in bytes, where h of limit are promised. While
+// half is free, of all, of the user's and of the session's own, it gets most, an eighth of that
+// while a quarter is, and then the least, so that many small connections find room where few large
+// ones would. It reports false if there is no room. All windows are powers of two.
 func windowFor(most int, h promised, limit int64) (int, bool) {
 	least := min(most, leastWindow)
 	own, user := h.own(limit)

@@ -19,8 +19,7 @@ type Considered struct {
 	Attributes transport.Attributes `json:"attributes"`
 }
 
-// maxAddresses bounds the addresses of a peer that are dialed: membership allows
-// no more.
+// maxAddresses bounds the addresses of a peer that are dialed: membership allows no more.
 const maxAddresses = 8
 
 // A choice is made between the providers of this node, the preferred one first,
@@ -41,8 +40,7 @@ const (
 	reasonTheirs     = "the peer dialed"
 )
 
-// newChoice returns the choice for a dial to peer. A choice between nothing is an
-// error.
+// newChoice returns the choice for a dial to peer. A choice between nothing is an error.
 func newChoice(providers []transport.Provider, peer Peer) (*choice, error) {
 	c := &choice{addresses: peer.Addresses[:min(len(peer.Addresses), maxAddresses)], considered: make([]Considered, len(providers))}
 	common, own := false, make([]string, len(providers))

@@ -153,17 +153,15 @@ func (c *conn) close(bye wire.Close) {
 	c.release()
 }
 
-// release gives back the connection's share of the budget, once: there is no reader
-// any more. A connection that an endpoint has had releases
-// itself when it is closed.
+// release gives back the connection's share of the budget, once: there is no reader any more. A
+// connection that an endpoint has had releases itself when it is closed.
 func (c *conn) release() {
 	if !c.released.Swap(true) {
 		c.link.n.budget.give(c.ep.s, c.in.window)
 	}
 }
 
-// drain waits until the operations of this end have ended. It reports false if
-// they do not in time.
+// drain waits until the operations of this end have ended. It reports false if they do not in time.
 func (c *conn) drain(ctx context.Context) bool {
 	w := c.newWaiter()
 	c.mu.Lock()

@@ -17,10 +17,9 @@ import (
 // A conn is one end of a connection: an operations stream and a message stream in
 // each direction, on one link.
 //
-// Closing is a handshake on the operations streams. The closing side sends Close
-// with the number of message bytes it sent; the other end answers with its own
-// Close once those bytes have all arrived. An end that has both sent and
-// received Close ends its operations stream.
+// Closing is a handshake on the operations streams. The closing side sends Close with the number of
+// message bytes it sent; the other end answers with its own Close once those bytes have all
+// arrived. An end that has both sent and received Close ends its operations stream.
 type conn struct {
 	link *link
 	ep   *endpoint

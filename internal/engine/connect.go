@@ -74,9 +74,8 @@ func (e *endpoint) TryConnect(dst addr.Addr) (addr.Port, error) {
 	return 0, status.InProgress
 }
 
-// begin checks a connect in SCIF's order (node, port, state, a port to bind)
-// and begins an attempt. An attempt that has ended is the result of an earlier
-// non-blocking one, which is returned once.
+// begin checks a connect in SCIF's order (node, port, state, a port to bind) and begins an attempt.
+// An attempt that has ended is the result of an earlier non-blocking one, which is returned once.
 func (e *endpoint) begin(dst addr.Addr, async bool) (*attempt, error) {
 	if err := e.alive(); err != nil {
 		return nil, err
@@ -169,16 +168,14 @@ var errNobodyAccepted = fmt.Errorf("%w: no accept in time", status.Refused)
 // linkTries is how many links a connect takes that end under it.
 const linkTries = 3
 
-// relinkPatience is how long a connect waits for another link: a node that is
-// there answers soon, and one that is not must not keep a connect that waits much
-// longer than its silence is borne.
+// relinkPatience is how long a connect waits for another link: a node that is there answers soon,
+// and one that is not must not keep a connect that waits much longer than its silence is borne.
 func (n *Node) relinkPatience() time.Duration { return n.cfg.SilenceBound / 2 }
 
-// request sends the connect request and waits for the peer's answer. A link that
-// its other end has given up, or has replaced by a newer one, takes the request
-// with it, but not the connect: the node may well be live. A request that was
-// granted there has not been confirmed, and acceptors get confirmed ones only:
-// none sees two.
+// request sends the connect request and waits for the peer's answer. A link that its other end has
+// given up, or has replaced by a newer one, takes the request with it, but not the connect: the
+// node may well be live. A request that was granted there has not been confirmed, and acceptors get
+// confirmed ones only: none sees two.
 func (e *endpoint) request(ctx context.Context, a *attempt, dst addr.Addr) (*conn, error) {
 	for try, waited := 1, false; ; try++ {
 		c, err := e.enlist(ctx, dst.Node, waited)
@@ -218,9 +215,8 @@ func (e *endpoint) grantedLocked(c *conn) bool {
 	return e.conn == c && (e.state == core.Connected || e.state == core.Disconnected)
 }
 
-// withdraw takes back the request of c, so that the endpoint can send another
-// one. It reports false if c has been granted in the same moment, or the endpoint
-// has been closed.
+// withdraw takes back the request of c, so that the endpoint can send another one. It reports false
+// if c has been granted in the same moment, or the endpoint has been closed.
 func (e *endpoint) withdraw(c *conn) bool {
 	e.mu.Lock()
 	if e.state != core.Connecting {
@@ -290,8 +286,7 @@ func (e *endpoint) enlist(ctx context.Context, node addr.NodeID, waited bool) (*
 	}
 }
 
-// linkError is the error of a connect when its link broke: the node cannot be
-// reached any more.
+// linkError is the error of a connect when its link broke: the node cannot be reached any more.
 func linkError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -307,8 +302,7 @@ func codeError(code status.Code) error {
 	return code
 }
 
-// awaitVerdict waits for the peer's answer. The error is errLinkDown if the link
-// ends first.
+// awaitVerdict waits for the peer's answer. The error is errLinkDown if the link ends first.
 func (e *endpoint) awaitVerdict(ctx context.Context, a *attempt, c *conn) error {
 	select {
 	case code := <-a.verdict:
@@ -325,8 +319,7 @@ func (e *endpoint) awaitVerdict(ctx context.Context, a *attempt, c *conn) error 
 	}
 }
 
-// granted makes c the endpoint's connection. It reports false if the endpoint
-// has given up on it.
+// granted makes c the endpoint's connection. It reports false if the endpoint has given up on it.
 func (e *endpoint) granted(c *conn, f wire.Accept, stream transport.RecvStream) bool {
 	if e.n.cfg.Faults.Hit(failpoint.ConnectGranted) != nil {
 		return false

@@ -11,8 +11,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// Results of a connect, as Counters has them. The names are fixed: they are those of
-// metrics.
+// Results of a connect, as Counters has them. The names are fixed: they are those of metrics.
 const (
 	ConnectQueued      = "queued"       // waits to be accepted
 	ConnectOK          = "ok"           // is connected

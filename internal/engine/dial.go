@@ -34,9 +34,8 @@ func (u unreachable) Unwrap() []error { return []error{status.NoDevice, u.error}
 
 var errNoLink = unreachable{errors.New("the node was not reached in time")}
 
-// linkTo returns the link to a live node, establishing it if there is none.
-// The error is status.NoDevice if the node is not live, is lost meanwhile or
-// cannot be reached.
+// linkTo returns the link to a live node, establishing it if there is none. The error is
+// status.NoDevice if the node is not live, is lost meanwhile or cannot be reached.
 func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 	for bounded := false; ; {
 		n.mu.Lock()
@@ -87,8 +86,7 @@ func (n *Node) linkTo(ctx context.Context, id addr.NodeID) (*link, error) {
 	}
 }
 
-// loopLocked returns the connectors' end of the link to this node itself. The
-// caller holds mu.
+// loopLocked returns the connectors' end of the link to this node itself. The caller holds mu.
 func (n *Node) loopLocked() *link {
 	if n.loop != nil {
 		return n.loop
@@ -141,8 +139,7 @@ func (n *Node) forgetLink(l *link) {
 	delete(n.links, l)
 }
 
-// dial tries to establish the link to p, until DialTimeout, and reports how that
-// ended.
+// dial tries to establish the link to p, until DialTimeout, and reports how that ended.
 func (n *Node) dial(p *peerState, incarnation addr.Incarnation) {
 	err := n.dialGuarded(p, incarnation, func(ctx context.Context) error { return n.dialInRounds(ctx, p) })
 	n.mu.Lock()
@@ -236,9 +233,8 @@ func (n *Node) dialChoice(ctx context.Context, p *peerState, peer Peer, c *choic
 	return err
 }
 
-// dialOver dials a peer's addresses over one provider, with left attempts to go.
-// answered means that another provider would not help: the peer's word counts,
-// whatever carried it.
+// dialOver dials a peer's addresses over one provider, with left attempts to go. answered means
+// that another provider would not help: the peer's word counts, whatever carried it.
 func (n *Node) dialOver(ctx context.Context, p *peerState, peer Peer, provider transport.Provider, c *choice, left int) (answered bool, err error) {
 	for i, address := range c.addresses {
 		attempt, cancel := share(ctx, left-i)

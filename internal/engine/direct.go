@@ -81,8 +81,7 @@ func (c *conn) rmaPath(hasPath bool) (path, why string) {
 	return "node", reason(first(c.rma.out.whyNot(), errOtherNode))
 }
 
-// reason returns why windows are not handed out, without the error's code: operations
-// on them work.
+// reason returns why windows are not handed out, without the error's code: operations on them work.
 func reason(err error) string {
 	return strings.TrimSuffix(err.Error(), ": "+status.NotSupp.Error())
 }

@@ -70,8 +70,7 @@ func (e *endpoint) lastConn() *conn {
 	return e.conn
 }
 
-// closeWindows is conn.closeWindows, for the connection that the endpoint has or
-// will have.
+// closeWindows is conn.closeWindows, for the connection that the endpoint has or will have.
 func (e *endpoint) closeWindows() {
 	e.mu.Lock()
 	e.shut = true
@@ -92,8 +91,7 @@ func (e *endpoint) holdLocked(c *conn) {
 	}
 }
 
-// alive returns status.BadFD after Close: that comes before errors of
-// the arguments of a call.
+// alive returns status.BadFD after Close: that comes before errors of the arguments of a call.
 func (e *endpoint) alive() error {
 	if isClosed(e.gone) {
 		return status.BadFD
@@ -308,8 +306,7 @@ func (e *endpoint) end(bye wire.Close) error {
 	return nil
 }
 
-// onGone calls f, on a goroutine of its own, when the endpoint is closed. undo
-// ends that.
+// onGone calls f, on a goroutine of its own, when the endpoint is closed. undo ends that.
 func (e *endpoint) onGone(f func()) (undo func()) {
 	done := make(chan struct{})
 	e.n.work.run(func() {

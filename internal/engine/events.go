@@ -9,8 +9,7 @@ import (
 // eventsMax bounds the node events that wait for a slow watcher.
 const eventsMax = 4096
 
-// An eventQueue hands events to watchers, in order and one call at a time, on
-// a goroutine for each.
+// An eventQueue hands events to watchers, in order and one call at a time, on a goroutine for each.
 type eventQueue struct {
 	run func(func()) // starts a goroutine; the node waits for it
 

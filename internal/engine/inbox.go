@@ -23,10 +23,9 @@ const (
 	windowUnit = 4 << 10
 )
 
-// An inbox holds the message bytes that have arrived on a connection and that
-// the application has not read. Its bound is the window: the peer is never
-// allowed to send more, so that its stream is always drained, and a receiver that
-// reads nothing holds up no other connection.
+// An inbox holds the message bytes that have arrived on a connection and that the application has
+// not read. Its bound is the window: the peer is never allowed to send more, so that its stream is
+// always drained, and a receiver that reads nothing holds up no other connection.
 type inbox struct {
 	window int                // a power of two
 	credit func(limit uint64) // sends the peer its new limit; called without mu
@@ -109,8 +108,7 @@ func (b *inbox) space() []byte {
 	return b.ring[at:min(len(b.ring), at+len(b.ring)-used)]
 }
 
-// index returns where in a ring of size bytes the byte at a position of the stream
-// belongs.
+// index returns where in a ring of size bytes the byte at a position of the stream belongs.
 func (b *inbox) index(at uint64, size int) int { return int(at) & (size - 1) }
 
 // grow makes the ring, which is full, four times as large, up to the window.

@@ -7,8 +7,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// tryRead reads the bytes at hand. It returns 0 and no error if there are none
-// but more may come.
+// tryRead reads the bytes at hand. It returns 0 and no error if there are none but more may come.
 func (b *inbox) tryRead(p []byte) (int, error) {
 	b.mu.Lock()
 	n, err := b.take(p)

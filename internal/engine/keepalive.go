@@ -18,8 +18,7 @@ func (n *Node) keepaliveTimes() core.KeepaliveTimes {
 		Silence: n.cfg.SilenceBound, Dead: n.cfg.GiveUp}
 }
 
-// keepAlive is the goroutine that keeps every link alive. Without links it
-// sleeps.
+// keepAlive is the goroutine that keeps every link alive. Without links it sleeps.
 func (n *Node) keepAlive() {
 	for {
 		select {
@@ -54,9 +53,8 @@ func (n *Node) keepLinksAlive() {
 // errExpired ends the link to a peer that has not renewed its certificate.
 var errExpired = errors.New("the peer's certificate has expired")
 
-// endExpired ends the links to peers that have no certificate valid at now. The
-// one that a session was opened with may end later than the one that membership
-// knows of: the table may be behind.
+// endExpired ends the links to peers that have no certificate valid at now. The one that a session
+// was opened with may end later than the one that membership knows of: the table may be behind.
 func (n *Node) endExpired(now time.Time) {
 	n.mu.Lock()
 	var over []*link
@@ -166,8 +164,7 @@ func (l *link) tickIn(d time.Duration) {
 
 // sendHeartbeat sends a heartbeat.
 func (l *link) sendHeartbeat(seq uint64) {
-	// The silence bound covers a lost heartbeat; an ended session is
-	// reported by its own watcher.
+	// The silence bound covers a lost heartbeat; an ended session is reported by its own watcher.
 	_ = l.sess.SendDatagram(l.keepalive.Heartbeat(seq, l.n.now()))
 }
 
@@ -227,9 +224,8 @@ func (l *link) took(frame func(time.Duration) (core.FrameEffect, error), now tim
 	return h, l.quality.trips.smoothed, err
 }
 
-// Ping measures the round trip to a node over its link, dialing it first if
-// there is none. The error is status.NoDevice if the node is not live or
-// cannot be reached.
+// Ping measures the round trip to a node over its link, dialing it first if there is none. The
+// error is status.NoDevice if the node is not live or cannot be reached.
 func (n *Node) Ping(ctx context.Context, node addr.NodeID) (time.Duration, error) {
 	for try := 1; ; try++ {
 		l, err := n.linkTo(ctx, node)

@@ -57,9 +57,8 @@ func (o *opening) lease(ctx context.Context, h wire.Hello) ([]byte, error) {
 	return lease, err
 }
 
-// prove decides whether a peer that the certificate of its session names is the
-// incarnation that peer claims: the host has leased it to that key. The error is
-// status.Access.
+// prove decides whether a peer that the certificate of its session names is the incarnation that
+// peer claims: the host has leased it to that key. The error is status.Access.
 func (n *Node) prove(lease []byte, peer Peer, proved transport.Identity) error {
 	if n.cfg.ProveLease == nil {
 		return nil

@@ -16,8 +16,7 @@ const lingerLooks = 10
 // errStalled is why a close gives up.
 var errStalled = errors.New("nothing has moved on the connection for too long")
 
-// whileMoving returns a context that ends when nothing of the connection has moved for
-// closeLinger.
+// whileMoving returns a context that ends when nothing of the connection has moved for closeLinger.
 func (c *conn) whileMoving() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	const pause = closeLinger / lingerLooks

@@ -20,15 +20,13 @@ import (
 	"github.com/fabricd/fabricd/internal/wire"
 )
 
-// A link is an authenticated association with one incarnation of a peer, established
-// by a HELLO round trip. A node's link with itself is two links, one for each
-// end of its connections.
+// A link is an authenticated association with one incarnation of a peer, established by a HELLO
+// round trip. A node's link with itself is two links, one for each end of its connections.
 //
-// Goroutines, all ended by fail and counted in work: one accepts streams and
-// starts a reader for each, one reads the control stream, one writes it, one
-// reads datagrams; further ones are spawned for writing and for failing. The
-// node knows a link that has failed until the last of them has ended, so that
-// the removal of an incarnation can wait for them.
+// Goroutines, all ended by fail and counted in work: one accepts streams and starts a reader for
+// each, one reads the control stream, one writes it, one reads datagrams; further ones are spawned
+// for writing and for failing. The node knows a link that has failed until the last of them has
+// ended, so that the removal of an incarnation can wait for them.
 type link struct {
 	n        *Node
 	self     addr.Incarnation // this end
@@ -127,8 +125,7 @@ func (l *link) start(ctrl transport.SendStream, in *wire.Reader) {
 	})
 }
 
-// spawn runs f on a goroutine that the link and the node wait for. If f panics the
-// link ends.
+// spawn runs f on a goroutine that the link and the node wait for. If f panics the link ends.
 func (l *link) spawn(f func()) {
 	l.n.work.add()
 	l.work.run(func() {
@@ -181,9 +178,8 @@ func (l *link) allConns() []*conn {
 
 func (l *link) String() string { return fmt.Sprintf("link with %v", l.peer.Incarnation) }
 
-// sessionEnded fails the link and reports the evidence in the end of its session, if
-// the link did not end it. err is a goroutine's error: it may see the end before
-// the session reports it.
+// sessionEnded fails the link and reports the evidence in the end of its session, if the link did
+// not end it. err is a goroutine's error: it may see the end before the session reports it.
 func (l *link) sessionEnded(err error) {
 	if said := l.sess.Err(); said != nil {
 		err = said
@@ -203,10 +199,9 @@ func (l *link) sessionEnded(err error) {
 	}
 }
 
-// fail ends the link: its session closes with code, and every connection on it
-// is cut off. When fail returns no frame of the peer is applied any more, and
-// once the link is quiet no byte either. It reports whether this was the call
-// that did it.
+// fail ends the link: its session closes with code, and every connection on it is cut off. When
+// fail returns no frame of the peer is applied any more, and once the link is quiet no byte either.
+// It reports whether this was the call that did it.
 func (l *link) fail(code uint64, cause error) bool {
 	l.mu.Lock()
 	if l.end.begun {
@@ -248,9 +243,8 @@ func (l *link) why() string {
 // errNewLink is why a link ends that its peer has replaced.
 var errNewLink = errors.New("peer established a new link")
 
-// anotherLinkMayDo reports whether the end of a link with cause is no evidence of
-// its peer's end: the peer gave it up, or has a newer one. Silence, a lost state,
-// a fence and a leave are evidence.
+// anotherLinkMayDo reports whether the end of a link with cause is no evidence of its peer's end:
+// the peer gave it up, or has a newer one. Silence, a lost state, a fence and a leave are evidence.
 func anotherLinkMayDo(cause error) bool {
 	ce := closeError(cause)
 	switch {

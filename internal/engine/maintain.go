@@ -9,10 +9,9 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// A pair of nodes has one link, and while it goes back to a provider that its dialer
-// prefers, two: connections stay on the link that they began on, new ones take the
-// newer one. Both nodes list the links in the order in which they were established,
-// and close those over which nothing goes.
+// A pair of nodes has one link, and while it goes back to a provider that its dialer prefers, two:
+// connections stay on the link that they began on, new ones take the newer one. Both nodes list the
+// links in the order in which they were established, and close those over which nothing goes.
 
 const (
 	// backEvery is how long a link stays with a provider that its dialer prefers less,

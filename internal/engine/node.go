@@ -1,13 +1,11 @@
-// Package engine runs the engine: links to the other nodes, endpoints of the
-// applications, and the goroutines that move bytes between them. The
-// decisions are in package core; the engine has the clock, the locks and
-// the I/O. A Node meets applications as attach.Session and membership as NodeUp
-// and NodeLost.
+// Package engine runs the engine: links to the other nodes, endpoints of the applications, and the
+// goroutines that move bytes between them. The decisions are in package core; the engine has the
+// clock, the locks and the I/O. A Node meets applications as attach.Session and membership as
+// NodeUp and NodeLost.
 //
-// Locks are taken in this order: endpoint.mu (a listener's before that of an
-// endpoint it accepts), conn.mu, link.mu, Node.mu; those of inbox, outbox, nodePaths,
-// requestTable, eventQueue, attach.Notes and group are innermost. None is held across I/O that
-// blocks or a callback.
+// Locks are taken in this order: endpoint.mu (a listener's before that of an endpoint it accepts),
+// conn.mu, link.mu, Node.mu; those of inbox, outbox, nodePaths, requestTable, eventQueue,
+// attach.Notes and group are innermost. None is held across I/O that blocks or a callback.
 package engine
 
 import (
@@ -58,18 +56,15 @@ type Config struct {
 
 	// ConnectTimeout is how long Connect waits to be accepted; default 10 s.
 	ConnectTimeout time.Duration
-	// DialTimeout bounds establishing a link, over all providers and
-	// addresses: a connect fails within this time if the node cannot be reached.
-	// Default 2 s, or GiveUp if that is longer.
+	// DialTimeout bounds establishing a link, over all providers and addresses: a connect fails
+	// within this time if the node cannot be reached. Default 2 s, or GiveUp if that is longer.
 	DialTimeout time.Duration
-	// Heartbeat is the time between two heartbeats on a link, at most 2/5 of
-	// Fence; default 250 ms.
+	// Heartbeat is the time between two heartbeats on a link, at most 2/5 of Fence; default 250 ms.
 	Heartbeat time.Duration
 	// Fence is how long a confirmation of both incarnations lasts before operations
 	// of the peer wait for a new one; default 1 s.
 	Fence time.Duration
-	// SilenceBound is the silence on a link that is reported as evidence;
-	// default 1.2 s.
+	// SilenceBound is the silence on a link that is reported as evidence; default 1.2 s.
 	SilenceBound time.Duration
 	// GiveUp is the silence after which a link is given up, longer than
 	// SilenceBound; default twice that.
@@ -82,25 +77,22 @@ type Config struct {
 	// however many there are. It must not block. Nil: none is reported.
 	Refused func(Refusal)
 
-	// MessageWindow is how many message bytes a connection keeps for a
-	// receiver that does not read, in bytes, rounded up to a power of two;
-	// default [MessageWindow]. See ConnMemory.
+	// MessageWindow is how many message bytes a connection keeps for a receiver that does not read,
+	// in bytes, rounded up to a power of two; default [MessageWindow]. See ConnMemory.
 	MessageWindow int
 	// Limits bound operations, windows and requests of a connection.
 	Limits core.Limits
-	// MaxEndpoints bounds the endpoints of one session; default 16384, as many
-	// connections as a link has streams for. Applications that attach have a
-	// smaller quota of their own (server.Limits): their endpoints cost this process
-	// a socket each.
+	// MaxEndpoints bounds the endpoints of one session; default 16384, as many connections as a
+	// link has streams for. Applications that attach have a smaller quota of their own
+	// (server.Limits): their endpoints cost this process a socket each.
 	MaxEndpoints int
 	// MaxConns bounds the connections of one link; default 16000. Each takes two
 	// streams in each direction once it is used, of which the providers have 32768
 	// by default: one more would connect, and then wait for a stream to send on.
 	MaxConns int
-	// ConnMemory returns how many bytes the connections of the node may take in
-	// all, each at its maximum: see costOf. While half of them are free
-	// MessageWindow holds; then connections get less, and in the end status.NoMemory.
-	// It is called for each connection. Nil: no bound.
+	// ConnMemory returns how many bytes the connections of the node may take in all, each at its
+	// maximum: see costOf. While half of them are free MessageWindow holds; then connections get
+	// less, and in the end status.NoMemory. It is called for each connection. Nil: no bound.
 	ConnMemory func() int64
 
 	// Paths makes the sockets of paths; nil: connections stay on their links.
@@ -307,17 +299,15 @@ func (n *Node) SetSelf(self Self) {
 	}
 }
 
-// announceLocked wakes goroutines that wait for a change of the node table. The
-// caller holds mu.
+// announceLocked wakes goroutines that wait for a change of the node table. The caller holds mu.
 func (n *Node) announceLocked() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 	n.services.notes.Send()
 }
 
-// NodeUp makes an incarnation live: it can be connected to, and sessions see
-// NodeAdded. An older incarnation of the same node must have been lost before; if it
-// was not, NodeUp does that.
+// NodeUp makes an incarnation live: it can be connected to, and sessions see NodeAdded. An older
+// incarnation of the same node must have been lost before; if it was not, NodeUp does that.
 func (n *Node) NodeUp(p Peer) {
 	for {
 		n.mu.Lock()
@@ -355,11 +345,10 @@ func (n *Node) NodeUpdate(p Peer) {
 	}
 }
 
-// NodeLost ends an incarnation. In this order: no new connection reaches it, its link
-// is fenced, every operation and blocked call towards it ends, windows are
-// released by the rules, and then sessions see NodeRemoved. NodeLost returns
-// when all of this has happened, also where another call began it. An incarnation that is not live is
-// ignored.
+// NodeLost ends an incarnation. In this order: no new connection reaches it, its link is fenced,
+// every operation and blocked call towards it ends, windows are released by the rules, and then
+// sessions see NodeRemoved. NodeLost returns when all of this has happened, also where another call
+// began it. An incarnation that is not live is ignored.
 func (n *Node) NodeLost(incarnation addr.Incarnation, reason string) {
 	n.mu.Lock()
 	p := n.peers[incarnation.Node]
@@ -419,8 +408,7 @@ func (n *Node) ResetSelf(reason string) {
 
 func everyLink(*link) bool { return true }
 
-// failLinks fails the links that which chooses and waits until nothing of them
-// runs any more.
+// failLinks fails the links that which chooses and waits until nothing of them runs any more.
 func (n *Node) failLinks(code uint64, cause error, which func(*link) bool) {
 	links := slices.DeleteFunc(n.allLinks(), func(l *link) bool { return !which(l) })
 	for _, l := range links {

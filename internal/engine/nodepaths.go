@@ -111,9 +111,8 @@ func (p *nodePaths) forget(t path.Token) (settle func(*net.TCPConn) bool) {
 	return settle
 }
 
-// AcceptPath takes a socket that was accepted at the data port and begins with
-// path.First. It is given up, and closed, unless it shows a token that a
-// connection waits for.
+// AcceptPath takes a socket that was accepted at the data port and begins with path.First. It is
+// given up, and closed, unless it shows a token that a connection waits for.
 func (n *Node) AcceptPath(s *net.TCPConn, first io.Reader) {
 	err := n.acceptPath(s, first)
 	if err != nil {

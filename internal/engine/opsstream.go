@@ -27,9 +27,8 @@ type opsStream struct {
 	small   []byte        // memory for gather
 }
 
-// kick gets the queue written: at once if the stream takes it without
-// blocking, by the caller if inline, else by a goroutine. The caller does not
-// hold mu.
+// kick gets the queue written: at once if the stream takes it without blocking, by the caller if
+// inline, else by a goroutine. The caller does not hold mu.
 func (c *conn) kick(inline bool) {
 	c.mu.Lock()
 	left := c.start(inline)
@@ -85,9 +84,8 @@ func (c *conn) start(inline bool) deferred {
 	return nothing
 }
 
-// tryFront hands the segments at the front to the stream as long as they are
-// small and it does not block, as few packets as possible. The caller holds mu
-// and is the writer.
+// tryFront hands the segments at the front to the stream as long as they are small and it does not
+// block, as few packets as possible. The caller holds mu and is the writer.
 func (c *conn) tryFront() {
 	for c.mu.perform(); len(c.core.Queued()) > 0; c.mu.perform() {
 		p, n := c.gather()

@@ -11,10 +11,9 @@ import (
 	"github.com/fabricd/fabricd/internal/transport"
 )
 
-// An outbox sends the message bytes of a connection, never more than the peer
-// has room for. Bytes go straight from the caller to the stream; only bytes that a
-// non-blocking send could not hand over wait in a buffer, which the peer's
-// limit bounds.
+// An outbox sends the message bytes of a connection, never more than the peer has room for. Bytes
+// go straight from the caller to the stream; only bytes that a non-blocking send could not hand
+// over wait in a buffer, which the peer's limit bounds.
 type outbox struct {
 	open   func(context.Context) (transport.SendStream, error) // opens the stream on first use
 	notify func()                                              // the endpoint may have become writable
@@ -161,8 +160,7 @@ func (o *outbox) acquire(ctx context.Context) error {
 
 func (o *outbox) release() { <-o.token }
 
-// write hands p to the stream; the caller holds the token. If stoppable, stop
-// ends it.
+// write hands p to the stream; the caller holds the token. If stoppable, stop ends it.
 func (o *outbox) write(ctx context.Context, p []byte, stoppable bool) (int, error) {
 	if o.stream == nil {
 		if ctx.Err() != nil { // a send that need not block succeeds even so
@@ -302,9 +300,8 @@ func (o *outbox) tryAlone(p []byte) (int, error) {
 	return k, nil
 }
 
-// tryAppend adds to the bytes that a flush is about to write. Behind a blocked send it
-// accepts nothing, or the bytes would overtake it. If the flush has just ended, the
-// token is free.
+// tryAppend adds to the bytes that a flush is about to write. Behind a blocked send it accepts
+// nothing, or the bytes would overtake it. If the flush has just ended, the token is free.
 func (o *outbox) tryAppend(p []byte) (n int, free bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -330,9 +327,8 @@ func (o *outbox) tryRest() bool {
 	return true
 }
 
-// flushRest writes the rest of non-blocking sends, then gives up the token
-// that its caller held: with mu held, so that the bytes of a sender that finds it taken are
-// written by this.
+// flushRest writes the rest of non-blocking sends, then gives up the token that its caller held:
+// with mu held, so that the bytes of a sender that finds it taken are written by this.
 func (o *outbox) flushRest() {
 	for {
 		o.mu.Lock()

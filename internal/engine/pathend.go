@@ -241,8 +241,7 @@ func (n *Node) watchPaths(now time.Duration) {
 	}
 }
 
-// resetTime bounds how long a connection that this node ends waits for the peer's node
-// to answer.
+// resetTime bounds how long a connection that this node ends waits for the peer's node to answer.
 const resetTime = time.Second
 
 // reset ends the connection for cause, and lets the peer know it.

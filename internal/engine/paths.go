@@ -15,11 +15,9 @@ import (
 
 // A PathNetwork makes the sockets of paths.
 type PathNetwork struct {
-	// Dial connects to the data port of a node, at the address that its link was
-	// dialed at.
+	// Dial connects to the data port of a node, at the address that its link was dialed at.
 	Dial func(ctx context.Context, address string) (*net.TCPConn, error)
-	// Plaintext means that this node's applications use paths without TLS, as its
-	// links over tcp.
+	// Plaintext means that this node's applications use paths without TLS, as its links over tcp.
 	Plaintext bool
 	// Max bounds the paths of this node, those that are still drained behind a close
 	// included; 0: no bound.
@@ -151,8 +149,7 @@ func (c *conn) askPath(key path.Hash, freed func()) (*wire.Path, error) {
 	return ask, nil
 }
 
-// queueFrame puts a frame on the operations stream, for a caller that holds path.mu and
-// then kicks.
+// queueFrame puts a frame on the operations stream, for a caller that holds path.mu and then kicks.
 func (c *conn) queueFrame(frame []byte) {
 	c.mu.Lock()
 	c.core.Queue(frame)

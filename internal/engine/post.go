@@ -27,8 +27,7 @@ func (e *endpoint) VPutSignal(b []byte, p rma.Put) error {
 	return e.put(core.Local{Buf: b, Length: int64(len(b))}, p)
 }
 
-// put begins a write and the signal behind it. On one node both are there on
-// return.
+// put begins a write and the signal behind it. On one node both are there on return.
 func (e *endpoint) put(l core.Local, p rma.Put) error {
 	c, err := e.connection(core.CallMemory)
 	if err != nil {
@@ -42,8 +41,7 @@ func (e *endpoint) put(l core.Local, p rma.Put) error {
 	return c.wait(context.Background(), c.markSelf())
 }
 
-// roomForPut is room for a put: neither its bytes nor its word may overtake a
-// read.
+// roomForPut is room for a put: neither its bytes nor its word may overtake a read.
 func (c *conn) roomForPut(l core.Local, p rma.Put) func() (fence.Mark, bool) {
 	return func() (fence.Mark, bool) {
 		if m, clash := c.core.Clash(l, p.Offset, l.Length); clash {

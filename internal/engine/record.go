@@ -7,8 +7,7 @@ import (
 	"github.com/fabricd/fabricd/internal/flight"
 )
 
-// noteOpen records that an application has the connection. From now on its end is an
-// event too.
+// noteOpen records that an application has the connection. From now on its end is an event too.
 func (c *conn) noteOpen() {
 	label := fmt.Sprintf("%v to %v", c.ep.LocalAddr(), c.ep.RemoteAddr())
 	c.mu.Lock()

@@ -14,9 +14,8 @@ import (
 	"github.com/fabricd/fabricd/rma"
 )
 
-// A rmaServer applies the operations of one RMA path, in their order. It does not
-// trust its initiator: the access of an operation is checked here, and again for each piece
-// of a long one.
+// A rmaServer applies the operations of one RMA path, in their order. It does not trust its
+// initiator: the access of an operation is checked here, and again for each piece of a long one.
 type rmaServer struct {
 	c *conn
 	e *path.RMAServed
@@ -120,10 +119,9 @@ func (s *rmaServer) do(r *path.RMARequest) (err error) {
 		Value: old, Bad: s.bad, BadCode: uint16(s.badCode)}, nil)
 }
 
-// note records the result of a request. An honest initiator's is refused when the
-// peer has withdrawn the window meanwhile; then its call asks with a nop. Memory that
-// cannot be used, and closed windows, are no fault of that call: fences and
-// signals report them.
+// note records the result of a request. An honest initiator's is refused when the peer has
+// withdrawn the window meanwhile; then its call asks with a nop. Memory that cannot be used, and
+// closed windows, are no fault of that call: fences and signals report them.
 func (s *rmaServer) note(number uint64, code status.Code) {
 	s.last = code
 	if code == status.OK {

@@ -14,8 +14,7 @@ import (
 	"github.com/fabricd/fabricd/internal/status"
 )
 
-// serviceVersion is the first version of the link's protocol in which Connect can name a
-// service.
+// serviceVersion is the first version of the link's protocol in which Connect can name a service.
 const serviceVersion = 5
 
 // A Named is a name that an endpoint serves, and its port.
@@ -59,8 +58,7 @@ func (e *endpoint) Serve(service string) error {
 	return nil
 }
 
-// servesLocked announces the endpoint's name, if it has one. The caller holds e.mu and not
-// Node.mu.
+// servesLocked announces the endpoint's name, if it has one. The caller holds e.mu and not Node.mu.
 func (e *endpoint) servesLocked() {
 	if e.listening.service != "" {
 		e.n.servesAnew()
@@ -115,8 +113,7 @@ func (n *Node) servesAnew() {
 	}
 }
 
-// Serves returns the services of this node's endpoints, by name. The caller owns the
-// slice.
+// Serves returns the services of this node's endpoints, by name. The caller owns the slice.
 func (n *Node) Serves() []Named {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// recvSlowly is Recv of an application that a fault makes slow: it lets some
-// time pass between two receives. The loss of the peer and a close of the
-// endpoint end the delay.
+// recvSlowly is Recv of an application that a fault makes slow: it lets some time pass between two
+// receives. The loss of the peer and a close of the endpoint end the delay.
 func (e *endpoint) recvSlowly(ctx context.Context, c *conn, p []byte) (int, error) {
 	if wait, over := e.slowness(); wait > 0 {
 		select {
@@ -23,8 +22,7 @@ func (e *endpoint) recvSlowly(ctx context.Context, c *conn, p []byte) (int, erro
 	return n, err
 }
 
-// tryRecvSlowly is TryRecv of such an application: nothing is there until its
-// time has come.
+// tryRecvSlowly is TryRecv of such an application: nothing is there until its time has come.
 func (e *endpoint) tryRecvSlowly(c *conn, p []byte) (int, error) {
 	if e.receivesLater() {
 		return 0, nil
@@ -56,8 +54,7 @@ func (e *endpoint) receivesLater() bool {
 	return wait > 0 && !isClosed(e.hungUp)
 }
 
-// received begins the time that a slow application takes for n bytes, and notifies
-// when it is over.
+// received begins the time that a slow application takes for n bytes, and notifies when it is over.
 func (e *endpoint) received(n int) {
 	if n == 0 {
 		return

@@ -126,8 +126,7 @@ type LinkInfo struct {
 	DeviationUS int64 `json:"deviation_us"`
 	ShortestUS  int64 `json:"shortest_us"`
 
-	// Why is the reason for the link's provider, in a line; Considered is the result
-	// for each.
+	// Why is the reason for the link's provider, in a line; Considered is the result for each.
 	Why        string       `json:"why"`
 	Considered []Considered `json:"considered"`
 }

@@ -55,9 +55,8 @@ func (c *conn) awaitOr(ctx context.Context, w *core.Waiter, quit <-chan struct{}
 	}
 }
 
-// call runs begin, which makes w wait for something, with mu held, and waits
-// for it. begin reports whether there is something to wait for; otherwise the
-// result is w.Code.
+// call runs begin, which makes w wait for something, with mu held, and waits for it. begin reports
+// whether there is something to wait for; otherwise the result is w.Code.
 func (c *conn) call(ctx context.Context, begin func(w *core.Waiter) (wait bool, err error)) error {
 	_, err := c.ask(ctx, begin)
 	return err

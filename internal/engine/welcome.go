@@ -163,9 +163,8 @@ func (n *Node) meet(ctx context.Context, hello wire.Hello, lease []byte, id tran
 	}
 }
 
-// duplicate decides between the session over provider that p dialed and one of ours.
-// A peer that dials has lost the links that there were; one that sends beside, only one
-// over the same provider.
+// duplicate decides between the session over provider that p dialed and one of ours. A peer that
+// dials has lost the links that there were; one that sends beside, only one over the same provider.
 func (n *Node) duplicate(p *peerState, self Self, provider string, beside bool) error {
 	n.mu.Lock()
 	now := p.link()

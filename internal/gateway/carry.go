@@ -20,8 +20,7 @@ import (
 type conn interface {
 	net.Conn
 	CloseWrite() error
-	// SetLinger with 0 makes Close abort the connection, so that the peer sees a reset
-	// and no end.
+	// SetLinger with 0 makes Close abort the connection, so that the peer sees a reset and no end.
 	SetLinger(sec int) error
 }
 

@@ -61,8 +61,7 @@ func fabricNames(hostPort string) ([]string, error) {
 type proxy struct {
 	spec.Gateway
 	dialer
-	// ask reads a client's request. answer sends the client the result: nil is a
-	// success.
+	// ask reads a client's request. answer sends the client the result: nil is a success.
 	ask func(client conn) (from conn, hostPort string, answer func(error) error, err error)
 }
 

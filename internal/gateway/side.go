@@ -43,9 +43,8 @@ type ends struct{ client, server conn }
 // A nodeFunc returns the node that gateways run on.
 type nodeFunc func(ctx context.Context) (*fabric.Node, error)
 
-// asConn returns an accepted or dialed connection as a conn, which is closed if it cannot be
-// one. The kernel resets one over TCP if this process dies, and does not end it: only finish
-// does.
+// asConn returns an accepted or dialed connection as a conn, which is closed if it cannot be one.
+// The kernel resets one over TCP if this process dies, and does not end it: only finish does.
 func asConn(c net.Conn) (conn, error) {
 	if far, ok := c.(*fabric.Conn); ok {
 		return far, nil

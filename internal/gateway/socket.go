@@ -48,8 +48,7 @@ func newSocket(c halves, raw syscall.RawConn) *socket {
 	return s
 }
 
-// SetLinger does nothing over a Unix socket, which the kernel cannot reset: its peer sees
-// an end.
+// SetLinger does nothing over a Unix socket, which the kernel cannot reset: its peer sees an end.
 func (s *socket) SetLinger(sec int) error {
 	if t, ok := s.halves.(*net.TCPConn); ok {
 		return t.SetLinger(sec)

@@ -65,9 +65,8 @@ func (g Gateway) place() string {
 	return "machine " + g.Listen
 }
 
-// returns reports whether the connections of g lead back to it through all: those of a
-// service to the one gateway that listens at its target, those of a forward to the one that
-// serves its name.
+// returns reports whether the connections of g lead back to it through all: those of a service to
+// the one gateway that listens at its target, those of a forward to the one that serves its name.
 func (g Gateway) returns(all []Gateway, self []string) bool {
 	at := g
 	for range all {

@@ -32,9 +32,8 @@ type Gateway struct {
 	// Listen is where it takes connections: a service or a port of the fabric for
 	// Expose, for the others "host:port" or the path of a Unix socket.
 	Listen string
-	// To is where they lead: the target for Expose, "host:port" or the path of a Unix
-	// socket; an address of the fabric for Forward; empty for proxies, whose clients
-	// name it.
+	// To is where they lead: the target for Expose, "host:port" or the path of a Unix socket; an
+	// address of the fabric for Forward; empty for proxies, whose clients name it.
 	To string
 
 	From          []string      // Expose: the callers that may connect; none: all
