@@ -78,7 +78,7 @@ func Join(ctx context.Context, c JoinConfig) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("join: %w; last: %w", context.Cause(ctx), err)
 		}
-		c.Status(fmt.Sprintf("waiting for the host: %v", err))
+		c.Status("waiting for the host: " + oneLine(err))
 		if !wait.For(ctx.Done(), joinRetry) {
 			return fmt.Errorf("join: %w; last: %w", context.Cause(ctx), err)
 		}

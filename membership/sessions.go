@@ -247,9 +247,9 @@ func (a *Agent) dialHost() {
 // it, and again every minute.
 func (a *Agent) noHost(err error) {
 	a.log.Debug().Err(err).Msg("no host")
-	a.setNoHost(err.Error())
+	a.setNoHost(oneLine(err))
 	if a.search.warn(time.Now(), a.member.Self().Incarnation != noIncarnation) {
-		a.log.Warn().Str("error", strings.ReplaceAll(err.Error(), "\n", "; ")).Msg("waiting for the host")
+		a.log.Warn().Str("error", oneLine(err)).Msg("waiting for the host")
 	}
 }
 

@@ -2,10 +2,12 @@ package membership
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/membership/gossip"
+	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
 
@@ -42,17 +44,38 @@ func (a *Agent) Status() Status {
 	a.view.mu.Lock()
 	defer a.view.mu.Unlock()
 	s.Self, s.Term, s.Alone = a.view.self, a.view.term, a.view.alone
-	s.HostDetail = hostDetail(a.view.hostText, a.view.noHost)
+	s.HostDetail = withNames(hostDetail(a.view.hostText, a.view.noHost), id.Cluster, a.view.nodes)
 	s.HostReachable = strings.HasPrefix(s.HostDetail, verdict.HostReachable)
 	s.Nodes, s.Lifelines, s.Sessions = len(a.view.nodes), a.view.lifelines, len(a.view.sessions)
 	s.StrayLists = a.view.stray
 	return s
 }
 
-// hostDetail joins the state of the session with the host, and why the latest dial of the host failed.
+// oneLine returns the text of an error on one line, with a separator between joined ones.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// withNames returns text with the names of nodes in the place of their identities.
+func withNames(text string, cluster addr.UUID, nodes []Node) string {
+	for _, n := range nodes {
+		if !strings.Contains(text, n.UUID.String()) {
+			continue
+		}
+		name := fmt.Sprintf("node %q", n.Name())
+		for _, host := range []bool{true, false} {
+			text = strings.ReplaceAll(text, trust.Identity{Cluster: cluster, Node: n.UUID, Host: host}.String(), name)
+		}
+	}
+	return text
+}
+
+// hostDetail joins the state of the session with the host, and why the latest dial of the host failed,
+// unless that failed for the reason that the state has.
 func hostDetail(session, dial string) string {
 	if session == "" || dial == "" || strings.HasPrefix(session, verdict.HostReachable) {
 		return cmp.Or(session, dial)
+	}
+	if why, has := strings.CutPrefix(session, verdict.HostLost+": "); has && strings.Contains(dial, why) {
+		return session
 	}
 	return session + "; the latest dial: " + dial
 }

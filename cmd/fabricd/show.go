@@ -220,6 +220,9 @@ func withDetail(word, detail string) string {
 	if detail == "" || detail == word {
 		return word
 	}
+	if more, has := strings.CutPrefix(detail, word+"; "); has {
+		return word + "; " + more
+	}
 	return word + ": " + strings.TrimPrefix(detail, word+": ")
 }
 

@@ -114,6 +114,17 @@ func TestStatusSaysEachThingOnce(t *testing.T) {
 	}
 }
 
+func TestADetailDoesNotRepeatItsWord(t *testing.T) {
+	for detail, want := range map[string]string{
+		"": "lost", "lost": "lost", "lost: banned": "lost: banned", "silent": "lost: silent",
+		"lost; the latest dial: no host": "lost; the latest dial: no host",
+	} {
+		if got := withDetail("lost", detail); got != want {
+			t.Errorf("%q: %q, want %q", detail, got, want)
+		}
+	}
+}
+
 // pagesOf prints every page for people with one text in the place of all that a peer
 // can choose: names, addresses and reasons.
 func pagesOf(t *testing.T, text string) map[string]string {
