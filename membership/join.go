@@ -96,6 +96,9 @@ func (c *JoinConfig) round(ctx context.Context) (final bool, err error) {
 		if refused, ok := errors.AsType[*control.RefusedError](err); ok && refused.Code == control.CodeName {
 			err = fmt.Errorf("%w: %w", ErrName, err)
 		}
+		if errors.Is(err, trust.ErrNotHost) {
+			err = fmt.Errorf("this is a member, not the host; join wants the host's address (%w)", trust.ErrNotHost)
+		}
 		err = fmt.Errorf("join at %s: %w", address, err)
 		if isFinal(err) {
 			return true, err

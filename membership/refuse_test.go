@@ -325,3 +325,22 @@ func TestStartRefusesAStateThatDoesNotFit(t *testing.T) {
 		}
 	})
 }
+
+// TestAJoinAtAMemberNamesTheMistake, and goes on: another address may be the host's.
+func TestAJoinAtAMemberNamesTheMistake(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.cluster(2)
+		st := must(state.Prepare(filepath.Join(w.dir, "3"), "n3", state.Options{}))
+		defer st.Close()
+		c := w.joinConfig(3, st, w.token)
+		c.Addresses = []string{dataAddr(2)}
+		var said string
+		c.Status = func(s string) { said = s }
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		err := Join(ctx, c)
+		if want := "this is a member, not the host; join wants the host's address"; !errors.Is(err, trust.ErrNotHost) || !strings.Contains(said, want) {
+			t.Errorf("%q, %v, want %q", said, err, want)
+		}
+	})
+}
