@@ -479,6 +479,10 @@ func (d *enroller) useCA(next *trust.CA, roots []*trust.Certificate) error {
 		return err
 	}
 	d.ca = next
+	d.tokens.VoidAll() // they name the authority before this one
+	if err := d.store(); err != nil {
+		return err
+	}
 	err = d.change(func(all enrolments) error {
 		for _, e := range all {
 			e.issued, e.renewed = time.Time{}, false

@@ -2,7 +2,9 @@ package membership
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"github.com/fabricd/fabricd/fabric/addr"
 	"github.com/fabricd/fabricd/internal/guard"
 	"github.com/fabricd/fabricd/membership/control"
+	"github.com/fabricd/fabricd/membership/state"
 	"github.com/fabricd/fabricd/membership/trust"
 	"github.com/fabricd/fabricd/membership/verdict"
 )
@@ -138,12 +141,25 @@ func TestTheCAIsRotatedUnderTraffic(t *testing.T) {
 		}
 		stop()
 		w.wantUndisturbed(began)
+		for _, r := range w.node(1).a.Tokens() {
+			if !r.Void {
+				t.Errorf("the token %s, made before, is not void", r.ID)
+			}
+		}
+		st := must(state.Prepare(filepath.Join(w.dir, "late"), "late", state.Options{}))
+		if err := Join(t.Context(), w.joinConfig(6, st, w.token)); !errors.Is(err, trust.ErrPin) || !strings.Contains(err.Error(), "was rotated") {
+			t.Errorf("join with a token made before: %v", err)
+		}
+		_ = st.Close()
 		w.kill(w.node(3))
 		w.again(3)
 		w.within(10*time.Second, "a node is back with the new CA", func() bool { return mesh(w.all) })
 		w.kill(w.node(1))
 		w.again(1)
 		w.within(20*time.Second, "the host is back with the new CA", func() bool { return mesh(w.all) })
+		if all := w.node(1).a.Tokens(); len(all) == 0 || !all[0].Void {
+			t.Errorf("tokens %+v after a restart, want void ones", all)
+		}
 		token := must(w.node(1).a.CreateToken(trust.TokenOptions{}))
 		w.token = token
 		w.join(5)

@@ -125,6 +125,13 @@ func TestADetailDoesNotRepeatItsWord(t *testing.T) {
 	}
 }
 
+func TestATokenOfAnEarlierAuthorityIsShownAsVoid(t *testing.T) {
+	var out bytes.Buffer
+	if err := showTokens(&out, daemon.Tokens{Tokens: []daemon.TokenInfo{{ID: "aa", Void: true}}}); err != nil || !strings.Contains(out.String(), "void: the authority was rotated") {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+}
+
 // pagesOf prints every page for people with one text in the place of all that a peer
 // can choose: names, addresses and reasons.
 func pagesOf(t *testing.T, text string) map[string]string {

@@ -162,6 +162,9 @@ func showTokens(w io.Writer, all daemon.Tokens) error {
 		if k.Expires != nil {
 			expires = in(*k.Expires, now)
 		}
+		if k.Void {
+			expires = "void: the authority was rotated"
+		}
 		if k.Left != nil {
 			left = strconv.Itoa(*k.Left)
 		}

@@ -72,7 +72,7 @@ func complete(c Config, s *state.State, tokenFile string, there bool, given trus
 	return os.Rename(fresh, tokenFile)
 }
 
-// ended reports whether a token of the cluster has expired or is used up. One
+// ended reports whether a token of the cluster has expired, is used up or void. One
 // that was revoked has not: an administrator wants no node to join with the file.
 func ended(s *state.State, given trust.Token) bool {
 	tokens, err := trust.DecodeTokenStore(s.Secret(state.SecretTokens))

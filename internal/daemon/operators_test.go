@@ -384,6 +384,7 @@ func TestTokensAreUsableUntilTheyEnd(t *testing.T) {
 			{trust.TokenRecord{MaxUses: 2, Uses: 2}, false, 0},
 			{trust.TokenRecord{MaxUses: 2, Uses: 3}, false, 0},
 			{trust.TokenRecord{Expires: now}, false, -1},
+			{trust.TokenRecord{Expires: now.Add(1), MaxUses: 1, Void: true}, false, 1},
 			{trust.TokenRecord{Expires: now.Add(1), MaxUses: 1}, true, 1},
 		} {
 			got := tokenInfo(tt.record, now)
@@ -391,7 +392,7 @@ func TestTokensAreUsableUntilTheyEnd(t *testing.T) {
 			if got.Left != nil {
 				left = *got.Left
 			}
-			if got.Usable != tt.usable || left != tt.left {
+			if got.Usable != tt.usable || got.Void != tt.record.Void || left != tt.left {
 				t.Errorf("%+v: usable %v, left %d", tt.record, got.Usable, left)
 			}
 		}

@@ -108,6 +108,8 @@ type TokenInfo struct {
 	Expires *time.Time `json:"expires,omitempty"`   // left out: it does not
 	Uses    int        `json:"uses"`                // nodes that have joined with it
 	Left    *int       `json:"uses_left,omitempty"` // left out: any number
+	// Void: it was made before the authority was rotated, and no node joins with it any more.
+	Void bool `json:"void,omitempty"`
 	// Usable is whether a node can join with it now.
 	Usable bool `json:"usable"`
 }
@@ -171,9 +173,9 @@ func (d *Daemon) Tokens() (Tokens, error) {
 }
 
 func tokenInfo(r trust.TokenRecord, now time.Time) TokenInfo {
-	t := TokenInfo{ID: r.ID.String(), Label: r.Label, Labels: r.Labels, Created: r.Created, Uses: int(r.Uses), Usable: true}
+	t := TokenInfo{ID: r.ID.String(), Label: r.Label, Labels: r.Labels, Created: r.Created, Uses: int(r.Uses), Void: r.Void, Usable: !r.Void}
 	if !r.Expires.IsZero() {
-		t.Expires, t.Usable = &r.Expires, now.Before(r.Expires)
+		t.Expires, t.Usable = &r.Expires, t.Usable && now.Before(r.Expires)
 	}
 	if !r.Unlimited() {
 		left := int(r.MaxUses) - int(min(r.Uses, r.MaxUses))

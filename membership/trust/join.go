@@ -13,7 +13,7 @@ import (
 const JoinALPN = "fabricd-join/1"
 
 // ErrPin reports that the answering host's CA is not the one the token names.
-var ErrPin = errors.New("the host's CA is not the one that the token names")
+var ErrPin = errors.New("the host's CA is not the one that the token names: the authority was rotated, or the token is another cluster's; make a new one with `fabricd token create`")
 
 // ClientTLS returns the configuration with which the token's holder dials the
 // host to join: the answering certificate must lead to the CA that the token

@@ -219,6 +219,15 @@ func TestTokenLimits(t *testing.T) {
 	if err := redeem(start); err != nil {
 		t.Fatalf("after a refund: %v", err)
 	}
+	again, err := DecodeTokenStore(w.tokens.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.VoidAll()
+	if again, err = DecodeTokenStore(again.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, "void, on disk too", second(again.Redeem(tok.ID, proof, server, start)), ErrTokenVoid, "was rotated")
 	// A node without a proof learns nothing of the token's state.
 	wantError(t, "no proof", second(w.tokens.Redeem(tok.ID, Proof{}, server, start)), ErrTokenProof)
 }

@@ -27,6 +27,7 @@ var (
 	ErrTokenUnknown = errors.New("unknown token")
 	ErrTokenProof   = errors.New("wrong proof of the token's secret")
 	ErrTokenExpired = errors.New("token expired")
+	ErrTokenVoid    = errors.New("token void")
 	ErrTokenUsedUp  = errors.New("token used up")
 	ErrTokensFull   = errors.New("too many join tokens: revoke some")
 )
@@ -40,6 +41,7 @@ type TokenRecord struct {
 	MaxUses uint32    // 0: any number
 	Uses    uint32    // how often it was redeemed
 	Labels  []string  // that nodes get which join with it
+	Void    bool      // it names an authority that another one has followed
 }
 
 // Unlimited reports whether the token may be used any number of times.
@@ -47,6 +49,9 @@ func (r TokenRecord) Unlimited() bool { return r.MaxUses == 0 }
 
 // usable returns why the token cannot be used at now, or nil.
 func (r TokenRecord) usable(now time.Time) error {
+	if r.Void {
+		return fmt.Errorf("%w: the authority was rotated: make a new one with `fabricd token create`", ErrTokenVoid)
+	}
 	if !r.Expires.IsZero() && !now.Before(r.Expires) {
 		return fmt.Errorf("%w at %s: make a new one with `fabricd token`", ErrTokenExpired, stamp(r.Expires))
 	}
@@ -176,6 +181,16 @@ func (s *TokenStore) Refund(id TokenID) {
 	}
 }
 
+// VoidAll makes all tokens unusable, as those are that name an authority which another one
+// follows. They stay, so that their users and operators see why.
+func (s *TokenStore) VoidAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.tokens {
+		e.Void = true
+	}
+}
+
 // Revoke removes a token. It reports whether there was one.
 func (s *TokenStore) Revoke(id TokenID) bool {
 	s.mu.Lock()
@@ -211,6 +226,7 @@ type tokenJSON struct {
 	MaxUses  uint32   `json:"max_uses"`
 	Uses     uint32   `json:"uses"`
 	Labels   []string `json:"labels,omitempty"`
+	Void     bool     `json:"void,omitempty"`
 	Verifier []byte   `json:"verifier"`
 }
 
@@ -226,7 +242,7 @@ func (s *TokenStore) Encode() []byte {
 		if e == nil {
 			continue // revoked between the two locks
 		}
-		j := tokenJSON{ID: e.ID.String(), Label: e.Label, Created: e.Created.Unix(), MaxUses: e.MaxUses, Uses: e.Uses, Labels: e.Labels, Verifier: e.verifier[:]}
+		j := tokenJSON{ID: e.ID.String(), Label: e.Label, Created: e.Created.Unix(), MaxUses: e.MaxUses, Uses: e.Uses, Labels: e.Labels, Void: e.Void, Verifier: e.verifier[:]}
 		if !e.Expires.IsZero() {
 			j.Expires = new(e.Expires.Unix())
 		}
@@ -283,7 +299,7 @@ func (j tokenJSON) entry() (*tokenEntry, error) {
 		return nil, fmt.Errorf("token %s: %w", id, err)
 	}
 	e := &tokenEntry{verifier: [sha256.Size]byte(j.Verifier)}
-	e.TokenRecord = TokenRecord{ID: id, Label: j.Label, Created: time.Unix(j.Created, 0).UTC(), MaxUses: j.MaxUses, Uses: j.Uses, Labels: j.Labels}
+	e.TokenRecord = TokenRecord{ID: id, Label: j.Label, Created: time.Unix(j.Created, 0).UTC(), MaxUses: j.MaxUses, Uses: j.Uses, Labels: j.Labels, Void: j.Void}
 	if j.Expires != nil {
 		e.Expires = time.Unix(*j.Expires, 0).UTC()
 	}
