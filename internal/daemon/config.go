@@ -39,7 +39,7 @@ type Config struct {
 	// port. A node that has not joined yet needs the host's; later any one that
 	// answers is enough. A host needs none.
 	Join []string
-	// TokenFile holds the join token that `fabricd init` or `fabricd token`
+	// TokenFile holds the join token that `fabricd init` or `fabricd token create`
 	// printed. It is needed until the node has joined once.
 	TokenFile string
 	StateDir  string // identity, keys, leases; one fabricd at a time

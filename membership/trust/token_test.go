@@ -208,13 +208,13 @@ func TestTokenLimits(t *testing.T) {
 	proof := mustProof(t, tok, client)
 	redeem := func(now time.Time) error { return second(w.tokens.Redeem(tok.ID, proof, server, now)) }
 
-	wantError(t, "at its end", redeem(start.Add(time.Hour)), ErrTokenExpired, "2000-01-01T01:00:00Z", "fabricd token")
+	wantError(t, "at its end", redeem(start.Add(time.Hour)), ErrTokenExpired, "2000-01-01T01:00:00Z", "`fabricd token create`")
 	for i := range 2 {
 		if err := redeem(start.Add(time.Hour - 1)); err != nil {
 			t.Fatalf("use %d: %v", i, err)
 		}
 	}
-	wantError(t, "a third use", redeem(start), ErrTokenUsedUp, "2 of 2")
+	wantError(t, "a third use", redeem(start), ErrTokenUsedUp, "2 of 2", "`fabricd token create`")
 	w.tokens.Refund(tok.ID)
 	if err := redeem(start); err != nil {
 		t.Fatalf("after a refund: %v", err)

@@ -53,10 +53,10 @@ func (r TokenRecord) usable(now time.Time) error {
 		return fmt.Errorf("%w: the authority was rotated: make a new one with `fabricd token create`", ErrTokenVoid)
 	}
 	if !r.Expires.IsZero() && !now.Before(r.Expires) {
-		return fmt.Errorf("%w at %s: make a new one with `fabricd token`", ErrTokenExpired, stamp(r.Expires))
+		return fmt.Errorf("%w at %s: make a new one with `fabricd token create`", ErrTokenExpired, stamp(r.Expires))
 	}
 	if !r.Unlimited() && r.Uses >= r.MaxUses {
-		return fmt.Errorf("%w: %d of %d uses: make a new one with `fabricd token`", ErrTokenUsedUp, r.Uses, r.MaxUses)
+		return fmt.Errorf("%w: %d of %d uses: make a new one with `fabricd token create`", ErrTokenUsedUp, r.Uses, r.MaxUses)
 	}
 	return nil
 }
