@@ -434,8 +434,17 @@ func (f *findings) gateways() {
 // host adds findings that only the host can make.
 func (f *findings) host() {
 	for _, b := range f.s.Host.Banned {
-		f.add(Note, KindBanned, "node %s is banned since %s%s", b.Name, b.Since.UTC().Format("2006-01-02 15:04"), after(": ", b.Reason))
+		f.add(Note, KindBanned, "%s is banned since %s%s", bannedNode(b.Name), b.Since.UTC().Format("2006-01-02 15:04"), after(": ", b.Reason))
 	}
+}
+
+// bannedNode names a banned node. A name of digits, which an older release let a node take, is
+// marked as one: it is not the node's ID.
+func bannedNode(name string) string {
+	if _, digits := addr.ParseNode(name); digits {
+		return fmt.Sprintf("the node named %q", name)
+	}
+	return "node " + name
 }
 
 // events adds recent refusals.

@@ -99,6 +99,8 @@ func TestFindings(t *testing.T) {
 			"warning join -: node late was not let in, 0.0 s ago: token expired"},
 		"banned": {func(s *Snapshot) { s.Host.Banned = []Banned{{Name: "web-3", Reason: "stolen", Since: now}} },
 			"note banned -: node web-3 is banned since 2026-01-02 12:00: stolen"},
+		"banned by digits": {func(s *Snapshot) { s.Host.Banned = []Banned{{Name: "3", Since: now}} },
+			"note banned -: the node named \"3\" is banned since 2026-01-02 12:00"},
 		"descriptors":      {func(s *Snapshot) { s.Totals.Descriptors = 85 }, "warning descriptors -: descriptors run short: 85 of 100 are in use (RLIMIT_NOFILE); new connections and applications are refused without"},
 		"last descriptors": {func(s *Snapshot) { s.Totals.Descriptors = 97 }, "broken descriptors -: descriptors run short: 97 of 100 are in use (RLIMIT_NOFILE); new connections and applications are refused without"},
 		"paths":            {func(s *Snapshot) { s.Totals.Paths = 9 }, "warning descriptors -: paths run short: 9 of 10 are in use (max-paths); further connections stay on their links"},
