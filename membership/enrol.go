@@ -295,7 +295,7 @@ func (d *enroller) check(id trust.Identity, name string) error {
 	case e != nil && e.Key == id.Key:
 		return nil
 	case e == nil && d.issues:
-		return control.Refusef(control.CodeUnknown, "node %s is not enrolled here: it has to join with a token", id.Node)
+		return control.Refusef(control.CodeUnknown, "node %s is not enrolled here, it was removed or forgotten: it joins as a new node with an empty --state-dir and a token", id.Node)
 	case e != nil && e.Key != (trust.Pin{}) && d.issues:
 		return control.Refusef(control.CodeUnknown, "node %q has another key", e.Name)
 	}

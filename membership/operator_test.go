@@ -98,7 +98,7 @@ func TestARemovedNodeIsUnknown(t *testing.T) {
 			t.Errorf("node 2 received %v", got)
 		}
 		time.Sleep(10 * time.Second)
-		if l := gone.incarnation(); l != noIncarnation || !strings.Contains(gone.a.Status().HostDetail, "token") {
+		if l := gone.incarnation(); l != noIncarnation || !strings.Contains(gone.a.Status().HostDetail, "with an empty --state-dir and a token") {
 			t.Errorf("the removed node lives as %v, %q", l, gone.a.Status().HostDetail)
 		}
 		if list := w.node(1).a.Enrolments(); len(list) != 1 || list[0].Name != "n2" {
