@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -295,9 +296,9 @@ func showFaults(w io.Writer, all allFaults) error {
 	if len(all.Links) > 0 {
 		t := table{{"FAULT", "NAME", "STATE", "LEFT", "SEEN", "FIRED", "WHAT"}}
 		for _, st := range all.Links {
-			left := ""
-			if st.Left > 0 {
-				left = st.Left.String()
+			left := "-"
+			if st.State != faults.Ended && st.Left > 0 {
+				left = duration(time.Duration(st.Left))
 			}
 			t = append(t, []string{fmt.Sprint(st.Rule.ID), st.Rule.Name, string(st.State), left,
 				fmt.Sprint(st.Counts.Seen), fmt.Sprint(st.Counts.Fired()), st.Rule.String()})

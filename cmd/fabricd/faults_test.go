@@ -110,7 +110,9 @@ func TestFaultsAreShown(t *testing.T) {
 	var out strings.Builder
 	all := allFaults{
 		Links: []faults.Status{{Rule: faults.Rule{ID: 3, On: faults.Link, Drop: .2, Name: "x", For: 1000 * msec}, State: faults.Active, Left: 500 * msec,
-			Counts: faults.Counters{Seen: 10, Dropped: 2}}},
+			Counts: faults.Counters{Seen: 10, Dropped: 2}},
+			{Rule: faults.Rule{ID: 4, On: faults.Link, Cut: true, Name: "y"}, State: faults.Ended, Left: 28952069507},
+			{Rule: faults.Rule{ID: 5, On: faults.Link, HalfOpen: true, Name: "z"}, State: faults.Active, Left: 28952069507}},
 		Nodes: []daemon.NodeFaultReport{{ID: 1, Fault: daemon.NodeFault{Kind: "crash", Step: "rma.write_copied"}, State: "armed"}},
 	}
 	if err := showFaults(&out, all); err != nil {
@@ -118,6 +120,8 @@ func TestFaultsAreShown(t *testing.T) {
 	}
 	want := `FAULT  NAME  STATE   LEFT   SEEN  FIRED  WHAT
 3      x     active  500ms  10    2      link any→any drop 20% for 1s
+4      y     ended   -      0     0      link any→any cut
+5      z     active  28s    0     0      link any→any half-open
 NODE FAULT  STATE  HITS  FIRED  WHAT
 1           armed  0     0      crash step=rma.write_copied
 `

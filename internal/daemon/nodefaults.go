@@ -75,15 +75,15 @@ func (d *Daemon) NodeFaults() ([]NodeFaultReport, error) {
 }
 
 // ClearNodeFaults ends one fault of this node, or all with ID 0, and returns how
-// many that were.
+// many that were; those that had ended before do not count.
 func (d *Daemon) ClearNodeFaults(id uint64) (n int, err error) {
 	if d.nodeFaults == nil {
 		return 0, errFaultsOff
 	}
 	if id == 0 {
 		n, err = d.nodeFaults.ClearAll()
-	} else if err = d.nodeFaults.Clear(id); err == nil {
-		n = 1
+	} else {
+		n, err = d.nodeFaults.Clear(id)
 	}
 	if n > 0 {
 		d.log.Warn().Str("op", "faults").Int("count", n).Msg("node faults cleared")

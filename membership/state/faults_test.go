@@ -68,7 +68,8 @@ func TestDiskFaultsRefuseWritesAndEnd(t *testing.T) {
 				t.Errorf("after failures the state has lease %+v and token %q", g, s.Secret(SecretTokens))
 			}
 
-			must(t, faults.Clear(id))
+			_, err = faults.Clear(id)
+			must(t, err)
 			must(t, s.Maintain())
 			must(t, s.Trouble())
 			must(t, s.Leases().Put(grantOf(1, 3)))

@@ -122,7 +122,7 @@ func FuzzParse(f *testing.F) {
 		n := New(nil)
 		defer n.Close()
 		if id, err := n.Add(x); err == nil && x.Kind != Crash && x.Kind != Freeze {
-			if err := n.Clear(id); err != nil {
+			if _, err := n.Clear(id); err != nil {
 				t.Error(err)
 			}
 		}

@@ -200,35 +200,38 @@ func (n *Node) List() []Report {
 	return all
 }
 
-// Clear ends a fault and forgets it.
-func (n *Node) Clear(id uint64) error {
+// Clear ends a fault; one that has ended already stays as it is.
+func (n *Node) Clear(id uint64) (cleared int, err error) {
 	if n == nil {
-		return errNil
+		return 0, errNil
 	}
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	x := n.faults[id]
-	delete(n.faults, id)
-	n.mu.Unlock()
-	if x == nil {
-		return fmt.Errorf("%w: %d", ErrNoFault, id)
+	switch {
+	case x == nil:
+		return 0, fmt.Errorf("%w: %d", ErrNoFault, id)
+	case x.state == Ended:
+		return 0, nil
 	}
-	return n.end(x)
+	return 1, n.endLocked(x)
 }
 
-// ClearAll ends all faults and forgets them. It returns how many there were.
-func (n *Node) ClearAll() (int, error) {
+// ClearAll ends all faults. It returns how many had not ended before. List still has them.
+func (n *Node) ClearAll() (cleared int, err error) {
 	if n == nil {
 		return 0, nil
 	}
 	n.mu.Lock()
-	all := slices.Collect(maps.Values(n.faults))
-	clear(n.faults)
-	n.mu.Unlock()
+	defer n.mu.Unlock()
 	var errs []error
-	for _, x := range all {
-		errs = append(errs, n.end(x))
+	for _, id := range slices.Sorted(maps.Keys(n.faults)) {
+		if x := n.faults[id]; x.state != Ended {
+			cleared++
+			errs = append(errs, n.endLocked(x))
+		}
 	}
-	return len(all), errors.Join(errs...)
+	return cleared, errors.Join(errs...)
 }
 
 // Close ends all faults and waits for the goroutines of Add. Nothing can be added any more. A

@@ -78,7 +78,10 @@ func TestNilNodeHasNoFaults(t *testing.T) {
 	if d := time.Since(n.Now()); d < -time.Second || d > time.Second {
 		t.Errorf("its clock is %v off", d)
 	}
-	if n.SlowReceivers() || n.Dead() || n.DiskState() != nil || n.List() != nil || n.Clear(1) == nil || n.Close() != nil {
+	if _, err := n.Clear(1); err == nil {
+		t.Error("a fault of no node was cleared")
+	}
+	if n.SlowReceivers() || n.Dead() || n.DiskState() != nil || n.List() != nil || n.Close() != nil {
 		t.Error("a nil node has faults")
 	}
 }
@@ -212,7 +215,7 @@ func TestDelayHoldsUpAndIsEndedByClear(t *testing.T) {
 		began = time.Now()
 		wg.Go(func() { n.Hit(HelloSent) })
 		time.Sleep(time.Second)
-		if err := n.Clear(id); err != nil {
+		if _, err := n.Clear(id); err != nil {
 			t.Error(err)
 		}
 		wg.Wait()
@@ -282,7 +285,7 @@ func TestDiskModes(t *testing.T) {
 		if got := n.DiskState(); got != c.state {
 			t.Errorf("%s: state %v, want %v", c.mode, got, c.state)
 		}
-		if err := n.Clear(id); err != nil || n.TouchDisk(DiskWrite) != nil || n.TouchDisk(DiskLast) != nil {
+		if _, err := n.Clear(id); err != nil || n.TouchDisk(DiskWrite) != nil || n.TouchDisk(DiskLast) != nil {
 			t.Errorf("%s: not undone: %v", c.mode, err)
 		}
 		n.Close()
@@ -332,7 +335,7 @@ func TestAFaultThatEndsIsGone(t *testing.T) {
 		slow := make(chan bool)
 		go func() { <-over; slow <- n.SlowReceivers() }()
 		runtime.Gosched()
-		if err := n.Clear(id); err != nil {
+		if _, err := n.Clear(id); err != nil {
 			t.Fatal(err)
 		}
 		if <-slow {
@@ -369,8 +372,15 @@ func TestFaultsAreBoundedAndOldOnesForgotten(t *testing.T) {
 	if len(n.List()) != MaxFaults {
 		t.Errorf("%d faults, want %d", len(n.List()), MaxFaults)
 	}
-	if k, err := n.ClearAll(); k != MaxFaults || err != nil || len(n.List()) != 0 {
-		t.Errorf("cleared %d: %v", k, err)
+	if k, err := n.ClearAll(); k != 1 || err != nil {
+		t.Errorf("cleared %d, want the one that had not ended: %v", k, err)
+	}
+	if k, err := n.ClearAll(); k != 0 || err != nil {
+		t.Errorf("cleared %d again: %v", k, err)
+	}
+	all := n.List()
+	if i := slices.IndexFunc(all, func(r Report) bool { return r.State != Ended }); len(all) != MaxFaults || i >= 0 {
+		t.Errorf("%d faults are listed, and number %d has not ended", len(all), i)
 	}
 	for s := range n.points {
 		if n.points[s].Load() != nil {
