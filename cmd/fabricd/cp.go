@@ -91,6 +91,9 @@ func (a *app) sendFile(ctx context.Context, f cpFlags, path, to string) error {
 		return err
 	}
 	defer file.Close()
+	if _, err := filecopy.CheckFile(file); err != nil {
+		return err
+	}
 	n, err := a.attach(ctx, f.socket)
 	if err != nil {
 		return err

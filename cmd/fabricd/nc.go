@@ -79,6 +79,9 @@ lost is an error, and never an end.`,
 		}
 		defer n.Close()
 		c, err := connectOrServe(cmd.Context(), n, args[0], listen, allow)
+		if listen && cmd.Context().Err() != nil && err != nil {
+			return nil // as of the other commands that serve
+		}
 		if err != nil {
 			return err
 		}

@@ -349,3 +349,32 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestOtherEndIsNoReceiver: another program that ends the connection or answers with something else.
+func TestOtherEndIsNoReceiver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, says := range []string{"", "220 hello\r\n", strings.Repeat("x", 2*maxMessage)} {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := pair(t)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = bufio.NewReader(b).ReadString('\n') // the offer; without it Send fails
+			_, _ = io.WriteString(b, says)             // as above
+			b.Close()
+		}()
+		_, err = Send(a, f, "file", nil)
+		if err == nil || err.Error() != "the other end is no fabricd cp" {
+			t.Errorf("%.20q: %v", says, err)
+		}
+		<-done
+		a.Close()
+		f.Close()
+	}
+}

@@ -28,6 +28,8 @@ type message struct {
 	Error   string `json:"error,omitempty"`
 }
 
+var errNoMessage = errors.New("not a message")
+
 func write(w io.Writer, m message) error {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -41,7 +43,7 @@ func write(w io.Writer, m message) error {
 func read(r *bufio.Reader) (m message, err error) {
 	line, err := r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
-		return m, fmt.Errorf("a message of more than %d bytes", maxMessage)
+		return m, fmt.Errorf("%w: more than %d bytes", errNoMessage, maxMessage)
 	}
 	if errors.Is(err, io.EOF) {
 		return m, io.ErrUnexpectedEOF
@@ -50,7 +52,7 @@ func read(r *bufio.Reader) (m message, err error) {
 		return m, err
 	}
 	if err := json.Unmarshal(line, &m); err != nil {
-		return m, fmt.Errorf("not a message: %w", err)
+		return m, fmt.Errorf("%w: %w", errNoMessage, err)
 	}
 	return m, nil
 }

@@ -30,17 +30,27 @@ type Result struct {
 	SHA256 string `json:"sha256"`
 }
 
+// CheckFile returns the size of an open file, or an error if Send does not send it: it is
+// no regular file.
+func CheckFile(f *os.File) (size int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s: not a regular file", f.Name())
+	}
+	return info.Size(), nil
+}
+
 // Send sends the open file f as name. It calls progress, unless that is nil, with how much
 // of how much the receiver has.
 func Send(c net.Conn, f *os.File, name string, progress func(done, size int64)) (Result, error) {
-	info, err := f.Stat()
+	size, err := CheckFile(f)
 	if err != nil {
 		return Result{}, err
 	}
-	if !info.Mode().IsRegular() {
-		return Result{}, fmt.Errorf("%s: not a regular file", f.Name())
-	}
-	s := &sender{c: c, r: bufio.NewReaderSize(c, maxMessage), f: f, sum: sha256.New(), progress: progress, size: info.Size()}
+	s := &sender{c: c, r: bufio.NewReaderSize(c, maxMessage), f: f, sum: sha256.New(), progress: progress, size: size}
 	if err := s.offer(name); err != nil {
 		return Result{}, err
 	}
@@ -77,6 +87,9 @@ func (s *sender) offer(name string) error {
 // file if that is the beginning of this file, else 0.
 func (s *sender) resume() (int64, error) {
 	m, err := answer(s.r)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errNoMessage) {
+		return 0, errors.New("the other end is no fabricd cp")
+	}
 	if err != nil {
 		return 0, err
 	}
