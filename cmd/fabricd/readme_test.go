@@ -115,7 +115,13 @@ func TestREADMECommands(t *testing.T) {
 		received <- fmt.Sprint(string(text), err)
 	}()
 	program := exec.CommandContext(t.Context(), moduleOfREADME(t))
-	program.Env = append(os.Environ(), "FABRIC_SOCKET="+filepath.Join(dir, "cluster", "node-1", "app.sock"))
+	// The module is beside the checkout, and the cluster within it.
+	_, socket, ok := strings.Cut(readme(t), "then this with `FABRIC_SOCKET=../fabricd/")
+	socket, _, _ = strings.Cut(socket, "`")
+	if !ok {
+		t.Fatal("README.md does not say which socket the program uses, seen from its own module")
+	}
+	program.Env = append(os.Environ(), "FABRIC_SOCKET="+filepath.Join(dir, socket))
 	if out, err := program.CombinedOutput(); err != nil || string(out) != "hello from node 1\n" {
 		t.Errorf("the program of README.md: %v, and printed\n%s", err, out)
 	}
