@@ -96,7 +96,7 @@ func (f *chaosFlags) check() error {
 func (a *app) chaosRunCommand() *cobra.Command {
 	var f chaosFlags
 	cmd := &cobra.Command{
-		Use: "run FILE...", Short: "Run scenarios in a lab and judge them", Args: cobra.MinimumNArgs(1),
+		Use: "run FILE...", Short: "Run scenarios in a lab and judge them", Args: arguments(1, anyArguments, "files or directories of scenarios"),
 		Long: `run runs each scenario once for every seed and prints a verdict. What is random
 in a scenario follows from the seed: victims, times, and in a simulation
 everything else too. Nothing is left running, and no file but those of --report,

@@ -13,7 +13,7 @@ import (
 func (a *app) chaosCheckCommand() *cobra.Command {
 	f := chaosFlags{seeds: 1, repeat: 1}
 	cmd := &cobra.Command{
-		Use: "check DIR", Short: "Judge a saved run again", Args: cobra.ExactArgs(1),
+		Use: "check DIR", Short: "Judge a saved run again", Args: oneArgument("the directory of a run"),
 		Long: `check reads the history that --report has saved and judges it anew, against the
 invariants and the scenario beside it.`,
 		Example: `  fabricd chaos check out/my
@@ -45,7 +45,7 @@ type valid struct {
 func (a *app) chaosValidateCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "validate FILE...", Short: "Check scenarios without running them", Args: cobra.MinimumNArgs(1),
+		Use: "validate FILE...", Short: "Check scenarios without running them", Args: arguments(1, anyArguments, "files or directories of scenarios"),
 		Long: `validate reads scenarios, or all *.yaml of directories, and prints every mistake
 with its line and what is allowed there.`,
 		Example: `  fabricd chaos validate my.yaml

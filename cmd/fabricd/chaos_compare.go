@@ -12,7 +12,7 @@ import (
 func (a *app) chaosCompareCommand() *cobra.Command {
 	out := ""
 	cmd := &cobra.Command{
-		Use: "compare DIR DIR", Short: "Show two saved runs on one page", Args: cobra.ExactArgs(2),
+		Use: "compare DIR DIR", Short: "Show two saved runs on one page", Args: arguments(2, 2, "the directories of two runs"),
 		Long: `compare reads the report.json of two runs that --report has saved, and writes one page:
 throughput, latency and errors of both over time, by the scenario's own clock and with
 the faults shaded, and their figures and verdicts beside each other.`,

@@ -34,7 +34,7 @@ func (a *app) chaosAppCommand() *cobra.Command {
 func (a *app) chaosCleanupCommand() *cobra.Command {
 	var containers bool
 	cmd := &cobra.Command{
-		Use: "cleanup RUN", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: "cleanup RUN", Hidden: true, Args: oneArgument("the name of a run"),
 		Short: "Clean up after a run whose process was killed", Example: "  fabricd chaos cleanup NAME",
 	}
 	cmd.Flags().BoolVar(&containers, "containers", false, "remove containers too")

@@ -15,7 +15,7 @@ func (a *app) chaosMinimizeCommand() *cobra.Command {
 	var on, to string
 	var seed uint64
 	cmd := &cobra.Command{
-		Use: "minimize FILE", Short: "Shorten a scenario that breaks a promise", Args: cobra.ExactArgs(1),
+		Use: "minimize FILE", Short: "Shorten a scenario that breaks a promise", Args: oneArgument("the file of a scenario"),
 		Long: `minimize leaves out steps of the timeline, kinds of traffic, pairs and time, as
 long as the run with this seed still breaks the same promise, and prints what is
 left as a scenario in which nothing is random. It needs runs that repeat: those

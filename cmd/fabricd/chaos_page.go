@@ -10,7 +10,7 @@ import (
 
 func (a *app) chaosPageCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "page DIR", Short: "Put the reports of several labs together on one page", Args: cobra.ExactArgs(1),
+		Use: "page DIR", Short: "Put the reports of several labs together on one page", Args: oneArgument("the directory of reports"),
 		Long: `page reads what suite and scale have saved in the directories of DIR, and writes
 DIR/index.html and DIR/index.json: the verdict on each scenario in each lab, with
 the page of one of its runs behind it, how soon each loss was known against its

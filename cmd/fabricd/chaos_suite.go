@@ -17,7 +17,7 @@ func (a *app) chaosSuiteCommand() *cobra.Command {
 	var total int
 	var only []string
 	cmd := &cobra.Command{
-		Use: "suite DIR...", Short: "Run all scenarios of directories that a lab can run", Args: cobra.MinimumNArgs(1),
+		Use: "suite DIR...", Short: "Run all scenarios of directories that a lab can run", Args: arguments(1, anyArguments, "directories of scenarios"),
 		Long: `suite runs every scenario of the directories whose "on" names the lab, and ends
 with one line for each and its figures over all seeds. With --report it saves the
 sums, a page of one run of each scenario, and all of the runs that were not green.`,

@@ -48,7 +48,7 @@ type line struct {
 func (a *app) demoAppCommand() *cobra.Command {
 	var socket string
 	cmd := &cobra.Command{
-		Use: "demo-app ROLE", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: "demo-app ROLE", Hidden: true, Args: oneArgument("a role"),
 		Short: "One application of the demo", Example: "  fabricd demo-app alice --socket S",
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "socket of the fabricd to attach to")

@@ -188,13 +188,3 @@ it any more. The nodes that joined with it stay.`,
 		return printLine(w, "token %s is revoked: no node joins with it any more", r.ID)
 	})
 }
-
-// oneArgument is the Args of commands that take one argument; the text describes it.
-func oneArgument(what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return fmt.Errorf("want %s, got %s", what, plural(len(args), "argument"))
-		}
-		return nil
-	}
-}

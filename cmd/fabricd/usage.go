@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -57,6 +58,14 @@ func whereToRead(root *cobra.Command, args []string) string {
 	return fmt.Sprintf("`%s --help` explains it", cmd.CommandPath())
 }
 
+// wantedValues describes the values of flags by type, of those that not every text is.
+var wantedValues = map[string]string{
+	"int": "a whole number", "int64": "a whole number", "uint16": "a number from 0 to 65535",
+	"uint32": "a number from 0 to 4294967295", "uint64": "a whole number from 0", "float64": "a number",
+	"intSlice": "whole numbers separated by commas", "duration": "a duration, like 500ms or 2m", "bool": "true or false",
+	"lifetime": "a duration from 1s to 365d, or never", "uses": "a number of nodes from 1, or unlimited",
+}
+
 // flagError describes a wrong flag.
 func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
@@ -75,13 +84,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("--%s: want a value behind it", e.GetFlag().Name)
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		want := map[string]string{"int": "a whole number", "duration": "a duration, like 500ms or 2m", "bool": "true or false",
-			"lifetime": "a duration from 1s to 365d, or never", "uses": "a number of nodes from 1, or unlimited"}
-		kind := e.GetFlag().Value.Type()
-		if want[kind] == "" {
+		want := wantedValues[e.GetFlag().Value.Type()]
+		if want == "" {
 			return err
 		}
-		return fmt.Errorf("--%s: %q: want %s", e.GetFlag().Name, e.GetValue(), want[kind])
+		return fmt.Errorf("--%s: %q: want %s", e.GetFlag().Name, e.GetValue(), want)
 	}
 	return err
 }
@@ -134,4 +141,20 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return fmt.Errorf("%s takes no arguments, got %q", cmd.CommandPath(), args[0])
+}
+
+// oneArgument is the Args of commands that take one argument; the text describes it.
+func oneArgument(what string) cobra.PositionalArgs { return arguments(1, 1, what) }
+
+// anyArguments is the most of arguments where there is no bound.
+const anyArguments = math.MaxInt
+
+// arguments is the Args of commands that take so many; the text describes them.
+func arguments(least, most int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return fmt.Errorf("want %s, got %s", what, plural(len(args), "argument"))
+		}
+		return nil
+	}
 }

@@ -123,7 +123,7 @@ application.`,
 	f.addTo(cmd)
 	uid := cmd.Flags().Uint32("uid", uint32(os.Getuid()), "with NODE PORT: the user that runs the application")
 	cmd.Flags().Lookup("uid").DefValue = "yours"
-	cmd.Args = cobra.MaximumNArgs(2)
+	cmd.Args = arguments(0, 2, "a connection, NODE and PORT, or nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 2 {
 			return a.whyPort(cmd, &f, args[0], args[1], *uid)

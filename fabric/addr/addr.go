@@ -65,7 +65,10 @@ func (a Addr) String() string { return fmt.Sprintf("%d:%d", a.Node, a.Port) }
 // Network returns "scif". With String it makes Addr a [net.Addr].
 func (a Addr) Network() string { return "scif" }
 
-var errSyntax = errors.New("want node:port")
+var (
+	errSyntax = errors.New("want node:port")
+	errNumber = errors.New("want a number from 0 to 65535")
+)
 
 // Parse parses s, which has the form "node:port" with two decimal numbers of
 // 16 bits.
@@ -76,11 +79,11 @@ func Parse(s string) (Addr, error) {
 	}
 	n, err := strconv.ParseUint(node, 10, 16)
 	if err != nil {
-		return Addr{}, fmt.Errorf("parse address %q: node: %w", s, err)
+		return Addr{}, fmt.Errorf("parse address %q: node: %w", s, errNumber)
 	}
 	p, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return Addr{}, fmt.Errorf("parse address %q: port: %w", s, err)
+		return Addr{}, fmt.Errorf("parse address %q: port: %w", s, errNumber)
 	}
 	return Addr{NodeID(n), Port(p)}, nil
 }

@@ -45,12 +45,17 @@ func TestParse(t *testing.T) {
 func TestParseErrorsSayWhatIsWrong(t *testing.T) {
 	for in, want := range map[string]string{
 		"3":       `parse address "3": want node:port`,
-		"70000:1": `parse address "70000:1": node: `,
-		"1:70000": `parse address "1:70000": port: `,
+		"70000:1": `parse address "70000:1": node: want a number from 0 to 65535`,
+		"1:70000": `parse address "1:70000": port: want a number from 0 to 65535`,
+		"1:x":     `parse address "1:x": port: want a number from 0 to 65535`,
 	} {
-		if _, err := addr.Parse(in); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("Parse(%q): %v, want %q…", in, err, want)
+		if _, err := addr.Parse(in); err == nil || err.Error() != want {
+			t.Errorf("Parse(%q): %v, want %q", in, err, want)
 		}
+	}
+	want := `parse address "web-1:99999": port: want a number from 0 to 65535`
+	if _, err := addr.ParseTarget("web-1:99999"); err == nil || err.Error() != want {
+		t.Errorf("ParseTarget: %v, want %q", err, want)
 	}
 }
 

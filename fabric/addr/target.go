@@ -96,7 +96,7 @@ func parseTarget(s string) (t Target, err error) {
 	}
 	p, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return t, fmt.Errorf("port: %w", err)
+		return t, fmt.Errorf("port: %w", errNumber)
 	}
 	return Target{Node: node, Port: Port(p)}, nil
 }

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// TestEveryWrongArgumentSaysWhatIsWanted: neither cobra's errors nor those of strconv get to users.
+func TestEveryWrongArgumentSaysWhatIsWanted(t *testing.T) {
+	free := []string{"string", "stringSlice", "stringArray"} // every text is a value
+	a := &app{stdout: io.Discard, stderr: io.Discard}
+	commands(a.root(), func(path []string, c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if kind := f.Value.Type(); wantedValues[kind] == "" && !slices.Contains(free, kind) {
+				t.Errorf("%v --%s: nothing describes the values of a %s", path, f.Name, kind)
+			}
+		})
+		for n := range 4 {
+			if c.Args == nil {
+				continue
+			}
+			if err := c.Args(c, make([]string, n)); err != nil && strings.Contains(err.Error(), "arg(s)") {
+				t.Errorf("%v with %d arguments: %v", path, n, err)
+			}
+		}
+	})
+}
