@@ -100,7 +100,8 @@ func (a *app) chaosRunCommand() *cobra.Command {
 		Long: `run runs each scenario once for every seed and prints a verdict. What is random
 in a scenario follows from the seed: victims, times, and in a simulation
 everything else too. Nothing is left running, and no file but those of --report,
-whatever ends the command.`,
+whatever ends the command; only of a run that is killed a lock file may stay, which
+stops no other.`,
 		Example: `  fabricd chaos run deploy/scenarios/node-killed.yaml
   fabricd chaos run deploy/scenarios/*.yaml --on sim --seeds 50
   fabricd chaos run my.yaml --on netns --seed 7 --report out/my

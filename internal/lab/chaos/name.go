@@ -59,6 +59,20 @@ type lock struct{ file *os.File }
 // process ends in any way.
 func takeLock(dir string) (*lock, error) {
 	path := fmt.Sprintf("%s/fabricd-chaos-%d.lock", dir, os.Getuid())
+	for {
+		l, err := lockFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if l.current() {
+			return l, nil
+		}
+		l.file.Close() // the run before removed it between the open and the lock
+	}
+}
+
+// lockFile opens and locks the file at path.
+func lockFile(path string) (*lock, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -81,6 +95,19 @@ func takeLock(dir string) (*lock, error) {
 	return &lock{f}, nil
 }
 
-// release gives the lock back. Its file stays: removing it would race with the
-// next run.
-func (l *lock) release() { l.file.Close() }
+// current reports whether the locked file is the one that other runs would open.
+func (l *lock) current() bool {
+	mine, err := l.file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(l.file.Name())
+	return err == nil && os.SameFile(mine, there)
+}
+
+// release removes the file, while it is locked so that it is no other run's, and
+// gives the lock back.
+func (l *lock) release() {
+	_ = os.Remove(l.file.Name()) // a file that stays does no harm
+	l.file.Close()
+}

@@ -69,6 +69,37 @@ func TestTwoRunsAtOnceAreRefused(t *testing.T) {
 		t.Fatalf("after the first has ended: %v", err)
 	}
 	again.release()
+	if left, err := os.ReadDir(dir); len(left) > 0 || err != nil {
+		t.Errorf("runs leave %v, %v", left, err)
+	}
+}
+
+// TestLockOfARemovedFileIsNone: a run that opened the file before another one removed it
+// must not take it for the lock.
+func TestLockOfARemovedFileIsNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	old, err := lockFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.file.Close()
+	if !old.current() {
+		t.Error("the lock of a file that is there is none")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if old.current() {
+		t.Error("the lock of a removed file counts")
+	}
+	other, err := lockFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.release()
+	if old.current() || !other.current() {
+		t.Error("the lock of a removed file counts beside the new one")
+	}
 }
 
 // TestLeftoversOfTheDead makes the leftovers of a run that was killed, and lets the
