@@ -59,6 +59,7 @@ type chaosFlags struct {
 
 func (f *chaosFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.on, "on", string(scenario.Sim), "lab: sim, local, netns or compose")
+	completeWords(cmd, "on", "sim", "local", "netns", "compose")
 	cmd.Flags().Uint64Var(&f.seed, "seed", 1, "seed of the first run")
 	cmd.Flags().IntVar(&f.seeds, "seeds", 1, "how many seeds, from --seed on")
 	cmd.Flags().StringVar(&f.report, "report", "", "directory for what was seen and the verdicts; none if empty")

@@ -63,7 +63,7 @@ with its line and what is allowed there.`,
 			if asJSON {
 				err = json.NewEncoder(a.stdout).Encode(v)
 			} else {
-				_, err = fmt.Fprintf(a.stdout, "%s: %s, %d nodes, %d steps, %s, on %v\n", v.File, v.Name, v.Nodes, v.Steps, v.Duration, v.On)
+				_, err = fmt.Fprintf(a.stdout, "%s: %s, %s, %s, %s, on %v\n", v.File, v.Name, plural(v.Nodes, "node"), plural(v.Steps, "step"), v.Duration, v.On)
 			}
 			if err != nil {
 				return err

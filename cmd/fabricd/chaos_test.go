@@ -181,7 +181,7 @@ func TestChaosSuiteSumsUp(t *testing.T) {
 		t.Errorf("a page of nothing: exit code %d, said %q", code, stderr)
 	}
 	stdout, _, code = run(t, nil, "chaos", "validate", good)
-	if code != exitOK || !strings.Contains(stdout, "small, 3 nodes, 1 steps, 8s, on [sim compose]") {
+	if code != exitOK || !strings.Contains(stdout, "small, 3 nodes, 1 step, 8s, on [sim compose]") {
 		t.Errorf("validate: exit code %d, printed %q", code, stdout)
 	}
 }

@@ -74,6 +74,22 @@ func services(ctx context.Context, c *daemon.Client) (names []cobra.Completion, 
 	return slices.Compact(names), err
 }
 
+// tokenIDs returns the IDs of join tokens.
+func tokenIDs(ctx context.Context, c *daemon.Client) (ids []cobra.Completion, err error) {
+	all, err := c.Tokens(ctx)
+	for _, t := range all.Tokens {
+		ids = append(ids, t.ID)
+	}
+	return ids, err
+}
+
+// completeWords completes the values of a flag that has few of them.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("BUG: fabricd: completion of " + flag + ": " + err.Error())
+	}
+}
+
 // completeSettings completes the values of settings with few allowed ones, and the names
 // of files and directories for settings that are a path.
 func completeSettings(cmd *cobra.Command) {

@@ -88,6 +88,7 @@ func (f *faultFlags) addTo(cmd *cobra.Command) {
 		fl.String(t[0], "", t[1])
 	}
 	fl.String("plane", "all", "traffic to break: gossip, control, messages, rma, link or all")
+	completeWords(cmd, "plane", "gossip", "control", "messages", "rma", "link", "all")
 	fl.String("at", "", "the end that acts: from or to (default: each that is asked)")
 	fl.String("name", "", "name for tables, and to clear it by; up to 64 bytes")
 	fl.Bool("cut", false, "let nothing pass")

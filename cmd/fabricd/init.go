@@ -37,6 +37,9 @@ token file, and can be repeated, also while the host runs.`,
 	cmd.Flags().BoolVar(&ensure, "if-missing", false, "make only what is missing of the cluster and the token file")
 	limits.addTo(cmd, "token-")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("state-dir") && dir == "" {
+			return usagef(`state-dir: "": want a directory`)
+		}
 		if ensure && file == "" {
 			return usagef("if-missing: want --token-file too: the file shows whether there is a token")
 		}

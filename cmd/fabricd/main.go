@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,6 +40,10 @@ func main() {
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	a := &app{environ: environ, stdout: stdout, stderr: stderr}
 	root := a.root()
+	// Not by cobra: its template would have the linker keep every exported method.
+	if slices.Equal(args, []string{"--version"}) {
+		args = []string{"version"}
+	}
 	root.SetArgs(args)
 	err := misnamed(root, args)
 	if err == nil {
@@ -94,6 +99,7 @@ reads and writes, fences, and an event when a node is lost.`,
 		PersistentPreRun:  func(*cobra.Command, []string) { a.parsed = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
+	root.Flags().Bool("version", false, "print the version of this program") // the command: see execute
 	root.SetFlagErrorFunc(flagError)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

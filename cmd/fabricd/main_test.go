@@ -139,6 +139,8 @@ func TestWrongCommandLines(t *testing.T) {
 		{"help for an unknown one", []string{"help", "nope"}, nil, `unknown command "nope"`},
 		{"a flag without its value", []string{"status", "--admin"}, nil, "--admin: want a value behind it"},
 		{"a flag that is no number", []string{"ping", "1", "-c", "x"}, nil, `--count: "x": want a whole number`},
+		{"help for an unknown one below", []string{"help", "nodes", "frob"}, nil, `fabricd nodes has no command "frob"`},
+		{"an empty directory's name", []string{"init", "--state-dir", ""}, nil, `state-dir: "": want a directory`},
 		{"a user that is no number", []string{"why", "web-1", "2050", "--uid", "x"}, nil, `--uid: "x": want a number from 0`},
 		{"a plan that is no number", []string{"doctor", "--plan", "x"}, nil, `--plan: "x": want a whole number`},
 		{"a seed below 0", []string{"chaos", "run", "f", "--seed", "-1"}, nil, `--seed: "-1": want a whole number from 0`},
@@ -200,6 +202,9 @@ func TestInitMakesAClusterOnce(t *testing.T) {
 	stateDir, token := filepath.Join(dir, "host"), filepath.Join(dir, "token")
 	if _, stderr, code := run(t, nil, "init", "--state-dir", stateDir, "--token-file", filepath.Join(dir, "no", "token")); code == exitOK || !strings.Contains(stderr, "cannot be made") {
 		t.Errorf("init without a place for the token: exit code %d, %q", code, stderr)
+	}
+	if _, err := os.Stat(stateDir); err == nil {
+		t.Errorf("init without a place for the token leaves %s", stateDir)
 	}
 	stdout, stderr, code := run(t, nil, "init", "--state-dir", stateDir, "--name", "rack-1", "--token-file", token)
 	if code != exitOK || stdout != "" || stderr != "" {

@@ -182,6 +182,7 @@ it any more. The nodes that joined with it stay.`,
 		Example: "  fabricd token revoke 2f9c01d5a7b3e486",
 	}
 	cmd.Args = oneArgument("the ID of a token")
+	cmd.ValidArgsFunction = a.complete(&f, 0, tokenIDs)
 	return asking(a, cmd, &f, func(ctx context.Context, c *daemon.Client, args []string) (daemon.RevokeRequest, error) {
 		return daemon.RevokeRequest{ID: args[0]}, c.RevokeToken(ctx, args[0])
 	}, func(w io.Writer, r daemon.RevokeRequest) error {

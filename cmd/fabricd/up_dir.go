@@ -34,6 +34,9 @@ func openUpDir(path string) (d *upDir, err error) {
 	if err == nil {
 		err = os.MkdirAll(d.path, 0o700)
 	}
+	if err == nil && !d.temp {
+		err = ownOrEmpty(d.path)
+	}
 	if err == nil {
 		err = d.use()
 	}
@@ -52,9 +55,26 @@ func roomForSockets(dir string) error {
 	return nil
 }
 
+// upLock is the file that up makes first in its directory.
+const upLock = "lock"
+
+// ownOrEmpty fails if the directory holds something and is not one of up's own.
+func ownOrEmpty(dir string) error {
+	all, err := os.ReadDir(dir)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	for _, own := range []string{upLock, "host", "node-1"} {
+		if _, err := os.Lstat(filepath.Join(dir, own)); err == nil {
+			return nil
+		}
+	}
+	return usagef("dir: %q holds other files; want an empty or new directory, or one that up has made", dir)
+}
+
 // use locks the directory.
 func (d *upDir) use() (err error) {
-	if d.lock, err = os.OpenFile(filepath.Join(d.path, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+	if d.lock, err = os.OpenFile(filepath.Join(d.path, upLock), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
 	// The lock ends with this process, whatever ends that.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -106,6 +107,16 @@ func TestUpDirIsForOneCluster(t *testing.T) {
 		t.Error("the long path was made")
 	}
 	t.Setenv("TMPDIR", tmp)
+	foreign := filepath.Join(tmp, "foreign")
+	if err := errors.Join(os.Mkdir(foreign, 0o700), os.WriteFile(filepath.Join(foreign, "page.md"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openUpDir(foreign); err == nil || !strings.Contains(err.Error(), "holds other files") {
+		t.Errorf("the directory of others: %v", err)
+	}
+	if all, err := os.ReadDir(foreign); len(all) != 1 || err != nil {
+		t.Errorf("the directory of others holds %v, %v", all, err)
+	}
 	if d, err = openUpDir(""); err != nil {
 		t.Fatal(err)
 	}

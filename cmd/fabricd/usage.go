@@ -23,11 +23,12 @@ func misnamed(root *cobra.Command, args []string) error {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(args...)
 	cmd, rest, _ := root.Find(args) // its error is the one that is made below
-	if cmd.Name() == "help" {
+	help := cmd.Name() == "help"
+	if help {
 		cmd, rest, _ = root.Find(rest)
 	}
 	name := firstWord(rest)
-	if name == "" || cmd.Runnable() || !cmd.HasAvailableSubCommands() {
+	if name == "" || !help && (cmd.Runnable() || !cmd.HasAvailableSubCommands()) {
 		return nil
 	}
 	text := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), name)

@@ -30,3 +30,10 @@ func TestEveryWrongArgumentSaysWhatIsWanted(t *testing.T) {
 		}
 	})
 }
+
+func TestVersionIsAFlagToo(t *testing.T) {
+	want, _, _ := run(t, nil, "version")
+	if out, stderr, code := run(t, nil, "--version"); out != want || code != exitOK || stderr != "" {
+		t.Errorf("exit code %d, %q, %q; want %q", code, out, stderr, want)
+	}
+}

@@ -24,6 +24,11 @@ func buildVersion() string {
 	return "devel"
 }
 
+// versionLine describes this binary in one line.
+func versionLine() string {
+	return fmt.Sprintf("fabricd %s (%s, %s/%s)", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -39,8 +44,7 @@ func (a *app) versionCommand() *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(a.stdout).Encode(v)
 			}
-			_, err := fmt.Fprintf(a.stdout, "fabricd %s (%s, %s)\n", v.Version, v.Go, v.Platform)
-			return err
+			return printLine(a.stdout, "%s", versionLine())
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

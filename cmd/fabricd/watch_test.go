@@ -125,10 +125,12 @@ func TestTopBeginsWithWhatMovesMost(t *testing.T) {
 func TestValuesAndNodesComplete(t *testing.T) {
 	nodes := `{"nodes":[{"id":0,"name":"host","state":"alive"},{"id":3,"name":"db","state":"removed"},{"id":4,"name":"web","state":"suspect"}]}`
 	services := `{"services":[{"name":"db","life":"1.1"},{"name":"db","life":"2.1"},{"name":"web","life":"2.1"}]}`
-	environ, _ := scripted(t, map[string][]string{"nodes": {nodes}, "services": {services}})
+	environ, _ := scripted(t, map[string][]string{"nodes": {nodes}, "services": {services},
+		"tokens": {`{"tokens":[{"id":"2f9c01d5a7b3e486"}]}`}})
 	for args, want := range map[string]string{
 		"forward 15432 ": "db\nweb\n:4\n", "forward ": ":4\n",
 		"ping ": "host\tnode 0\nweb\tnode 4\n:4\n", "run --detection ": "fast\nnormal\ncalm\n:4\n", "run --paths o": "lazy\noff\n:4\n",
+		"token revoke ": "2f9c01d5a7b3e486\n:4\n", "chaos run --on s": "sim\nlocal\nnetns\ncompose\n:4\n", "faults add --plane m": "gossip\ncontrol\nmessages\nrma\nlink\nall\n:4\n",
 		"log-level ": "trace\ndebug\ninfo\nwarn\nerror\n:4\n", "run --max-nodes ": ":4\n", "run --state-dir ": ":16\n", "run --token-file ": ":0\n",
 	} {
 		words := append([]string{"__complete"}, strings.Split(args, " ")...)

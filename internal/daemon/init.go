@@ -4,6 +4,7 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -25,10 +26,16 @@ func Init(c Config, tokenFile string) (token string, err error) {
 	if tokenFile == "" {
 		return initCluster(c)
 	}
+	_, err = os.Lstat(c.StateDir)
+	isNew := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil { // the file may be in or beside it
 		return "", stateProblem(c.StateDir, err)
 	}
-	return "", WriteSecret(tokenFile, func() (string, error) { return initCluster(c) })
+	err = WriteSecret(tokenFile, func() (string, error) { return initCluster(c) })
+	if err != nil && isNew {
+		_ = os.Remove(c.StateDir) // fails if it holds anything, which must stay
+	}
+	return "", err
 }
 
 // initCluster makes the state directory, and returns the secret for nodes to join.
