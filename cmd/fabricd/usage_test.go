@@ -37,3 +37,11 @@ func TestVersionIsAFlagToo(t *testing.T) {
 		t.Errorf("exit code %d, %q, %q; want %q", code, out, stderr, want)
 	}
 }
+
+// TestCopyLooksAtTheFileFirst: before it asks for a fabricd, which is not there.
+func TestCopyLooksAtTheFileFirst(t *testing.T) {
+	_, stderr, code := run(t, nil, "cp", "/dev/zero", "inbox:", "--socket", "/nonexistent")
+	if code != exitFail || !strings.Contains(stderr, "/dev/zero: not a regular file") {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
